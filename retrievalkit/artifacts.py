@@ -1,0 +1,214 @@
+"""The folders and files that commands write: a manifest in each folder, and atomic writes.
+
+A folder appears whole or not at all: it is written beside its final place and renamed at the end. `manifest.json` says
+what made it: the command's options, the fingerprints of its inputs, counts and versions. It holds no time stamp, so
+that the same inputs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.errors import ArtifactError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+_VERSIONED = ("retrievalkit", "torch", "transformers")
+
+
+@contextmanager
+def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: bool = False) -> Iterator[Path]:
+    """Yield a staging folder that becomes `path` when the block ends, and is removed when the block fails.
+
+    Args:
+        path: The folder to make. Parents are created.
+        overwrite: Replace a folder that is there already, if a command of ours made it.
+        keep_partial: Keep the staging folder after a failure, and start from what an earlier one left: for
+            commands that resume.
+
+    Raises:
+        ArtifactError: `path` exists and may not be replaced.
+    """
+    path = Path(path)
+    check_output(path, overwrite=overwrite)
+    staging = partial_folder(path)
+    if staging.exists() and not keep_partial:
+        shutil.rmtree(staging)
+    staging.mkdir(parents=True, exist_ok=True)
+    try:
+        yield staging
+    except BaseException:
+        if not keep_partial:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+    if path.exists():
+        shutil.rmtree(path)
+    staging.rename(path)
+
+
+def partial_folder(path: str | Path) -> Path:
+    """Where a folder is written before it is renamed to `path`."""
+    path = Path(path)
+    return path.with_name(f".{path.name}.partial")
+
+
+def check_output(path: str | Path, *, overwrite: bool = False) -> None:
+    """Refuse an output folder that is there already, unless it is empty or may be overwritten.
+
+    Raises:
+        ArtifactError: The folder would be lost.
+    """
+    path = Path(path)
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not path.is_dir():
+        msg = f"output '{path}' is a file, and a folder is to be written there. Choose another --output."
+        raise ArtifactError(msg)
+    if not overwrite:
+        msg = f"output folder '{path}' exists already. Choose another --output, or replace it with --overwrite."
+        raise ArtifactError(msg)
+    if not (path / MANIFEST).exists():
+        msg = f"'{path}' was not written by rkit (it has no {MANIFEST}), so --overwrite leaves it alone. Remove it."
+        raise ArtifactError(msg)
+
+
+@contextmanager
+def write_file(path: str | Path) -> Iterator[Path]:
+    """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails."""
+    path = Path(path)
+    if path.is_dir():
+        msg = f"output '{path}' is a folder, and a file is to be written there. Choose another --output."
+        raise ArtifactError(msg)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Keeps the suffix, so that writers which choose a compression by it do the same for the staging file.
+    staging = path.with_name(f".partial.{path.name}")
+    try:
+        yield staging
+    except BaseException:
+        staging.unlink(missing_ok=True)
+        raise
+    os.replace(staging, path)
+
+
+def write_manifest(
+    folder: str | Path,
+    kind: str,
+    *,
+    command: str,
+    options: Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    counts: Mapping[str, int] | None = None,
+    **extra: Any,
+) -> dict[str, Any]:
+    """Write `manifest.json` into a folder and return what it holds.
+
+    Args:
+        folder: The folder it describes.
+        kind: "checkpoint", "vectors" or "index".
+        command: The command that made the folder, such as "encode".
+        options: The command's options, JSON-able.
+        inputs: A name -> {"path": ..., "fingerprint": ...} for each input.
+        counts: How many texts, vectors, examples ... the folder holds.
+        **extra: More entries of this kind of folder.
+    """
+    manifest = {
+        "format": FORMAT,
+        "kind": kind,
+        "command": command,
+        "options": dict(options),
+        "inputs": dict(inputs or {}),
+        "counts": dict(counts or {}),
+        "versions": versions(),
+        **extra,
+    }
+    text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str)
+    with write_file(Path(folder) / MANIFEST) as staging:
+        staging.write_text(text + "\n", encoding="utf-8")
+    return manifest
+
+
+def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
+    """The manifest of a folder.
+
+    Raises:
+        ArtifactError: There is no such folder, it has no manifest, or it is of another kind.
+    """
+    folder = Path(folder)
+    wanted = "an rkit folder" if kind is None else f"{_article(kind)} folder"
+    if not folder.exists():
+        msg = f"'{folder}' does not exist; {wanted} was expected there."
+        raise ArtifactError(msg)
+    found = kind_of(folder)
+    if found is None:
+        msg = f"'{folder}' is not {wanted}: it has no readable {MANIFEST}."
+        raise ArtifactError(msg)
+    if kind is not None and found != kind:
+        msg = f"'{folder}' is {_article(found)} folder, and {_article(kind)} folder was expected there."
+        raise ArtifactError(msg)
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if manifest.get("format", 0) > FORMAT:
+        msg = f"'{folder}' was written by a newer retrievalkit (format {manifest['format']}). Upgrade retrievalkit."
+        raise ArtifactError(msg)
+    return manifest
+
+
+def kind_of(folder: str | Path) -> str | None:
+    """What kind of folder this is ("checkpoint", "vectors", "index"), or None where it is not one of ours."""
+    try:
+        manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    kind = manifest.get("kind") if isinstance(manifest, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def fingerprint_value(value: Any) -> str:
+    """A fingerprint (32 hexadecimal digits) of a JSON-able value; the order of keys does not matter."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def fingerprint_file(path: str | Path) -> str:
+    """A fingerprint of a file's bytes."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:
+    """A fingerprint of every file in a folder, by relative path, less the names in `skip` and hidden ones."""
+    folder = Path(folder)
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in skip and not path.name.startswith(".")
+    )
+    return fingerprint_value({path.relative_to(folder).as_posix(): fingerprint_file(path) for path in files})
+
+
+def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
+    """An entry for a manifest's `inputs`: where the input was, and what it was."""
+    absolute = Path(path).absolute() if Path(path).exists() else path
+    return {"path": str(absolute), "fingerprint": fingerprint}
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that decide what a folder's bytes are, those that are installed."""
+    found = {}
+    for name in _VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

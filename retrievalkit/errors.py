@@ -1,0 +1,80 @@
+"""The errors a user can meet. The command line prints these without a traceback; every other exception is a bug.
+
+A message has three parts: what was wrong (the value, and for data the file and line), what is known (the names, the
+nearest match), and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RetrievalkitError(Exception):
+    """The work failed for a reason that a user can understand. Exit code 1."""
+
+    exit_code = 1
+
+
+class InputError(RetrievalkitError):
+    """Wrong usage or bad input: nothing was done. Exit code 2."""
+
+    exit_code = 2
+
+
+class DataError(InputError):
+    """A data file does not hold what it should; says the file and the line (counted from 1)."""
+
+    def __init__(self, problem: str, *, file: object = None, line: int | None = None) -> None:
+        place = "" if file is None else f"{file}: " if line is None else f"{file}:{line}: "
+        super().__init__(place + problem)
+        self.file = file
+        self.line = line
+
+
+class UnknownNameError(InputError):
+    """A name that nobody registered, or that is not in the data; offers the nearest one known."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+        known = sorted(known)
+        message = f"unknown {kind} '{name}'"
+        if close := nearest(name, known):
+            message += f"; did you mean '{close}'?"
+        if known:
+            message += f" Known: {shortlist(known)}."
+        super().__init__(f"{message} {hint}".rstrip())
+        self.kind = kind
+        self.name = name
+
+
+class OptionError(InputError):
+    """An option that a component does not have, or a value that does not fit its type."""
+
+
+class ArtifactError(InputError):
+    """A folder that is missing, is of another kind, is damaged, or does not belong with another one."""
+
+
+class UnsupportedError(InputError):
+    """Parts that cannot work together, such as a pooler that wants a layer which the encoder has not."""
+
+
+class MissingDependencyError(InputError):
+    """A package that is needed for what was asked is not installed."""
+
+    def __init__(self, package: str, needed_for: str, install: str | None = None) -> None:
+        super().__init__(f"{needed_for} needs the package '{package}'. Install it: pip install {install or package}")
+        self.package = package
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that looks most like `name`, or None where nothing looks like it."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def shortlist(names: Iterable[str], limit: int = 12) -> str:
+    """The names as one line of text, cut after `limit` with a count of the rest."""
+    names = list(names)
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + rest

@@ -1,0 +1,369 @@
+"""What plugins are given and what they must be: the data types that flow, and the five kinds of component.
+
+    texts -> Batch --Encoder--> TokenStates --Pooler--> Representation --score--> Loss
+
+Names and fields of the data types are a promise to plugin authors. Every component's options are the keyword-only arguments
+of its constructor.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from retrievalkit.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from retrievalkit.data.corpus import Corpus
+    from retrievalkit.data.vectors import VectorStore
+
+Side = Literal["query", "document"]
+Fields = TypeVar("Fields", "Batch", "Representation")
+Text = tuple[str, str]
+"""A text to encode: its title ("" where it has none, as queries have) and its body."""
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """What a pooler may know of the encoder: hidden size, number of layers above the embeddings, vocabulary size."""
+
+    width: int
+    layers: int
+    vocabulary_size: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training is: optimiser steps done, epochs done (0.0 at the start), steps in all."""
+
+    step: int
+    epoch: float
+    total_steps: int
+
+
+@dataclass(frozen=True)
+class ExtraTokens:
+    """Tokens that a pooler wants in front of a text, such as MVR's viewers.
+
+    Attributes:
+        count: How many.
+        source: "new" embeddings, or rows of the vocabulary that pre-training left "unused".
+        standard_deviation: Of the normal distribution that new embeddings are drawn from.
+        replace_first: Whether they stand in the place of the [CLS]-like token.
+        position: Position number that all of them get; None numbers them as ordinary tokens.
+    """
+
+    count: int
+    source: Literal["new", "unused"] = "new"
+    standard_deviation: float = 0.02
+    replace_first: bool = True
+    position: int | None = 0
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a pooler wants of an encoder, so that an encoder computes only that.
+
+    Attributes:
+        layers: Layer numbers, 0 = embeddings, L = last, negative = counted from the last (-1); for both sides, or
+            by side ("query", "document").
+        vocabulary_head: Whether `TokenStates.head` must be there.
+        extra_tokens: Tokens to put in front of the texts, by side.
+    """
+
+    layers: Sequence[int] | Mapping[str, Sequence[int]] = (-1,)
+    vocabulary_head: bool = False
+    extra_tokens: Mapping[str, ExtraTokens] = field(default_factory=dict)
+
+    def layers_of(self, side: Side, info: EncoderInfo) -> tuple[int, ...]:
+        """The absolute layer numbers for one side, ascending.
+
+        Raises:
+            UnsupportedError: The encoder has no such layer.
+        """
+        layers = self.layers[side] if isinstance(self.layers, Mapping) else self.layers
+        return tuple(sorted({absolute_layer(layer, info) for layer in layers}))
+
+
+def absolute_layer(layer: int, info: EncoderInfo) -> int:
+    """A layer number counted from the embeddings (0); -1 is the last layer.
+
+    Raises:
+        UnsupportedError: The encoder has no such layer.
+    """
+    absolute = layer if layer >= 0 else info.layers + 1 + layer
+    if not 0 <= absolute <= info.layers:
+        msg = (
+            f"layer {layer} was asked for, and this encoder has the layers 0 (embeddings) to {info.layers} "
+            f"(or -1 for the last to -{info.layers + 1}). Choose among these."
+        )
+        raise UnsupportedError(msg)
+    return absolute
+
+
+@dataclass
+class Batch:
+    """A batch of tokenised texts of one side.
+
+    Attributes:
+        input_ids: (batch, tokens) long.
+        attention_mask: (batch, tokens) long, 1 = a real token.
+        special_mask: (batch, tokens) bool, True at [CLS]/[SEP]-like tokens.
+        extra: (batch, n) long, positions of the extra tokens, or None.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    special_mask: Tensor
+    extra: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+@dataclass
+class TokenStates:
+    """What an encoder makes of a batch.
+
+    Attributes:
+        layers: Layer number (0 = embeddings, L = last) -> hidden states (batch, tokens, width).
+        attention_mask: (batch, tokens), 1 = a real token.
+        input_ids: (batch, tokens) long.
+        special_mask: (batch, tokens) bool, True at [CLS]/[SEP]-like tokens.
+        extra: (batch, n) long, positions of the extra tokens, or None.
+        head: The vocabulary head, hidden states -> logits, or None where it was not asked for.
+    """
+
+    layers: Mapping[int, Tensor]
+    attention_mask: Tensor
+    input_ids: Tensor
+    special_mask: Tensor
+    extra: Tensor | None = None
+    head: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def last(self) -> Tensor:
+        """(batch, tokens, width): the hidden states of the highest layer there is."""
+        return self.layers[max(self.layers)]
+
+
+@dataclass
+class Representation:
+    """A batch of texts as dense vectors and/or weights over a vocabulary; see `retrievalkit.score` for how two compare.
+
+    Attributes:
+        vectors: (batch, m, dim), m >= 1 vectors a text, or None.
+        vector_mask: (batch, m) bool, True = a vector, False = padding; None = all are vectors.
+        weights: (batch, vocabulary), non-negative, or None.
+        kept: Index (on the m axis) of the vector that the pooler keeps when indexing, or None where it keeps all.
+        parts: Name -> column slice of the vectors, such as {"cls": slice(0, 128), "agg": slice(128, 768)}, or None.
+    """
+
+    vectors: Tensor | None = None
+    vector_mask: Tensor | None = None
+    weights: Tensor | None = None
+    kept: int | None = None
+    parts: Mapping[str, slice] | None = None
+
+    def __post_init__(self) -> None:
+        if self.vectors is None and self.weights is None:
+            msg = "a Representation needs vectors, or weights, or both"
+            raise ValueError(msg)
+        if self.vectors is not None and self.vectors.dim() != 3:
+            msg = f"vectors must be (batch, m, dim), and are {tuple(self.vectors.shape)}"
+            raise ValueError(msg)
+
+    def __len__(self) -> int:
+        return len(self.vectors if self.vectors is not None else self._weights())
+
+    def _weights(self) -> Tensor:
+        assert self.weights is not None
+        return self.weights
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return (self.vectors if self.vectors is not None else self._weights()).device
+
+    def to(self, device: torch.device | str) -> Representation:
+        """The same representation on another device."""
+        return _map_tensors(self, lambda tensor: tensor.to(device))
+
+    def detach(self) -> Representation:
+        """The same values without their graph."""
+        return _map_tensors(self, Tensor.detach)
+
+    def rows(self, index: slice | Tensor) -> Representation:
+        """The representation of some of the texts."""
+        return _map_tensors(self, lambda tensor: tensor[index])
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Representation]) -> Representation:
+        """One representation of all the texts; texts with fewer vectors are padded, and masked."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        vectors, mask = None, None
+        if first.vectors is not None:
+            vectors, mask = _concatenate_vectors(parts)
+        weights = None if first.weights is None else torch.cat([part._weights() for part in parts])
+        return cls(vectors, mask, weights, first.kept, first.parts)
+
+
+def _concatenate_vectors(parts: Sequence[Representation]) -> tuple[Tensor, Tensor | None]:
+    vectors = [part.vectors for part in parts if part.vectors is not None]
+    longest = max(one.shape[1] for one in vectors)
+    masked = any(part.vector_mask is not None for part in parts) or any(one.shape[1] != longest for one in vectors)
+    padded = [nn.functional.pad(one, (0, 0, 0, longest - one.shape[1])) for one in vectors]
+    if not masked:
+        return torch.cat(padded), None
+    masks = [
+        part.vector_mask if part.vector_mask is not None else torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
+        for part, one in zip(parts, vectors, strict=True)
+    ]
+    return torch.cat(padded), torch.cat([nn.functional.pad(one, (0, longest - one.shape[1])) for one in masks])
+
+
+def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
+    tensors = {name: function(one) for name, one in vars(value).items() if isinstance(one, Tensor)}
+    return replace(value, **tensors)
+
+
+@dataclass
+class LossValue:
+    """A loss: the number to minimise, and its named terms for the log."""
+
+    total: Tensor
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Encoder(nn.Module, ABC):
+    """Turns texts into a Batch and a Batch into TokenStates.
+
+    Made with the name or folder of a model and keyword-only options; `prepare` follows once, with what the pooler needs, and
+    may load the weights.
+    """
+
+    info: EncoderInfo
+
+    def prepare(self, needs: Needs) -> None:
+        """Make ready for what a pooler needs; called once, before the first use.
+
+        Raises:
+            UnsupportedError: The encoder has not what is needed.
+        """
+        if needs.vocabulary_head or needs.extra_tokens:
+            what = "a vocabulary head" if needs.vocabulary_head else "extra tokens"
+            msg = f"the pooler needs {what}, which the encoder {type(self).__name__} has not."
+            raise UnsupportedError(msg)
+        for side in ("query", "document"):
+            needs.layers_of(side, self.info)
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
+        """The token ids of each text, special and extra tokens included, cut to the side's maximum length."""
+
+    @abstractmethod
+    def collate(self, token_ids: Sequence[Sequence[int]], side: Side) -> Batch:
+        """Pad tokenised texts to the longest of them."""
+
+    @abstractmethod
+    def forward(self, batch: Batch, layers: Sequence[int]) -> TokenStates:
+        """The hidden states of the layers asked for (absolute numbers), and the head if `prepare` was told so."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write all that `type(self)(folder, **options)` and `prepare` need to make an equal encoder."""
+
+
+class Pooler(nn.Module, ABC):
+    """Turns TokenStates into a Representation. Made with `(info: EncoderInfo, **options)`.
+
+    In training mode it returns what the loss needs, in eval mode what is indexed.
+    """
+
+    needs: Needs = Needs()
+    """What it wants of the encoder; may be a property, and may differ between training and eval mode."""
+
+    default_loss: str = "contrastive"
+    """The loss it is trained with when none is named."""
+
+    @abstractmethod
+    def forward(self, states: TokenStates, side: Side) -> Representation:
+        """The representation of a batch of texts of one side."""
+
+
+class Loss(nn.Module, ABC):
+    """Turns the representations of a batch into a number to minimise. It never sees token states."""
+
+    @abstractmethod
+    def forward(
+        self,
+        queries: Representation,
+        documents: Representation,
+        positives: Tensor,
+        progress: Progress,
+        ignore: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> LossValue:
+        """The loss of a batch, a mean over its queries.
+
+        Args:
+            queries: Q texts.
+            documents: D texts.
+            positives: (Q,) long: which row of documents answers each query; every other row is a negative.
+            progress: Where training is.
+            ignore: (Q, D) bool, True where a document is no negative of a query (a known positive, a duplicate
+                of the positive); never True at the positive itself. None = nothing is ignored.
+            teacher: (Q, D) a teacher's scores, NaN where there is none; None = no teacher.
+        """
+
+
+class Indexer(ABC):
+    """Builds an index folder, opens it and searches it.
+
+    Ties go to the text that comes first in the index. The folder may be moved between `build` and `open`.
+    """
+
+    indexes: ClassVar[Literal["vectors", "texts"]]
+    """"vectors": the source is a vectors/ folder and queries are a Representation; "texts": a corpus, and strings."""
+
+    @abstractmethod
+    def build(self, source: VectorStore | Corpus | Any, index_dir: Path) -> Mapping[str, int]:
+        """Write the index into an empty folder; returns counts for its manifest ({"texts": ..., ...})."""
+
+    @abstractmethod
+    def open(self, index_dir: Path) -> None:
+        """Make a built index ready to search."""
+
+    @abstractmethod
+    def search(self, queries: Representation | Sequence[str] | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
+
+
+class Pretrainer(nn.Module, ABC):
+    """An objective that trains an encoder on plain text, and leaves an ordinary encoder checkpoint."""
+
+    @abstractmethod
+    def batches(self, corpus: Corpus, *, epoch: int) -> Iterator[Any]:
+        """The batches of one epoch over a corpus."""
+
+    @abstractmethod
+    def forward(self, batch: Any, progress: Progress) -> LossValue:
+        """The loss of one batch."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write the trained encoder as a Hugging Face folder."""

@@ -1,0 +1,13 @@
+"""Indexers: build, open and search an index folder."""
+
+from __future__ import annotations
+
+from retrievalkit import hookimpl
+from retrievalkit.hookspecs import Register
+
+
+@hookimpl
+def register_indexers(register: Register) -> None:
+    """The built-in indexers, through the same hook as everybody's."""
+    register("flat", "retrievalkit.indexers.flat:Flat")
+    register("faiss", "retrievalkit.indexers.faiss:Faiss")

@@ -1,0 +1,32 @@
+"""How texts are put together for the model: batches by a budget of tokens, over texts sorted by length.
+
+Padding costs as much as text does. Texts of like length share a batch, and a batch is full when its padded size reaches
+the budget, so that short texts come in large batches and long texts in small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 4096) -> list[list[int]]:
+    """Group texts into batches whose padded size stays within a budget.
+
+    Args:
+        lengths: Number of tokens of each text.
+        budget: Most tokens of a batch, padding included; a longer text is a batch of its own.
+        most: Most texts of a batch.
+
+    Returns:
+        Batches of positions in `lengths`, longest texts first, so that memory is at its peak at the start. Equal
+        lengths stay in their order.
+    """
+    order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
+    batches: list[list[int]] = []
+    longest = 0
+    for position in order:
+        if not batches or len(batches[-1]) >= most or (len(batches[-1]) + 1) * longest > budget:
+            batches.append([])
+            longest = max(1, lengths[position])
+        batches[-1].append(position)
+    return batches

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.errors import ArtifactError
+from retrievalkit.errors import ArtifactError, InputError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -197,6 +198,27 @@ def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
     """An entry for a manifest's `inputs`: where the input was, and what it was."""
     absolute = Path(path).absolute() if Path(path).exists() else path
     return {"path": str(absolute), "fingerprint": fingerprint}
+
+
+def locate_model(model: str | Path) -> str:
+    """The folder or hub name of a model; `package:NAME/FOLDER` is a folder inside an installed Python package.
+
+    Raises:
+        InputError: The package is not installed, or has no such folder.
+    """
+    name = str(model)
+    if not name.startswith("package:"):
+        return name
+    package, _, inside = name.removeprefix("package:").partition("/")
+    spec = importlib.util.find_spec(package) if package else None
+    if spec is None or not spec.submodule_search_locations:
+        msg = f"model '{name}' is in the Python package '{package}', which is not installed. Install it with pip."
+        raise InputError(msg)
+    folder = Path(next(iter(spec.submodule_search_locations))) / inside
+    if not folder.is_dir():
+        msg = f"model '{name}': the package '{package}' has no folder '{inside}'."
+        raise InputError(msg)
+    return str(folder)
 
 
 def versions() -> dict[str, str]:

@@ -306,7 +306,9 @@ def check_options(owner: str, component_class: type, values: Mapping[str, Any]) 
     if missing:
         msg = f"{owner} needs the option '{missing[0]}'. Set it: --set {owner.split()[0]}.{missing[0]}=..."
         raise OptionError(msg)
-    return {name: convert(f"option '{name}' of {owner}", known[name].annotation, value) for name, value in values.items()}
+    return {
+        name: convert(f"option '{name}' of {owner}", known[name].annotation, value) for name, value in values.items()
+    }
 
 
 def convert(owner: str, annotation: Any, value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Two towers and a pooler: what turns queries and documents into representations that the scoring rule can compare.
 
-A checkpoint folder holds all that encoding needs (encoder, pooler, lengths, prefixes, titles), so none of it is ever given
-again. Parts are stored by name, options and the version of the distribution that brought them, never by import path.
+A checkpoint folder holds all that encoding needs (encoder, pooler, lengths, prefixes, titles), so none of it is ever
+given again. Parts are stored by name, options and the version of the distribution that brought them, never by import path.
 """
 
 from __future__ import annotations
@@ -255,7 +255,8 @@ def _describe(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any
 
 
 def _model_fingerprint(model: str) -> str:
-    return artifacts.fingerprint_folder(model) if os.path.isdir(model) else model
+    located = artifacts.locate_model(model)
+    return artifacts.fingerprint_folder(located) if os.path.isdir(located) else located
 
 
 class _missing_plugins_explained:  # noqa: N801 - used as a context manager, named as it reads there

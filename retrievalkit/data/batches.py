@@ -1,4 +1,4 @@
-"""How texts are put together for the model: batches by a budget of tokens, over texts sorted by length.
+"""How texts reach the model: in batches by a budget of tokens over texts sorted by length, made ahead of time.
 
 Padding costs as much as text does. Texts of like length share a batch, and a batch is full when its padded size reaches
 the budget, so that short texts come in large batches and long texts in small ones.
@@ -6,7 +6,12 @@ the budget, so that short texts come in large batches and long texts in small on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
 
 
 def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 4096) -> list[list[int]]:
@@ -30,3 +35,23 @@ def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 409
             longest = max(1, lengths[position])
         batches[-1].append(position)
     return batches
+
+
+def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:
+    """The items of `source`, made by a thread that stays `ahead` items ahead of the consumer."""
+    done = object()
+    items: queue.Queue[Any] = queue.Queue(maxsize=ahead)
+
+    def fill() -> None:
+        try:
+            for item in source:
+                items.put(item)
+            items.put(done)
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
+            items.put(error)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while (item := items.get()) is not done:
+        if isinstance(item, BaseException):
+            raise item
+        yield item

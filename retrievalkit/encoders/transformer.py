@@ -6,7 +6,6 @@ token types 0 throughout, as DPR and MLR do. Only the layers that are asked for 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from retrievalkit.artifacts import locate_model
 from retrievalkit.contracts import Batch, Encoder, EncoderInfo, Needs, Side, Text, TokenStates
 from retrievalkit.errors import InputError, UnsupportedError
 
@@ -51,7 +51,7 @@ class Transformer(Encoder):
         trust_remote_code: bool = False,
     ) -> None:
         super().__init__()
-        self.source = resolve_model(model)
+        self.source = locate_model(model)
         self.lengths = {"query": query_length, "document": document_length}
         self.prefixes = {"query": query_prefix, "document": document_prefix}
         self.title = title
@@ -175,19 +175,6 @@ class Transformer(Encoder):
             if not 3 <= length <= limit:
                 msg = f"{side}_length is {length}, and '{self.source}' takes 3 to {limit} tokens. Set --{side}-length."
                 raise UnsupportedError(msg)
-
-
-def resolve_model(model: str | Path) -> str:
-    """The folder or hub name of a model; `package:NAME/FOLDER` is a folder inside an installed Python package."""
-    name = str(model)
-    if not name.startswith("package:"):
-        return name
-    package, _, inside = name.removeprefix("package:").partition("/")
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        msg = f"model '{name}' is in the Python package '{package}', which is not installed. Install it with pip."
-        raise InputError(msg)
-    return str(Path(next(iter(spec.submodule_search_locations))) / inside)
 
 
 @contextmanager

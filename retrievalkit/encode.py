@@ -1,0 +1,240 @@
+"""The program behind `rkit encode`: a corpus or queries in, a vectors/ folder out.
+
+    rkit encode CHECKPOINT TEXTS --side document --output DIR
+
+Memory does not grow with the corpus: texts are read in shards, a thread tokenises the next shard while the model computes,
+and vectors are written shard by shard. A killed encoding goes on at the first shard that is not whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from retrievalkit import artifacts
+from retrievalkit.contracts import Representation, Side, Text
+from retrievalkit.data.batches import prefetch
+from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.errors import InputError
+from retrievalkit.precision import Precision, default_device, resolve_precision
+from retrievalkit.retriever import CONFIGURATION, Retriever
+
+SHARD_TEXTS = 8_192
+
+
+def encode(
+    model: str | Path,
+    texts: str | Path,
+    *,
+    side: Side,
+    output: str | Path,
+    encoder: str | None = None,
+    pooler: str | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    pooler_options: Mapping[str, Any] | None = None,
+    precision: Precision = "auto",
+    batch_tokens: int | None = None,
+    shard_texts: int = SHARD_TEXTS,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Encode texts and write a vectors/ folder.
+
+    Args:
+        model: A checkpoint folder, or the name or folder of a pretrained model that has not been trained here.
+        texts: A corpus (side "document") or queries (side "query"), in any known format.
+        side: Which tower and which length limit to use.
+        output: The vectors folder to write.
+        encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
+        pooler: Pooler for a pretrained model; refused for a checkpoint.
+        encoder_options: Options of that encoder.
+        pooler_options: Options of that pooler.
+        precision: What to compute in.
+        batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
+        shard_texts: Texts of a shard: the unit of memory and of resuming.
+        overwrite: Replace an output folder that is there already.
+
+    Returns:
+        The manifest of the folder.
+    """
+    artifacts.check_output(output, overwrite=overwrite)
+    retriever = open_retriever(
+        model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options
+    )
+    source = _Source.open(texts, side)
+    chosen = resolve_precision(precision, default_device())
+    options = {"side": side, "precision": chosen, "batch_tokens": batch_tokens, "shard_texts": shard_texts}
+    checkpoint = describe_retriever(model, retriever)
+    inputs = {"checkpoint": checkpoint, "texts": artifacts.describe_input(texts, source.fingerprint)}
+    with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
+        writer = VectorWriter(staging, identity={"options": options, "inputs": inputs})
+        job = _Job(retriever, source, side, chosen, batch_tokens, shard_texts)
+        for number, shard in job.shards(skip=writer.completed_shards()):
+            writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
+        counts = writer.finish()
+        corpus = {"corpus": {"source": str(texts), "fingerprint": source.fingerprint}} if side == "document" else {}
+        return artifacts.write_manifest(
+            staging,
+            "vectors",
+            command="encode",
+            options=options,
+            inputs=inputs,
+            counts=counts,
+            checkpoint=checkpoint,
+            files=writer.checksums(),
+            **corpus,
+        )
+
+
+def open_retriever(
+    model: str | Path,
+    *,
+    encoder: str | None = None,
+    pooler: str | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    pooler_options: Mapping[str, Any] | None = None,
+) -> Retriever:
+    """The retriever of a checkpoint folder, or of a pretrained model with a pooler.
+
+    Raises:
+        InputError: Parts were named for a checkpoint, which has its own; or there is no such model.
+    """
+    given = [name for name, value in (("--encoder", encoder), ("--pooler", pooler)) if value]
+    given += ["--set"] if encoder_options or pooler_options else []
+    if (Path(model) / CONFIGURATION).is_file():
+        if given:
+            msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: leave out {', '.join(given)}."
+            raise InputError(msg)
+        return Retriever.load(model)
+    retriever = Retriever.create(
+        model,
+        encoder=encoder or "transformer",
+        pooler=pooler or "cls",
+        encoder_options=encoder_options,
+        pooler_options=pooler_options,
+    )
+    return retriever.to(default_device()).eval()
+
+
+def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
+    """The manifest's entry for what encoded the texts; an untrained model's parts are written out in full."""
+    entry: dict[str, Any] = artifacts.describe_input(model, retriever.fingerprint)
+    if "model" in retriever.description:
+        entry["description"] = retriever.description
+    return entry
+
+
+@dataclass
+class _Shard:
+    """The encoded texts of one shard, in the corpus's order."""
+
+    ids: list[str]
+    vectors: np.ndarray | None
+    counts: np.ndarray | None
+    weights: scipy.sparse.csr_matrix | None
+
+
+@dataclass
+class _Source:
+    """Ids and texts to encode, from a corpus or from queries."""
+
+    rows: Corpus | Sequence[Any]
+    side: Side
+    fingerprint: str
+
+    @classmethod
+    def open(cls, texts: str | Path, side: Side) -> _Source:
+        if side == "document":
+            corpus = open_corpus(texts)
+            return cls(corpus, side, corpus.fingerprint())
+        queries = read_queries(texts)
+        return cls(queries, side, artifacts.fingerprint_value([(one.id, one.text) for one in queries]))
+
+    def __iter__(self) -> Iterator[tuple[str, Text]]:
+        for row in self.rows:
+            yield row.id, (getattr(row, "title", ""), row.text)
+
+
+@dataclass
+class _Job:
+    """Encodes the shards of a source."""
+
+    retriever: Retriever
+    source: _Source
+    side: Side
+    precision: Precision
+    batch_tokens: int | None
+    shard_texts: int
+
+    def shards(self, skip: int) -> Iterator[tuple[int, _Shard]]:
+        """The encoded shards after the first `skip`, with their numbers."""
+        progress = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True)
+        )
+        with progress:
+            task = progress.add_task(f"encoding {self.side}s")
+            done = skip * self.shard_texts
+            for number, ids, token_ids in prefetch(self._tokenized(skip)):
+                shard = self._encode(ids, token_ids)
+                yield number, shard
+                done += len(ids)
+                progress.update(task, description=f"encoding {self.side}s: {done:,}")
+
+    def _tokenized(self, skip: int) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
+        rows = itertools.islice(iter(self.source), skip * self.shard_texts, None)
+        tower = self.retriever.tower(self.side)
+        for number in itertools.count(skip):
+            shard = list(itertools.islice(rows, self.shard_texts))
+            if not shard:
+                return
+            token_ids = tower.tokenize([text for _, text in shard], self.side)
+            # Lists of Python integers take many times the memory.
+            yield number, [one for one, _ in shard], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
+
+    def _encode(self, ids: list[str], token_ids: list[np.ndarray]) -> _Shard:
+        positions: list[list[int]] = []
+        vectors: list[Representation] = []
+        weights: list[scipy.sparse.csr_matrix] = []
+        batches = self.retriever.encode_tokens(
+            token_ids, self.side, batch_tokens=self.batch_tokens, precision=self.precision
+        )
+        for rows, part in batches:
+            positions.append(rows)
+            if part.weights is not None:
+                weights.append(scipy.sparse.csr_matrix(part.weights.numpy()))
+            if part.vectors is not None:
+                # Without the dense weights, which would be gigabytes for a shard.
+                vectors.append(Representation(part.vectors, part.vector_mask))
+        order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
+        lexical = scipy.sparse.vstack(weights, format="csr")[order] if weights else None
+        if not vectors:
+            return _Shard(ids, None, None, lexical)
+        return _Shard(ids, *_in_order(list(zip(positions, vectors, strict=True)), len(ids)), lexical)
+
+
+def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Vectors in the order of the texts: (texts, m, dim), or (rows, dim) with a count for each text."""
+    shapes = {part.vectors.shape[1:] for _, part in parts if part.vectors is not None}
+    if len(shapes) == 1 and all(part.vector_mask is None for _, part in parts):
+        m, dim = next(iter(shapes))
+        vectors = np.empty((texts, m, dim), dtype=np.float32)
+        for positions, part in parts:
+            assert part.vectors is not None
+            vectors[positions] = part.vectors.numpy()
+        return vectors, None
+    rows: list[np.ndarray] = [np.empty(0)] * texts
+    for positions, part in parts:
+        assert part.vectors is not None
+        for offset, position in enumerate(positions):
+            kept = part.vectors[offset] if part.vector_mask is None else part.vectors[offset][part.vector_mask[offset]]
+            rows[position] = kept.numpy()
+    return np.concatenate(rows), np.array([len(one) for one in rows], dtype=np.int64)

@@ -1,0 +1,266 @@
+"""One training step and its surroundings, on the Hugging Face Trainer: the only trainer, for every method.
+
+The Trainer brings the optimiser, the schedule, clipping, checkpoints, resuming and logging. What is ours: where the texts
+of a step come from, how they are encoded (in batches of like length, or chunk by chunk with cached gradients), and that
+the loss sees representations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from retrievalkit.contracts import Batch, Loss, LossValue, Progress, Representation, Side, Text
+from retrievalkit.data.batches import prefetch, token_budget_batches
+from retrievalkit.data.sampling import ExampleSampler, StepAssembler
+from retrievalkit.gradcache import Chunk, cached_step, plain_step
+from retrievalkit.precision import Precision, autocast
+from retrievalkit.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
+
+_UNLIMITED = 1 << 60
+
+
+class Objective(nn.Module):
+    """What is trained: a retriever, and a loss that may have parameters of its own."""
+
+    def __init__(self, retriever: Retriever, loss: Loss) -> None:
+        super().__init__()
+        self.retriever = retriever
+        self.loss = loss
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """A step that is ready for the model: tokenised, padded, in chunks.
+
+    Attributes:
+        chunks: Queries and documents, in batches of like length.
+        positives: (Q,) long: the document row that answers each query.
+        ignore: (Q, D) bool, or None.
+        teacher: (Q, D) float, NaN where there is no score, or None.
+    """
+
+    chunks: list[Chunk]
+    positives: Tensor
+    ignore: Tensor | None
+    teacher: Tensor | None
+
+    def to(self, device: torch.device) -> StepInputs:
+        """The same step on another device."""
+        chunks = [Chunk(chunk.side, chunk.rows, chunk.batch.to(device)) for chunk in self.chunks]
+        ignore = None if self.ignore is None else self.ignore.to(device)
+        teacher = None if self.teacher is None else self.teacher.to(device)
+        return StepInputs(chunks, self.positives.to(device), ignore, teacher)
+
+
+class StepCollator:
+    """Makes StepInputs of the positions of a step's examples.
+
+    Args:
+        sampler: Draws positives and negatives.
+        assembler: Puts texts and rows together.
+        retriever: Tokenises.
+        batch_tokens: Most tokens of a chunk, padding included.
+        micro_batch_size: Most texts of a chunk, or None where the token budget decides.
+    """
+
+    def __init__(
+        self,
+        sampler: ExampleSampler,
+        assembler: StepAssembler,
+        retriever: Retriever,
+        *,
+        batch_tokens: int,
+        micro_batch_size: int | None,
+    ) -> None:
+        self.sampler = sampler
+        self.assembler = assembler
+        self.retriever = retriever
+        self.batch_tokens = batch_tokens
+        self.micro_batch_size = micro_batch_size
+
+    def __call__(self, keys: Sequence[tuple[int, int]]) -> StepInputs:
+        """The inputs of a step, from its (epoch, position) pairs."""
+        step = self.assembler.assemble([self.sampler.draw(position, epoch) for epoch, position in keys])
+        size = (len(step.queries), len(step.documents))
+        chunks = [*self._chunks(step.queries, "query"), *self._chunks(step.documents, "document")]
+        ignore = teacher = None
+        if step.ignore:
+            ignore = torch.zeros(size, dtype=torch.bool)
+            ignore[tuple(torch.tensor(step.ignore).T)] = True
+        if step.teacher:
+            teacher = torch.full(size, float("nan"))
+            teacher[tuple(torch.tensor(list(step.teacher)).T)] = torch.tensor(list(step.teacher.values()))
+        return StepInputs(chunks, torch.tensor(step.positives), ignore, teacher)
+
+    def _chunks(self, texts: Sequence[Text], side: Side) -> Iterator[Chunk]:
+        tower = self.retriever.tower(side)
+        token_ids = tower.tokenize(texts, side)
+        lengths = [len(ids) for ids in token_ids]
+        if self.micro_batch_size is None:
+            groups = token_budget_batches(lengths, self.batch_tokens)
+        else:
+            groups = token_budget_batches(lengths, _UNLIMITED, most=self.micro_batch_size)
+        for rows in groups:
+            yield Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side))
+
+
+class StepSampler(Sampler[list[tuple[int, int]]]):
+    """The (epoch, position) pairs of each step, shuffled anew in each epoch; a last step of one example is dropped."""
+
+    def __init__(self, sampler: ExampleSampler, batch_size: int) -> None:
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.sampler), self.batch_size)
+        # One example alone has nothing to be contrasted with, unless that is all there is.
+        return max(1, whole + (rest > 1))
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        order = self.sampler.order(self.epoch)
+        for step in range(len(self)):
+            positions = order[step * self.batch_size : (step + 1) * self.batch_size]
+            yield [(self.epoch, position) for position in positions]
+
+
+class _Keys(Dataset[tuple[int, int]]):
+    """Hands the sampler's keys through to the collator, which does the work for a whole step."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, key: Any) -> tuple[int, int]:
+        return key  # type: ignore[no-any-return]
+
+
+class RetrieverTrainer(transformers.Trainer):
+    """The Hugging Face Trainer with our step.
+
+    Args:
+        objective: Retriever and loss.
+        arguments: Training arguments of transformers.
+        collator: Makes the inputs of a step.
+        batch_size: Queries of a step.
+        precision: What to compute in.
+        cache_gradients: Whether to encode chunk by chunk with cached gradients.
+        log_file: Where to append a line of JSON at each logging.
+        callbacks: Trainer callbacks.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        arguments: transformers.TrainingArguments,
+        *,
+        collator: StepCollator,
+        batch_size: int,
+        precision: Precision,
+        cache_gradients: bool,
+        log_file: Path,
+        callbacks: list[transformers.TrainerCallback],
+    ) -> None:
+        self.collator = collator
+        self.step_sampler = StepSampler(collator.sampler, batch_size)
+        self.precision = precision
+        self.run_step = cached_step if cache_gradients else plain_step
+        self.log_file = log_file
+        self._terms: dict[str, list[Tensor]] = {}
+        self._prefetched: tuple[Iterator[StepInputs], Iterator[StepInputs]] | None = None
+        super().__init__(model=objective, args=arguments, callbacks=[_EpochOfSampler(self), *callbacks])
+        # The progress display is ours.
+        self.remove_callback(transformers.PrinterCallback)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The steps of an epoch."""
+        keys = _Keys(len(self.collator.sampler))
+        return DataLoader(keys, batch_sampler=self.step_sampler, collate_fn=self.collator)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[StepInputs], num_batches: int, device: torch.device
+    ) -> tuple[list[StepInputs], None]:
+        """The next steps, which a thread prepares while the model computes."""
+        if self._prefetched is None or self._prefetched[0] is not epoch_iterator:
+            self._prefetched = (epoch_iterator, prefetch(epoch_iterator))
+        steps = [step.to(device) for step in itertools.islice(self._prefetched[1], num_batches)]
+        return steps, None
+
+    def training_step(self, model: nn.Module, inputs: StepInputs, num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
+        """Forward and backward of one step."""
+        objective: Objective = self.model  # type: ignore[assignment]
+        objective.train()
+
+        def encode(batch: Batch, side: Side) -> Representation:
+            with autocast(self.precision, batch.input_ids.device):
+                representation: Representation = objective.retriever(batch, side)
+            return representation
+
+        def compare(queries: Representation, documents: Representation) -> LossValue:
+            progress = Progress(self.state.global_step, float(self.state.epoch or 0.0), self.state.max_steps)
+            value: LossValue = objective.loss(
+                queries, documents, inputs.positives, progress, inputs.ignore, inputs.teacher
+            )
+            return value
+
+        loss = self.run_step(encode, inputs.chunks, compare, self.accelerator.backward)
+        for name, term in loss.terms.items():
+            self._terms.setdefault(name, []).append(term.detach())
+        return loss.total.detach()
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log the mean of each term of the loss too, and append everything to the log file."""
+        if "loss" in logs:
+            logs |= {name: float(torch.stack(values).float().mean()) for name, values in self._terms.items()}
+            self._terms.clear()
+        super().log(logs, start_time)
+        with self.log_file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"step": self.state.global_step, **logs}) + "\n")
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        # Not the Trainer's own way: T5 and tied heads share tensors, which safetensors' plain call refuses.
+        folder = Path(output_dir or self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_weights(self.model, folder / "model.safetensors")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        load_weights(model or self.model, Path(resume_from_checkpoint) / "model.safetensors")
+
+
+class _EpochOfSampler(transformers.TrainerCallback):
+    """Tells the sampler which epoch begins, also after a resume in its middle."""
+
+    def __init__(self, trainer: RetrieverTrainer) -> None:
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        sampler = self.trainer.step_sampler
+        sampler.epoch = state.global_step // len(sampler)
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write a module's weights; tensors that it uses in two places are stored once."""
+    safetensors.torch.save_model(model, str(path))
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Read what `save_weights` wrote."""
+    safetensors.torch.load_model(model, str(path))
+
+
+def train_batch_tokens(device: torch.device) -> int:
+    """The default token budget of a chunk in training."""
+    return CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS

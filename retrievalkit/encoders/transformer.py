@@ -1,7 +1,7 @@
-"""Any Hugging Face encoder as the source of token states: BERT, RoBERTa, DistilBERT, MPNet, ModernBERT, T5's encoder ...
+"""Any Hugging Face encoder as the source of token states: BERT, RoBERTa, DistilBERT, MPNet, ModernBERT, T5's encoder.
 
-Texts are cut to the side's maximum length; a passage with a title is encoded as a pair, [CLS] title [SEP] text [SEP], with
-token types 0 throughout, as DPR and MLR do. Only the layers that are asked for are handed on.
+Texts are cut to the side's maximum length; a passage with a title is encoded as a pair, [CLS] title [SEP] text [SEP],
+with token types 0 throughout, as DPR and MLR do. Only the layers that are asked for are handed on.
 """
 
 from __future__ import annotations
@@ -147,8 +147,9 @@ class Transformer(Encoder):
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: weights (safetensors), configuration, tokenizer."""
         assert isinstance(self.backbone, transformers.PreTrainedModel)
-        self.backbone.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        with _quiet():
+            self.backbone.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
 
     @property
     def _padding_id(self) -> int:
@@ -178,20 +179,28 @@ class Transformer(Encoder):
 
 
 @contextmanager
-def _loading(source: str) -> Iterator[None]:
-    """Quiet loading, and one clear message where a model cannot be loaded."""
+def _quiet() -> Iterator[None]:
+    """No progress bars and notes of transformers."""
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
         yield
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+
+
+@contextmanager
+def _loading(source: str) -> Iterator[None]:
+    """Quiet loading, and one clear message where a model cannot be loaded."""
+    try:
+        with _quiet():
+            yield
     except (OSError, ValueError, KeyError) as error:
         what = "the folder" if Path(source).exists() else "the hub or a local folder"
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         msg = f"cannot load the model '{source}' from {what}: {reason}"
         raise InputError(msg) from error
-    finally:
-        transformers.logging.set_verbosity(verbosity)
 
 
 def _model_class(config: Any) -> Any:

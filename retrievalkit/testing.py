@@ -1,0 +1,295 @@
+"""A tiny model, a tiny collection and conformance checks: for the tests of plugin authors, and our own.
+
+    from retrievalkit import testing
+
+    def test_my_pooler_keeps_the_contract(tmp_path):
+        testing.check_pooler("first_token", model=testing.tiny_model(tmp_path / "model"))
+
+The checks ask what every component of a kind must do, whatever its method: padding, batch order and batch size change
+nothing; saving and loading give equal vectors; gradients reach the encoder; an index finds what brute force finds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from retrievalkit import registry
+from retrievalkit.contracts import Progress, Representation, Side, Text
+from retrievalkit.score import scores
+
+_CAPITALS = (
+    "Argentina Buenos-Aires peso Spanish|Australia Canberra dollar English|Austria Vienna euro German|"
+    "Bolivia Sucre boliviano Spanish|Brazil Brasilia real Portuguese|Bulgaria Sofia euro Bulgarian|"
+    "Cambodia Phnom-Penh riel Khmer|Canada Ottawa dollar English|Chile Santiago peso Spanish|"
+    "China Beijing yuan Mandarin|Croatia Zagreb euro Croatian|Cuba Havana peso Spanish|"
+    "Denmark Copenhagen krone Danish|Egypt Cairo pound Arabic|Ethiopia Addis-Ababa birr Amharic|"
+    "Finland Helsinki euro Finnish|France Paris euro French|Germany Berlin euro German|"
+    "Ghana Accra cedi English|Greece Athens euro Greek|Hungary Budapest forint Hungarian|"
+    "Iceland Reykjavik krona Icelandic|India New-Delhi rupee Hindi|Ireland Dublin euro Irish|"
+    "Italy Rome euro Italian|Japan Tokyo yen Japanese|Kenya Nairobi shilling Swahili|"
+    "Latvia Riga euro Latvian|Mexico Mexico-City peso Spanish|Mongolia Ulaanbaatar tugrik Mongolian|"
+    "Morocco Rabat dirham Arabic|Nepal Kathmandu rupee Nepali|Norway Oslo krone Norwegian|"
+    "Peru Lima sol Spanish|Poland Warsaw zloty Polish|Portugal Lisbon euro Portuguese|"
+    "Romania Bucharest leu Romanian|Senegal Dakar franc French|Sweden Stockholm krona Swedish|"
+    "Thailand Bangkok baht Thai|Turkey Ankara lira Turkish|Vietnam Hanoi dong Vietnamese"
+)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Where the parts of a collection in BEIR form lie."""
+
+    folder: Path
+    corpus: Path
+    queries: Path
+    qrels: Path
+
+
+def tiny_collection(folder: str | Path) -> Collection:
+    """Write a collection of 42 passages (countries) and 126 questions, in BEIR form.
+
+    Two thirds of the questions are in `qrels/train.tsv`, the rest in `qrels/test.tsv`.
+    """
+    folder = Path(folder)
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    passages, queries, train, test = [], [], [], []
+    for row, line in enumerate(_CAPITALS.split("|")):
+        country, capital, currency, language = (word.replace("-", " ") for word in line.split())
+        text = (
+            f"The seat of government is the city of {capital}. People pay with the {currency}, and the language that "
+            f"is spoken most is {language}. It is number {row + 1} of this list."
+        )
+        passages.append({"_id": f"c{row}", "title": country, "text": text})
+        asked = (
+            f"what is the capital of {country}",
+            f"which currency do people use in {country}",
+            f"what language is spoken in {country}",
+        )
+        for number, question in enumerate(asked):
+            queries.append(
+                {"_id": f"q{row}-{number}", "text": question, "answers": [(capital, currency, language)[number]]}
+            )
+            (test if (row + number) % 3 == 0 else train).append(f"q{row}-{number}\tc{row}\t1")
+    _write_jsonl(folder / "corpus.jsonl", passages)
+    _write_jsonl(folder / "queries.jsonl", queries)
+    for name, rows in (("train", train), ("test", test)):
+        (folder / "qrels" / f"{name}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    return Collection(folder, folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "test.tsv")
+
+
+def _write_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def tiny_model(
+    folder: str | Path, *, architecture: str = "bert", layers: int = 2, width: int = 32, seed: int = 0
+) -> str:
+    """Write a tiny random model with a tokenizer over the tiny collection's words; returns the folder.
+
+    Args:
+        folder: Where to write.
+        architecture: "bert" (a masked language model, with its vocabulary head) or "t5".
+        layers: Number of layers.
+        width: Hidden size.
+        seed: Of the weights.
+    """
+    import transformers
+
+    folder = Path(folder)
+    torch.manual_seed(seed)
+    tokenizer = _tiny_tokenizer(architecture)
+    if architecture == "bert":
+        config = transformers.BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=2,
+            intermediate_size=2 * width,
+            max_position_embeddings=128,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        model: Any = transformers.BertForMaskedLM(config)
+    else:
+        config = transformers.T5Config(
+            vocab_size=len(tokenizer),
+            d_model=width,
+            d_kv=width // 2,
+            d_ff=2 * width,
+            num_layers=layers,
+            num_heads=2,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.sep_token_id,
+            decoder_start_token_id=tokenizer.pad_token_id,
+        )
+        model = transformers.T5ForConditionalGeneration(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def _tiny_tokenizer(architecture: str) -> Any:
+    import tokenizers
+    import transformers
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+
+    words = {
+        "the seat of government is city people pay with and language that spoken most it number this list what capital "
+        "which currency do use in"
+    }
+    text = " ".join(words) + " " + _CAPITALS.replace("|", " ").replace("-", " ")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{number}]" for number in range(16))]
+    letters = [prefix + one for prefix in ("", "##") for one in "abcdefghijklmnopqrstuvwxyz0123456789"]
+    known = [*special, *letters, ".", ",", *sorted(set(text.lower().split()))]
+    vocabulary = {token: row for row, token in enumerate(dict.fromkeys(known))}
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    if architecture == "t5":
+        backend.post_processor = processors.TemplateProcessing("$A [SEP]", "$A [SEP] $B:1 [SEP]:1", ends[1:])
+    else:
+        backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ends)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token=None if architecture == "t5" else "[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=128,
+    )
+
+
+_TEXTS: tuple[Text, ...] = (
+    ("", "what is the capital of france"),
+    ("Peru", "The seat of government is the city of Lima."),
+    ("", "rome"),
+    ("", "which language is spoken in iceland and which currency do people use in the city"),
+)
+
+
+def check_pooler(name: str, *, model: str, **options: Any) -> None:
+    """Check that a pooler keeps the contract, with a model that has what it needs.
+
+    Raises:
+        AssertionError: Says what it does wrong.
+    """
+    from retrievalkit.retriever import Retriever
+
+    retriever = Retriever.create(model, pooler=name, pooler_options=options).to("cpu").eval()
+    for side in ("query", "document"):
+        whole = retriever.encode(_TEXTS, side)
+        assert len(whole) == len(_TEXTS), f"{side}: {len(whole)} rows for {len(_TEXTS)} texts"
+        for row, text in enumerate(_TEXTS):
+            alone = retriever.encode([text], side)
+            _assert_equal(whole.rows(slice(row, row + 1)), alone, f"{side}: padding or batch size changes the vectors")
+        backwards = retriever.encode(_TEXTS[::-1], side)
+        for row in range(len(_TEXTS)):
+            mirrored = len(_TEXTS) - 1 - row
+            _assert_equal(
+                whole.rows(slice(row, row + 1)),
+                backwards.rows(slice(mirrored, mirrored + 1)),
+                f"{side}: the order of the batch changes the vectors",
+            )
+    _check_gradient(retriever)
+
+
+def _check_gradient(retriever: Any) -> None:
+    retriever.train()
+    tower = retriever.tower("document")
+    side: Side
+    total = torch.zeros(())
+    for side in ("query", "document"):
+        batch = tower.collate(tower.tokenize(_TEXTS, side), side)
+        representation = retriever(batch, side)
+        for tensor in (representation.vectors, representation.weights):
+            if tensor is not None:
+                total = total + tensor.float().sum()
+    total.backward()
+    reached = [parameter for parameter in tower.parameters() if parameter.grad is not None]
+    assert reached, "no gradient reaches the encoder"
+    retriever.zero_grad()
+    retriever.eval()
+
+
+def check_loss(name: str, *, kept: int | None = None, **options: Any) -> None:
+    """Check that a loss keeps the contract on random representations of two vectors a document.
+
+    Raises:
+        AssertionError: Says what it does wrong.
+    """
+    loss = registry.create("loss", name, **options)
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(3, 1, 8, generator=generator, requires_grad=True)
+    documents = torch.randn(6, 2, 8, generator=generator, requires_grad=True)
+    positives = torch.tensor([0, 2, 4])
+
+    def value(order: list[int], ignore: torch.Tensor | None = None) -> Any:
+        rows = torch.tensor(order)
+        return loss(
+            Representation(queries[rows]),
+            Representation(documents, kept=kept),
+            positives[rows],
+            Progress(0, 0.0, 10),
+            ignore,
+        )
+
+    total = value([0, 1, 2]).total
+    assert total.dim() == 0, f"the total has shape {tuple(total.shape)}, and must be a scalar"
+    assert torch.isfinite(total), f"the total is {float(total)}"
+    torch.testing.assert_close(value([2, 0, 1]).total, total, msg="the order of queries changes the loss")
+    ignore = torch.zeros(3, 6, dtype=torch.bool)
+    ignore[0, 1] = True
+    assert value([0, 1, 2], ignore).total != total, "`ignore` has no effect"
+    total.backward()
+    assert queries.grad is not None, "no gradient reaches the queries"
+    assert documents.grad is not None, "no gradient reaches the documents"
+
+
+def check_indexer(name: str, folder: str | Path, **options: Any) -> None:
+    """Check that an indexer of vectors finds, with one vector a text, what brute force finds.
+
+    Raises:
+        AssertionError: Says what it does wrong.
+    """
+    from retrievalkit.data.vectors import VectorStore, VectorWriter
+
+    folder = Path(folder)
+    (folder / "vectors").mkdir(parents=True)
+    (folder / "index").mkdir()
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((50, 1, 16)).astype(np.float32)
+    writer = VectorWriter(folder / "vectors")
+    writer.write_shard(0, [f"t{row}" for row in range(50)], vectors)
+    writer.finish()
+    queries = Representation(torch.from_numpy(random.standard_normal((4, 1, 16)).astype(np.float32)))
+    registry.create("indexer", name, **options).build(VectorStore(folder / "vectors"), folder / "index")
+    indexer = registry.create("indexer", name, **options)
+    indexer.open(folder / "index")
+    ids, found = indexer.search(queries, 5)
+    expected = scores(queries, Representation(torch.from_numpy(vectors))).topk(5)
+    for row, texts in enumerate(_rows(expected.indices)):
+        assert list(ids[row]) == [f"t{text}" for text in texts], f"query {row}: {ids[row]} is not the exact top 5"
+        np.testing.assert_allclose(found[row], expected.values[row].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def _rows(indices: torch.Tensor) -> Iterator[list[int]]:
+    yield from indices.tolist()
+
+
+def _assert_equal(one: Representation, other: Representation, message: str) -> None:
+    """Equal up to the rounding of another batch shape, masked vectors left out."""
+    if one.vectors is not None:
+        assert other.vectors is not None, message
+        left = one.vectors if one.vector_mask is None else one.vectors[one.vector_mask]
+        right = other.vectors if other.vector_mask is None else other.vectors[other.vector_mask]
+        torch.testing.assert_close(left.reshape(-1), right.reshape(-1), rtol=1e-4, atol=1e-5, msg=message)
+    if one.weights is not None:
+        torch.testing.assert_close(one.weights, other.weights, rtol=1e-4, atol=1e-5, msg=message)

@@ -1,0 +1,304 @@
+"""Training examples: a query, the documents that answer it, and documents that look like it and do not.
+
+Examples hold ids. Where a file brings the texts of its passages (Tevatron 1.x, DPR, triples), they are kept beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.data import sources
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.qrels import judgements
+from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, straight_quotes
+from retrievalkit.data.sources import Record, Table
+from retrievalkit.errors import DataError
+
+FORMS = (
+    "ours (query_id, query, positives, negatives)",
+    "Tevatron (query_id, query, positive_passages, negative_passages) or (query_id, query_text, positive_document_ids, negative_document_ids)",
+    "DPR (question, answers, positive_ctxs, hard_negative_ctxs)",
+    "triples (anchor, positive, negative) or (query, pos, neg)",
+)
+_ANCHORS = ("anchor", "query", "question", "sentence1")
+_POSITIVES = ("positive", "pos", "positives")
+_NEGATIVES = ("negative", "neg", "negatives")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A query with its documents.
+
+    Attributes:
+        query_id: Of the query.
+        query: The text.
+        positives: Ids of documents that answer it; the first is the main one.
+        negatives: Ids of documents that do not, the hardest first.
+        answers: Strings that a document with the answer holds.
+        teacher: Document id -> a teacher's score, or None.
+    """
+
+    query_id: str
+    query: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    teacher: Mapping[str, float] | None = None
+
+
+@dataclass
+class Examples:
+    """The examples of a source.
+
+    Attributes:
+        rows: In the order of the source, less those without any positive.
+        passages: Id -> the passages whose texts came in the file.
+        source: What they were read from.
+        dropped: How many examples had no positive.
+        lines: For each row, where it stands in the source.
+    """
+
+    rows: list[Example]
+    passages: dict[str, Passage] = field(default_factory=dict)
+    source: str = "memory"
+    dropped: int = 0
+    lines: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Example]:
+        return iter(self.rows)
+
+
+def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: str = "train") -> Examples:
+    """Read training examples in any known form.
+
+    Args:
+        source: A file, a BEIR folder, `pydoc:`, `hf:` or `irds:`.
+        corpus: If given, every id is looked up in it.
+        split: Of a BEIR folder, whose judgements above 0 are the positives.
+
+    Raises:
+        DataError: An example is damaged, an id is in no corpus, or no example has a positive.
+    """
+    prefix, rest = sources.split_prefix(source)
+    if prefix in ("pydoc", "irds") or sources.is_folder(source):
+        examples = _judged(source, split)
+    elif prefix == "hf":
+        examples = _collect(source, sources.fetched_records(prefix, rest, "examples", split))
+    else:
+        path = sources.existing(rest)
+        examples = _collect(source, sources.read_records(path, _table, "training examples"))
+    if not examples.rows:
+        count = examples.dropped
+        msg = f"none of the {count} examples has a positive." if count else "there is no example in it."
+        raise DataError(f"{msg} Training needs a passage that answers each query.", file=source)
+    if corpus is not None:
+        check_examples(examples, corpus)
+    return examples
+
+
+def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
+    """Write examples as JSON lines of ids and return how many there were."""
+    return sources.write_jsonl(path, (_row(example) for example in examples))
+
+
+def check_examples(examples: Examples, corpus: Corpus | None) -> None:
+    """Look up every id of the examples, in the corpus and in the passages that came with them.
+
+    Raises:
+        DataError: An id is nowhere; names its line and the nearest id.
+    """
+    wanted = {one for row in examples.rows for one in (*row.positives, *row.negatives)} - examples.passages.keys()
+    if not wanted:
+        return
+    if corpus is None:
+        msg = f"the examples name {len(wanted)} documents whose texts they do not hold. Give the corpus: --corpus."
+        raise DataError(msg, file=examples.source)
+    missing = corpus.missing(wanted)
+    if not missing:
+        return
+    lines = examples.lines or [None] * len(examples.rows)  # type: ignore[list-item]
+    for row, line in zip(examples.rows, lines, strict=True):
+        for one in (*row.positives, *row.negatives):
+            if one in missing:
+                raise corpus.unknown(one, file=examples.source, line=line)
+
+
+def example_of(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
+    """The example in a record, whichever form it has, and the passages whose texts it brings."""
+    fields = record.fields
+    if "positive_ctxs" in fields:
+        return _dpr(record, namer)
+    if "positive_passages" in fields:
+        return _tevatron(record)
+    if "positive_document_ids" in fields:
+        return _by_ids(record, "query_text", "positive_document_ids", "negative_document_ids"), []
+    if "query_id" in fields and "positives" in fields:
+        return _by_ids(record, "query", "positives", "negatives"), []
+    if any(name in fields for name in _ANCHORS) and any(name in fields for name in _POSITIVES):
+        return _triple(record)
+    raise sources.unknown_form(record, "training example", FORMS)
+
+
+def _row(example: Example) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "query_id": example.query_id,
+        "query": example.query,
+        "positives": list(example.positives),
+        "negatives": list(example.negatives),
+        "answers": list(example.answers),
+    }
+    return row if example.teacher is None else {**row, "teacher": dict(example.teacher)}
+
+
+def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
+    examples = Examples([], source=str(source))
+    namer = QuestionNamer()
+    texts: dict[str, tuple[str, int]] = {}
+    for record in records:
+        example, passages = example_of(record, namer)
+        first, line = texts.setdefault(example.query_id, (example.query, record.line))
+        if first != example.query:
+            msg = f"the query id '{example.query_id}' is used already at line {line}, for another query."
+            raise record.error(f"{msg} Every id stands for one thing.")
+        if not example.positives:
+            examples.dropped += 1
+            continue
+        examples.rows.append(example)
+        examples.lines.append(record.line)
+        for passage in passages:
+            _keep(examples.passages, passage, record)
+    return examples
+
+
+def _keep(held: dict[str, Passage], passage: Passage, record: Record) -> None:
+    first = held.setdefault(passage.id, passage)
+    if first.text != passage.text:
+        msg = f"the passage id '{passage.id}' stands for another text earlier in the file."
+        raise record.error(f"{msg} Every id stands for one thing.")
+
+
+def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Example:
+    _require(record, "query_id", query)
+    return Example(
+        record.identifier("query_id"),
+        record.text(query),
+        record.identifiers(positives),
+        record.identifiers(negatives),
+        record.texts("answers"),
+        _teacher(record),
+    )
+
+
+def _teacher(record: Record) -> dict[str, float] | None:
+    scores = record.fields.get("teacher")
+    if scores is None:
+        return None
+    if not isinstance(scores, dict) or not all(
+        isinstance(one, int | float) and not isinstance(one, bool) for one in scores.values()
+    ):
+        msg = "'teacher' should map document ids to numbers."
+        raise record.error(msg)
+    return {str(name): float(score) for name, score in scores.items()}
+
+
+def _tevatron(record: Record) -> tuple[Example, list[Passage]]:
+    _require(record, "query_id", "query")
+    positives = [_embedded(one, record, "positive_passages") for one in _list(record, "positive_passages")]
+    negatives = [_embedded(one, record, "negative_passages") for one in _list(record, "negative_passages")]
+    example = Example(
+        record.identifier("query_id"),
+        record.text("query"),
+        tuple(one.id for one in positives),
+        tuple(one.id for one in negatives),
+        record.texts("answers"),
+    )
+    return example, positives + negatives
+
+
+def _dpr(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
+    _require(record, "question")
+    positives = [_embedded(one, record, "positive_ctxs") for one in _list(record, "positive_ctxs")]
+    name = "hard_negative_ctxs" if record.fields.get("hard_negative_ctxs") else "negative_ctxs"
+    negatives = [_embedded(one, record, name) for one in _list(record, name)]
+    question = straight_quotes(record.text("question"))
+    example = Example(
+        namer.name(question),
+        question,
+        tuple(one.id for one in positives),
+        tuple(one.id for one in negatives),
+        record.texts("answers"),
+    )
+    return example, positives + negatives
+
+
+def _triple(record: Record) -> tuple[Example, list[Passage]]:
+    anchor = next(name for name in _ANCHORS if name in record.fields)
+    positives = [_hashed(text) for name in record.fields if _is(name, _POSITIVES) for text in record.texts(name)]
+    negatives = [_hashed(text) for name in record.fields if _is(name, _NEGATIVES) for text in record.texts(name)]
+    query = record.text(anchor)
+    example = Example(hashed_id(query), query, tuple(one.id for one in positives), tuple(one.id for one in negatives))
+    return example, positives + negatives
+
+
+def _is(name: str, names: tuple[str, ...]) -> bool:
+    """Whether a field is one of the names, or numbered: negative_1, negative_2 ..."""
+    return name in names or (name.rpartition("_")[0] in names and name.rpartition("_")[2].isdigit())
+
+
+def _hashed(text: str) -> Passage:
+    return Passage(hashed_id(text), "", text)
+
+
+def _embedded(value: object, record: Record, where: str) -> Passage:
+    if not isinstance(value, dict):
+        msg = f"'{where}' should hold passages (objects with docid, title and text)."
+        raise record.error(msg)
+    inner = record._replace(fields=value)
+    name = next((one for one in ("docid", "passage_id", "psg_id", "_id", "id") if value.get(one) not in (None, "")), None)
+    if "text" not in value:
+        msg = f"a passage in '{where}' has no text; it has these fields: {', '.join(value) or 'none'}."
+        raise record.error(msg)
+    title = inner.text("title") if value.get("title") is not None else ""
+    text = inner.text("text")
+    return Passage(inner.identifier(name) if name else hashed_id(f"{title}\n{text}"), title, text)
+
+
+def _list(record: Record, name: str) -> list[Any]:
+    value = record.fields.get(name)
+    return [] if value is None else sources.as_list(value, name, record)
+
+
+def _require(record: Record, *names: str) -> None:
+    missing = [name for name in names if name not in record.fields]
+    if missing:
+        found = ", ".join(record.fields)
+        msg = f"missing field{'s' * (len(missing) > 1)}: {', '.join(missing)}; it has {found}. Forms: {'; '.join(FORMS)}."
+        raise record.error(msg)
+
+
+def _table(row: list[str]) -> Table | None:
+    """Triples in a table with a header."""
+    names = tuple(cell.strip().lower() for cell in row)
+    return Table(names, header=True) if names[0] in _ANCHORS and set(names) & set(_POSITIVES) else None
+
+
+def _judged(source: str | Path, split: str) -> Examples:
+    """Examples of queries and judgements: the documents judged above 0 are the positives."""
+    queries = {query.id: query for query in read_queries(source)}
+    positives: dict[str, list[str]] = {}
+    lines: dict[str, int] = {}
+    for record, query_id, document_id, grade in judgements(source, split):
+        if query_id not in queries:
+            msg = f"the judged query '{query_id}' is not among the {len(queries)} queries of '{source}'."
+            raise record.error(msg)
+        lines.setdefault(query_id, record.line)
+        if grade > 0:
+            positives.setdefault(query_id, []).append(document_id)
+    rows = [Example(one, queries[one].text, tuple(found), (), queries[one].answers) for one, found in positives.items()]
+    return Examples(rows, {}, str(source), len(lines) - len(rows), [lines[row.query_id] for row in rows])

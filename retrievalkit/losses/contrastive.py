@@ -1,0 +1,60 @@
+"""The contrastive loss (InfoNCE): each query's positive against all other documents of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from retrievalkit.contracts import Loss, LossValue, Progress, Representation
+from retrievalkit.errors import OptionError
+from retrievalkit.score import scores
+
+
+class Contrastive(Loss):
+    """Cross entropy of each query's scores, divided by a temperature, with its positive as the target.
+
+        L = mean over queries q of  log sum over documents d of exp(score(q, d) / t)  -  score(q, positive of q) / t
+
+    The negatives of a query are all other documents of the batch: its own hard negatives, those of the other queries
+    and their positives, less those that `ignore` masks. With documents of several vectors this is the multi-vector
+    loss, with weights the lexical one: the scoring rule decides.
+
+    Args:
+        temperature: Scores are divided by it: 1 for inner products as they are; cosines want about 0.05.
+    """
+
+    def __init__(self, *, temperature: float = 1.0) -> None:
+        super().__init__()
+        if not temperature > 0:
+            msg = f"loss 'contrastive': temperature is {temperature}, and must be above 0. Leave it out for 1.0."
+            raise OptionError(msg)
+        self.temperature = temperature
+
+    def forward(
+        self,
+        queries: Representation,
+        documents: Representation,
+        positives: Tensor,
+        progress: Progress,  # noqa: ARG002 - of the contract
+        ignore: Tensor | None = None,
+        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+    ) -> LossValue:
+        """The loss of a batch, computed in float32 under autocast too."""
+        with torch.autocast(queries.device.type, enabled=False):
+            logits = scores(_in_float32(queries), _in_float32(documents)) / self.temperature  # (Q, D)
+            if ignore is not None:
+                logits = logits.masked_fill(ignore, float("-inf"))
+            total = functional.cross_entropy(logits, positives)
+        return LossValue(total, {"contrastive": total.detach()})
+
+
+def _in_float32(representation: Representation) -> Representation:
+    """Half precision widened, since softmax over a large batch needs the digits; float64 left as it is."""
+    vectors, weights = (
+        None if tensor is None else tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        for tensor in (representation.vectors, representation.weights)
+    )
+    return replace(representation, vectors=vectors, weights=weights)

@@ -1,0 +1,145 @@
+"""The loss `contrastive`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit import registry
+from retrievalkit.contracts import Progress, Representation
+from retrievalkit.errors import OptionError
+
+START = Progress(step=0, epoch=0.0, total_steps=10)
+# Two queries, four documents of two vectors; the positives are documents 0 and 2.
+QUERIES = [[1.0, 0.5], [-0.5, 1.0]]
+DOCUMENTS = [
+    [[0.8, 0.1], [0.3, 1.4]],
+    [[0.1, 0.9], [1.1, -0.4]],
+    [[-1.0, 1.0], [0.3, 0.3]],
+    [[0.7, 0.5], [-0.2, 1.2]],
+]
+POSITIVES = torch.tensor([0, 2])
+
+
+def queries(requires_grad=False):
+    return Representation(vectors=torch.tensor(QUERIES, dtype=torch.float64)[:, None].requires_grad_(requires_grad))
+
+
+def documents(vectors=DOCUMENTS, **more):
+    return Representation(vectors=torch.tensor(vectors, dtype=torch.float64), **more)
+
+
+def loss_of(queries, documents, positives=POSITIVES, ignore=None, teacher=None, **options):
+    return registry.create("loss", "contrastive", **options)(queries, documents, positives, START, ignore, teacher)
+
+
+def test_multi_vector_golden():
+    """Documents of several vectors: the best one counts."""
+    value = loss_of(queries(), documents())
+    assert value.total.item() == pytest.approx(1.1855684407, abs=1e-9)
+    assert value.terms["contrastive"].item() == value.total.item()
+    assert not value.terms["contrastive"].requires_grad
+
+
+def test_single_vector_golden():
+    """Documents of one vector, the average of the two."""
+    average = torch.tensor(DOCUMENTS, dtype=torch.float64).mean(dim=1, keepdim=True).tolist()
+    assert loss_of(queries(), documents(average)).total.item() == pytest.approx(1.1003628458, abs=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), temperature=st.floats(0.05, 5), n_queries=st.integers(1, 4), extra=st.integers(0, 5)
+)
+def test_equals_numpy(seed, temperature, n_queries, extra):
+    """An independent reference, with negatives of other queries and ignored documents."""
+    random = np.random.default_rng(seed)
+    q, d = random.normal(size=(n_queries, 1, 3)), random.normal(size=(n_queries + extra, 2, 3))
+    positives = random.permutation(n_queries + extra)[:n_queries]
+    ignore = random.random((n_queries, n_queries + extra)) < 0.3
+    ignore[np.arange(n_queries), positives] = False
+
+    s = np.where(ignore, -np.inf, np.einsum("qch,dmh->qdm", q, d).max(2) / temperature)
+    expected = (np.log(np.exp(s).sum(1)) - s[np.arange(n_queries), positives]).mean()
+
+    made = loss_of(
+        Representation(vectors=torch.tensor(q)),
+        Representation(vectors=torch.tensor(d)),
+        torch.tensor(positives),
+        torch.tensor(ignore),
+        temperature=temperature,
+    )
+    assert made.total.item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_weights_add_to_the_score():
+    """One cross entropy over the sum of dense and lexical scores; the lexical part alone works too."""
+    q_weights = torch.tensor([[0.7, 0.0, 0.2], [0.0, 1.1, 0.0]])
+    d_weights = torch.tensor([[0.6, 0.1, 0.0], [0.0, 0.9, 0.3], [0.0, 0.8, 0.0], [0.4, 0.0, 0.5]])
+    q_dense = torch.tensor([[0.5, 1.0], [1.0, -1.0]])[:, None]
+    d_dense = torch.tensor([[1.0, 1.0], [0.0, 0.5], [1.0, -0.5], [-1.0, 0.0]])[:, None]
+    both = loss_of(Representation(q_dense, weights=q_weights), Representation(d_dense, weights=d_weights))
+    lexical = loss_of(Representation(weights=q_weights), Representation(weights=d_weights))
+    assert both.total.item() == pytest.approx(0.340423, abs=2e-6)
+    assert lexical.total.item() == pytest.approx(1.147624, abs=2e-6)
+
+
+def test_ignored_documents_take_no_part():
+    """An ignored document changes neither the loss nor any gradient, as if it were not in the batch for that query."""
+    ignore = torch.tensor([[False, False, False, True], [False, False, False, True]])
+    q, d = queries(requires_grad=True), documents()
+    d.vectors.requires_grad_()
+    value = loss_of(q, d, ignore=ignore)
+    value.total.backward()
+    without = loss_of(queries(), documents(DOCUMENTS[:3]))
+    assert value.total.item() == pytest.approx(without.total.item())
+    assert d.vectors.grad[3].abs().sum() == 0
+    assert torch.isfinite(d.vectors.grad).all()
+    assert value.total.item() != loss_of(queries(), documents()).total.item()
+
+
+def test_temperature_changes_the_loss():
+    """Halving the temperature is doubling the queries."""
+    doubled = Representation(vectors=2 * queries().vectors)
+    colder = loss_of(queries(), documents(), temperature=0.5).total
+    torch.testing.assert_close(colder, loss_of(doubled, documents()).total)
+    assert colder != loss_of(queries(), documents()).total
+
+
+@pytest.mark.parametrize("temperature", [0, -1, float("nan")])
+def test_temperature_must_be_positive(temperature):
+    """A temperature that cannot be divided by is refused when the loss is made."""
+    with pytest.raises(OptionError, match="temperature"):
+        registry.create("loss", "contrastive", temperature=temperature)
+
+
+def test_float32_under_autocast():
+    """Half-precision vectors under autocast give what the same numbers give in float32."""
+    q = Representation(vectors=queries().vectors.bfloat16())
+    d = documents()
+    d = Representation(vectors=d.vectors.bfloat16())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = loss_of(q, d).total
+    assert half.dtype == torch.float32
+    full = loss_of(Representation(vectors=q.vectors.float()), Representation(vectors=d.vectors.float())).total
+    assert half.item() == pytest.approx(full.item(), abs=1e-6)
+
+
+def test_masked_vectors_are_no_candidates():
+    """A vector that is padding is never the best one, however large."""
+    mask = torch.tensor([[True, False]] * 4)
+    large = torch.tensor(DOCUMENTS, dtype=torch.float64)
+    large[:, 1] = 1e3
+    value = loss_of(queries(), Representation(vectors=large, vector_mask=mask)).total
+    first = [[vectors[0]] for vectors in DOCUMENTS]
+    torch.testing.assert_close(value, loss_of(queries(), documents(first)).total)
+
+
+def test_teacher_is_not_used():
+    """A teacher's scores change nothing here."""
+    torch.testing.assert_close(
+        loss_of(queries(), documents(), teacher=torch.rand(2, 4)).total, loss_of(queries(), documents()).total
+    )

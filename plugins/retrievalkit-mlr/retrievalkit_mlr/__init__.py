@@ -1,0 +1,22 @@
+"""Multi-layer representations (MLR) for retrievalkit: pooling over layers or tokens, and the self-contrastive loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from retrievalkit import hookimpl
+
+
+@hookimpl
+def register_poolers(register: Callable[[str, str], None]) -> None:
+    """Register the four ways to turn several vectors of a text into what is indexed."""
+    register("multi_layer", "retrievalkit_mlr.poolers:MultiLayer")
+    register("self_contrastive", "retrievalkit_mlr.poolers:SelfContrastive")
+    register("layer_average", "retrievalkit_mlr.poolers:LayerAverage")
+    register("scalar_mix", "retrievalkit_mlr.poolers:ScalarMix")
+
+
+@hookimpl
+def register_losses(register: Callable[[str, str], None]) -> None:
+    """Register the loss that self-contrastive pooling is trained with."""
+    register("self_contrastive", "retrievalkit_mlr.losses:SelfContrastive")

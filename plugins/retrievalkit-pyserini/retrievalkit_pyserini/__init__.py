@@ -1,0 +1,12 @@
+"""Lucene for retrievalkit, through Pyserini: the indexer `bm25`."""
+
+from __future__ import annotations
+
+from retrievalkit import hookimpl
+from retrievalkit.hookspecs import Register
+
+
+@hookimpl
+def register_indexers(register: Register) -> None:
+    """Register the Lucene indexers."""
+    register("bm25", "retrievalkit_pyserini.bm25:BM25")

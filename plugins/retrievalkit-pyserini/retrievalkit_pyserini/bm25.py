@@ -1,0 +1,221 @@
+"""The indexer `bm25`: a corpus in a Lucene index, searched by BM25, with the scores that Pyserini gives.
+
+    rkit index CORPUS --indexer bm25 --output bm25
+    rkit search bm25 --queries QUERIES --k 1000 --output bm25.trec
+
+The folder holds `lucene/` (an index that Pyserini opens too), `ids.txt` (the texts' ids in Lucene's order) and `bm25.json`
+(how the texts were analysed).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from retrievalkit.contracts import Indexer
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError
+from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer
+from retrievalkit_pyserini.ties import part_ties
+
+Language = Literal[
+    "ar", "bn", "da", "de", "en", "es", "fa", "fi", "fr", "hi", "hu", "id", "it",
+    "ja", "ko", "nl", "no", "pl", "pt", "ru", "sv", "te", "th", "tr", "uk", "zh",
+]  # fmt: skip
+
+BATCH_TEXTS = 2_000
+BATCH_CHARACTERS = 4_000_000
+HITS_IN_A_CALL = 500_000
+"""Hits that are in memory as Java objects and JSON at a time: a batch of queries is cut to fit."""
+
+_INDEX, _IDS, _SETTINGS = "lucene", "ids.txt", "bm25.json"
+
+
+class BM25(Indexer):
+    """Lucene's BM25 through Pyserini; title and text are one field, as in Pyserini's flat BEIR indexes.
+
+    Hits are those of Pyserini's `LuceneSearcher`, scores included: rounded to four decimals, equal ones ordered by id and
+    each lowered by a millionth, so that the scores tell the order. A query without a term in the index has no hits.
+
+    Args:
+        k1: How slowly a term's repetition stops adding to the score; 0 counts a term once.
+        b: How much long texts are held back: 0 not at all, 1 in proportion to their length.
+        language: Two-letter code of the texts' language, which chooses Lucene's analyzer.
+        stemmer: For English: "porter", "krovetz" (lighter) or "none".
+        remove_stopwords: For English: leave out Lucene's 33 stop words.
+        store: Keep the texts in the index too, for reading them with Pyserini; rkit reads them from the corpus.
+        rm3: Expand queries by RM3 (relevance feedback); makes the index larger and search slower.
+        rm3_terms: Terms that RM3 adds.
+        rm3_documents: Best hits of the first search that RM3 takes them from.
+        rm3_original_weight: Weight of the query as it was, 0 to 1.
+        threads: Threads for building and searching; none = one for each processor. Changes no hit.
+    """
+
+    indexes: ClassVar[Literal["vectors", "texts"]] = "texts"
+
+    def __init__(
+        self,
+        *,
+        k1: float = 0.9,
+        b: float = 0.4,
+        language: Language = "en",
+        stemmer: Literal["porter", "krovetz", "none"] = "porter",
+        remove_stopwords: bool = True,
+        store: bool = False,
+        rm3: bool = False,
+        rm3_terms: int = 10,
+        rm3_documents: int = 10,
+        rm3_original_weight: float = 0.5,
+        threads: int | None = None,
+    ) -> None:
+        _check(k1 >= 0, f"k1 is {k1}, and cannot be below 0")
+        _check(0 <= b <= 1, f"b is {b}, and must be from 0 to 1")
+        _check(0 <= rm3_original_weight <= 1, f"rm3_original_weight is {rm3_original_weight}, and must be from 0 to 1")
+        _check(rm3_terms > 0 and rm3_documents > 0, "rm3_terms and rm3_documents must be 1 or more")
+        _check(threads is None or threads > 0, f"threads is {threads}, and must be 1 or more")
+        english_only = language == "en" or (stemmer == "porter" and remove_stopwords)
+        _check(english_only, f"stemmer and remove_stopwords are for English, and language is '{language}'; leave them out")
+        defaults = (rm3_terms, rm3_documents, rm3_original_weight) == (10, 10, 0.5)
+        _check(rm3 or defaults, "the options rm3_... do nothing without rm3; set rm3=true, or leave them out")
+        self.k1, self.b = k1, b
+        self.analysis = Analysis(language, stemmer, remove_stopwords)
+        self.store = store
+        self.rm3 = {"terms": rm3_terms, "documents": rm3_documents, "original_weight": rm3_original_weight} if rm3 else None
+        self.threads = threads or _processors()
+        self._searcher: Searcher | None = None
+        self._ids: list[str] = []
+
+    def build(self, source: Corpus, index_dir: Path) -> Mapping[str, int]:
+        """Index every text of a corpus; those without any text are counted as "empty" and never found.
+
+        Raises:
+            DataError: No passage has any text, or an id holds a line break.
+            RetrievalkitError: Lucene could not write, for want of space or of memory. Nothing is left behind.
+        """
+        try:
+            return self._build(source, Path(index_dir))
+        except BaseException:
+            shutil.rmtree(Path(index_dir) / _INDEX, ignore_errors=True)
+            for name in (_IDS, _SETTINGS):
+                (Path(index_dir) / name).unlink(missing_ok=True)
+            raise
+
+    def _build(self, source: Corpus, index_dir: Path) -> dict[str, int]:
+        folder = index_dir / _INDEX
+        texts = empty = 0
+        term_vectors = self.rm3 is not None
+        with Writer(folder, self.analysis, threads=self.threads, term_vectors=term_vectors, store=self.store) as writer:
+            for batch in batches(source):
+                filled = [(passage.id, contents) for passage in batch if (contents := _contents(passage))]
+                if filled:
+                    writer.add(filled)
+                texts += len(batch)
+                empty += len(batch) - len(filled)
+            if texts == empty:
+                msg = f"none of the {texts} passages has a title or a text, so there is nothing to index."
+                raise DataError(msg, file=getattr(source, "source", None))
+        self._write_ids(folder, index_dir / _IDS, expected=texts - empty)
+        settings = {"analysis": dataclasses.asdict(self.analysis), "term_vectors": term_vectors}
+        (index_dir / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        return {"texts": texts, "empty": empty}
+
+    def _write_ids(self, folder: Path, path: Path, *, expected: int) -> None:
+        searcher = Searcher(folder, self.analysis, k1=self.k1, b=self.b)
+        ids = searcher.ids()
+        searcher.close()
+        if len(ids) != expected:
+            msg = f"{expected} texts were indexed and {len(ids)} ids came back: an id holds a line break. Remove it."
+            raise DataError(msg)
+        with path.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(f"{name}\n" for name in ids)
+
+    def open(self, index_dir: Path) -> None:
+        """Open an index, wherever it was moved to.
+
+        Raises:
+            ArtifactError: There is no index of this kind, or it was built with another analysis than these options ask for.
+        """
+        index_dir = Path(index_dir)
+        self._check_settings(index_dir)
+        self._searcher = Searcher(index_dir / _INDEX, self.analysis, k1=self.k1, b=self.b)
+        self._ids = (index_dir / _IDS).read_text(encoding="utf-8").split("\n")[:-1]
+        if len(self._ids) != len(self._searcher):
+            msg = f"'{index_dir}' is damaged: Lucene has {len(self._searcher)} texts, and {_IDS} {len(self._ids)} ids."
+            raise ArtifactError(f"{msg} Build it again: rkit index ... --indexer bm25")
+        if self.rm3 is not None:
+            self._searcher.use_rm3(**self.rm3, english_only=self.analysis.language == "en")  # type: ignore[arg-type]
+
+    def _check_settings(self, index_dir: Path) -> None:
+        try:
+            settings = json.loads((index_dir / _SETTINGS).read_text(encoding="utf-8"))
+            built, term_vectors = Analysis(**settings["analysis"]), settings["term_vectors"]
+        except (OSError, ValueError, TypeError, KeyError):
+            msg = f"'{index_dir}' holds no bm25 index: its {_SETTINGS} is missing or damaged."
+            raise ArtifactError(f"{msg} Build one: rkit index CORPUS --indexer bm25") from None
+        if built != self.analysis:
+            msg = f"the index '{index_dir}' was built with {_as_options(built)}, and {_as_options(self.analysis)} is asked for."
+            raise ArtifactError(f"{msg} Ask for what it was built with, or build another index.")
+        if self.rm3 is not None and not term_vectors:
+            msg = f"the index '{index_dir}' was built without rm3, which needs the texts' terms. Build it with --set rm3=true"
+            raise ArtifactError(msg)
+
+    def search(self, queries: Sequence[str], k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
+        if self._searcher is None:
+            msg = "open an index before searching it"
+            raise RuntimeError(msg)
+        _check(k > 0, f"k is {k}, and must be 1 or more", InputError)
+        ids: list[list[str]] = []
+        scores: list[np.ndarray] = []
+        step = max(1, HITS_IN_A_CALL // min(k, len(self._ids)))
+        for start in range(0, len(queries), step):
+            for hits in self._hits(self._searcher, queries[start : start + step], min(k, len(self._ids))):
+                ids.append([name for name, _ in hits])
+                scores.append(np.array([score for _, score in hits], dtype=np.float32))
+        return ids, scores if self.rm3 is not None else [part_ties(one) for one in scores]
+
+    def _hits(self, searcher: Searcher, queries: Sequence[str], k: int) -> Iterator[list[tuple[str, float]]]:
+        if self.rm3 is not None:
+            yield from searcher.ids_and_scores(queries, k, threads=self.threads)
+            return
+        for hits in searcher.numbers_and_scores(queries, k, threads=self.threads):
+            yield [(self._ids[number], score) for number, score in hits]
+
+
+def batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
+    """The passages in lists of bounded length, in passages and in characters."""
+    batch: list[Passage] = []
+    characters = 0
+    for passage in passages:
+        batch.append(passage)
+        characters += len(passage.title) + len(passage.text)
+        if len(batch) >= BATCH_TEXTS or characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _contents(passage: Passage) -> str:
+    return f"{passage.title}\n{passage.text}".strip()
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _as_options(analysis: Analysis) -> str:
+    return ", ".join(f"{name}={value}" for name, value in dataclasses.asdict(analysis).items())
+
+
+def _check(holds: bool, problem: str, error: Any = OptionError) -> None:
+    if not holds:
+        msg = f"{problem}."
+        raise error(msg)

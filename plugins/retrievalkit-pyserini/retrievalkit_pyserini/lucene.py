@@ -1,0 +1,220 @@
+"""A Lucene index written and searched in bulk: one call into Java for a batch of texts, and one for a batch of queries.
+
+A call from Python into Java costs some ten microseconds, and a hit that is read there costs several of them. So a batch of
+queries is one Java stream, put together here out of method handles: query text -> Lucene query -> best hits -> JSON. Hits
+come back as Lucene's own document numbers, and `Searcher.ids` tells whose they are: that saves Lucene from reading a stored
+document for every hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.errors import RetrievalkitError
+from retrievalkit_pyserini.handles import as_interface, bind, method, then
+from retrievalkit_pyserini.java import java_class, java_type
+
+IDS_IN_A_CALL = 500_000
+WRITE_BUFFER_MEGABYTES = 256.0
+"""Lucene writes out what it has gathered beyond this; Anserini's 2,048 is more than Java has on a small machine."""
+
+MOST_TERMS = 1 << 20
+"""Of a query: a long document is a fair query, and has more terms than the 1,024 that Lucene allows by itself."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """How text becomes terms, the same for an index and its queries; the stemmer and stop words are for English."""
+
+    language: str = "en"
+    stemmer: str = "porter"
+    remove_stopwords: bool = True
+
+    def arguments(self) -> list[str]:
+        """The arguments of Anserini's indexer for it."""
+        keep = [] if self.remove_stopwords else ["-keepStopwords"]
+        return ["-language", self.language, "-stemmer", self.stemmer, *keep]
+
+    def analyzer(self) -> Any:
+        """Lucene's analyzer for it."""
+        if self.language != "en":
+            return java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(self.language)
+        english = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
+        return english.fromArguments(self.stemmer, not self.remove_stopwords, None)
+
+
+@contextlib.contextmanager
+def lucene_errors(doing: str) -> Iterator[None]:
+    """Turn what Java raises into an error of ours, which says what was being done and what Java's first cause was."""
+    exception = _java_exception()
+    try:
+        yield
+    except exception as error:
+        lines = [line.strip() for line in error.stacktrace or []]
+        causes = [after for line, after in zip(lines, lines[1:], strict=False) if line == "Caused by:"]
+        msg = f"Lucene could not {doing}: {causes[-1] if causes else error.innermessage or error.classname}"
+        raise RetrievalkitError(msg) from error
+
+
+def _java_exception() -> Any:
+    java_class("java.lang.Throwable")
+    from jnius import JavaException
+
+    return JavaException
+
+
+class Writer:
+    """Writes an index with Anserini's indexer; a context manager that commits, or rolls back where the block fails."""
+
+    def __init__(self, folder: Path, analysis: Analysis, *, threads: int, term_vectors: bool, store: bool) -> None:
+        arguments = ["-input", "", "-collection", "JsonCollection", "-index", str(folder), "-threads", str(threads)]
+        arguments += analysis.arguments()
+        arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
+        with lucene_errors(f"start an index in '{folder}'"):
+            self._indexer = java_class("io.anserini.index.SimpleIndexer")(arguments)
+            self._indexer.writer.getConfig().setRAMBufferSizeMB(WRITE_BUFFER_MEGABYTES)
+        self._folder = folder
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            with contextlib.suppress(_java_exception()):
+                self._indexer.writer.rollback()
+            return
+        # Not the indexer's own close: that logs a full disk and carries on.
+        with lucene_errors(f"write the index '{self._folder}'"):
+            self._indexer.writer.commit()
+            self._indexer.writer.close()
+
+    def add(self, texts: Sequence[tuple[str, str]]) -> None:
+        """Add texts, each an id and what is indexed of it."""
+        rows = [json.dumps({"id": name, "contents": contents}) for name, contents in texts]
+        with lucene_errors(f"write the index '{self._folder}'"):
+            added = self._indexer.addRawDocuments(rows)
+            if added == len(rows):
+                return
+            # Anserini drops the reason; Lucene keeps it where it put an end to writing.
+            reason = self._indexer.writer.getTragicException()
+        msg = f"Lucene took {added} of the {len(rows)} texts from '{texts[0][0]}' to '{texts[-1][0]}'"
+        raise RetrievalkitError(f"{msg}: {reason.toString()}" if reason else msg)
+
+
+class Searcher:
+    """Searches an index by BM25 as Anserini's searcher does, many queries at a time."""
+
+    def __init__(self, folder: Path, analysis: Analysis, *, k1: float, b: float) -> None:
+        with lucene_errors(f"open the index '{folder}'"):
+            self._anserini = java_class("io.anserini.search.SimpleSearcher")(str(folder), analysis.analyzer())
+            self._anserini.set_bm25(k1, b)
+        java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MOST_TERMS)
+
+    def __len__(self) -> int:
+        return int(self._anserini.get_total_num_docs())
+
+    def close(self) -> None:
+        """Let go of the index's files."""
+        self._anserini.close()
+
+    def use_rm3(self, *, terms: int, documents: int, original_weight: float, english_only: bool) -> None:
+        """Expand each query by RM3 in `ids_and_scores`, from here on."""
+        self._anserini.set_rm3(None, terms, documents, original_weight, False, english_only)
+
+    def ids(self) -> list[str]:
+        """The ids of all texts in the order of Lucene's document numbers."""
+        read = method("org.apache.lucene.index.StoredFields", "document", "org.apache.lucene.document.Document", int)
+        id_of = method("org.apache.lucene.document.Document", "get", "java.lang.String", "java.lang.String")
+        read_id = then(bind(read, 0, self._anserini.reader.storedFields()), bind(id_of, 1, "id"))
+        function = as_interface("java.util.function.IntFunction", read_id)
+        found: list[str] = []
+        with lucene_errors("read the ids of the index"):
+            for start in range(0, len(self), IDS_IN_A_CALL):
+                numbers = java_class("java.util.stream.IntStream").range(start, min(start + IDS_IN_A_CALL, len(self)))
+                found += numbers.mapToObj(function).collect(_joining("\n")).split("\n")
+        return found
+
+    def numbers_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[int, float]]]:
+        """For each query its hits as Lucene's document number and score, best first and then by id, at most k."""
+        search = method(
+            "org.apache.lucene.search.IndexSearcher",
+            "search",
+            "org.apache.lucene.search.TopFieldDocs",
+            "org.apache.lucene.search.Query",
+            int,
+            "org.apache.lucene.search.Sort",
+            bool,
+        )
+        search = bind(search, 0, self._anserini.searcher)
+        # False: the score that Lucene sorted by is good, and need not be computed a second time for each hit.
+        search = bind(search, 1, k, self._anserini.BREAK_SCORE_TIES_BY_DOCID, False)
+        found = _run(then(self._query_of_text(), search), queries, threads)
+        return [[(number, fields[0]) for number, fields in hits] for (hits,) in found]
+
+    def ids_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[str, float]]]:
+        """For each query its hits as id and score, by Anserini's whole pipeline, which RM3 is part of; slower."""
+        anserini = "io.anserini.search.SimpleSearcher"
+        search = method(anserini, "search", "[Lio.anserini.search.ScoredDoc;", "java.lang.String", int)
+        found = _run(bind(bind(search, 0, self._anserini), 1, k), queries, threads)
+        return [[(name, score) for name, _, score in hits] for hits in found]
+
+    def _query_of_text(self) -> Any:
+        build = method(
+            "io.anserini.search.query.BagOfWordsQueryGenerator",
+            "buildQuery",
+            "org.apache.lucene.search.Query",
+            "java.lang.String",
+            "org.apache.lucene.analysis.Analyzer",
+            "java.lang.String",
+        )
+        return bind(build, 0, self._anserini.generator, "contents", self._anserini.analyzer)
+
+
+def _run(search: Any, queries: Sequence[str], threads: int) -> Any:
+    """Apply a handle (query text -> hits) to every query in threads, and read all hits from one JSON text."""
+    texts = java_class("java.util.ArrayList")()
+    for query in queries:
+        texts.add(query)
+    write = method("com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", object)
+    function = as_interface("java.util.function.Function", then(search, bind(write, 0, _hits_mapper())))
+    collect = method("java.util.stream.Stream", "collect", object, "java.util.stream.Collector")
+    hits = as_interface(
+        "java.util.function.Supplier", bind(collect, 0, texts.parallelStream().map(function), _joining(","))
+    )
+    # A parallel stream runs in the threads of the pool that it is collected in.
+    pool = java_class("java.util.concurrent.ForkJoinPool")(threads)
+    try:
+        with lucene_errors("search"):
+            return json.loads(f"[{java_class('java.util.concurrent.CompletableFuture').supplyAsync(hits, pool).get()}]")
+    finally:
+        pool.shutdown()
+
+
+def _joining(separator: str) -> Any:
+    return java_class("java.util.stream.Collectors").joining(java_class("java.lang.String")(separator))
+
+
+def _hits_mapper() -> Any:
+    """A writer of JSON that makes [document number, [score, []]] or [id, number, score] of a hit."""
+    mapper = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+    features = java_class("com.fasterxml.jackson.databind.MapperFeature")
+    mapper.configure(features.SORT_PROPERTIES_ALPHABETICALLY, True)
+    mapper.disable(java_class("com.fasterxml.jackson.databind.SerializationFeature").FAIL_ON_EMPTY_BEANS)
+    shapes = java_class("com.fasterxml.jackson.annotation.JsonFormat$Shape")
+    as_list = java_class("com.fasterxml.jackson.annotation.JsonFormat$Value").forShape(shapes.ARRAY)
+    properties = java_class("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value")
+    for name, unread in {
+        "org.apache.lucene.search.TopFieldDocs": ["fields", "totalHits"],
+        "org.apache.lucene.search.FieldDoc": ["score", "shardIndex"],
+        "org.apache.lucene.util.BytesRef": ["bytes", "length", "offset", "valid"],
+        "io.anserini.search.ScoredDoc": ["lucene_document"],
+    }.items():
+        override = mapper.configOverride(java_type(name))
+        override.setFormat(as_list)
+        override.setIgnorals(properties.forIgnoredProperties(*unread))
+    return mapper

@@ -1,0 +1,32 @@
+"""Anserini's last step: scores rounded, and equal ones set apart so that the scores alone tell the order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+ROUNDING = 1e4
+CLOSE = np.float32(1e-4)
+STEP = np.float32(1e-6)
+
+
+def part_ties(scores: np.ndarray) -> np.ndarray:
+    """Scores, best first, rounded to four decimals and lowered by a millionth for each that equals the one before.
+
+    All in float32 and one after the other, as Anserini does: a score that was lowered is what the next is compared with.
+    """
+    rounded = (np.floor(scores.astype(np.float64) * ROUNDING + 0.5) / ROUNDING).astype(np.float32)
+    start = 0
+    for first in np.flatnonzero(rounded[:-1] - rounded[1:] <= CLOSE) + 1:
+        if first >= start:
+            start = _lower(rounded, first)
+    return rounded
+
+
+def _lower(scores: np.ndarray, first: int) -> int:
+    """Lower a run of ties that starts at a position; returns where the run has ended."""
+    position, ties = first, 0
+    while position < len(scores) and scores[position - 1] - scores[position] <= CLOSE:
+        ties += 1
+        scores[position] -= STEP * np.float32(ties)
+        position += 1
+    return position

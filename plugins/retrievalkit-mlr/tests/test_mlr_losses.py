@@ -1,0 +1,247 @@
+"""The self-contrastive loss against numbers of the paper's equations, and an independent reference."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit import registry
+from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
+from retrievalkit.errors import UnsupportedError
+
+START = Progress(step=0, epoch=0.0, total_steps=10)
+# Two queries and their documents: positive, hard negative, positive, hard negative; the last layer's vector first.
+QUERIES = [[1.0, 0.5], [-0.5, 1.0]]
+DOCUMENTS = [
+    [[0.8, 0.1], [0.3, 1.4]],
+    [[0.1, 0.9], [1.1, -0.4]],
+    [[-1.0, 1.0], [0.3, 0.3]],
+    [[0.7, 0.5], [-0.2, 1.2]],
+]
+POSITIVES = torch.tensor([0, 2])
+
+
+def queries():
+    return Representation(vectors=torch.tensor(QUERIES, dtype=torch.float64)[:, None].requires_grad_())
+
+
+def documents():
+    return Representation(vectors=torch.tensor(DOCUMENTS, dtype=torch.float64, requires_grad=True), kept=0)
+
+
+def loss_of(queries, documents, positives=POSITIVES, ignore=None, **options):
+    return registry.create("loss", "self_contrastive", **options)(queries, documents, positives, START, ignore)
+
+
+class TestGolden:
+    """Numbers worked out apart from this code."""
+
+    def test_terms(self):
+        value = loss_of(queries(), documents(), regularization=0.1)
+        assert value.terms["contrastive"].item() == pytest.approx(1.2398582733, abs=1e-9)
+        assert value.terms["regularizer"].item() == pytest.approx(0.5007328096, abs=1e-9)
+        assert value.total.item() == pytest.approx(1.2899315543, abs=1e-9)
+
+    @pytest.mark.parametrize(
+        ("regularization", "total"), [(0.01, 1.2448656014), (0.1, 1.2899315543), (1, 1.7405910829), (10, 6.2471863691)]
+    )
+    def test_regularization_weighs_the_second_term(self, regularization, total):
+        value = loss_of(queries(), documents(), regularization=regularization)
+        assert value.total.item() == pytest.approx(total, abs=1e-9)
+
+    def test_default_is_the_papers_lambda(self):
+        assert loss_of(queries(), documents()).total.item() == pytest.approx(1.7405910829, abs=1e-9)
+
+    def test_gradients(self):
+        """Through the best vector of negatives, the kept vector of the positive, and all m of it by the regulariser."""
+        q, d = queries(), documents()
+        loss_of(q, d, regularization=0.1).total.backward()
+        grad_queries = [[-0.0304600324, 0.0415307931], [0.3726731945, 0.0606021025]]
+        grad_documents = [
+            [[-0.3962127285, -0.1981063643], [-0.035540872, 0.1382604748]],
+            [[-0.0418362589, 0.0836725178], [0.1373577818, 0.0686788909]],
+            [[0.1750076972, -0.3500153944], [0.0824364292, 0.0540851129]],
+            [[0.1444002659, 0.0722001329], [-0.0656123147, 0.1312246293]],
+        ]
+        assert q.vectors.grad[:, 0].numpy() == pytest.approx(np.array(grad_queries), abs=1e-9)
+        assert d.vectors.grad.numpy() == pytest.approx(np.array(grad_documents), abs=1e-9)
+
+    def test_validation_with_the_kept_vector_alone(self):
+        """What the pooler returns in eval mode: one vector each, so the regulariser is 0."""
+        indexed = Representation(vectors=documents().vectors[:, :1], kept=0)
+        value = loss_of(queries(), indexed)
+        assert value.total.item() == pytest.approx(0.8995820552, abs=1e-9)
+        assert value.terms["regularizer"].item() == 0
+
+    def test_kept_negatives_are_the_validation_loss_and_the_regulariser(self):
+        """negatives=kept scores all documents by the kept vector: 0.899582 + lambda * 0.500733."""
+        value = loss_of(queries(), documents(), negatives="kept", regularization=0.1)
+        assert value.terms["contrastive"].item() == pytest.approx(0.8995820552, abs=1e-9)
+        assert value.total.item() == pytest.approx(0.8995820552 + 0.05007328096, abs=1e-9)
+
+    @pytest.mark.parametrize(
+        ("name", "alpha", "loss"),
+        [
+            ("multi_layer", None, 1.1855684407),
+            ("layer_average", None, 1.1003628458),
+            ("scalar_mix", [math.log(3), 0.0], 0.9678936054),
+            ("scalar_mix", [0.0, 0.0], 1.1003628458),
+        ],
+    )
+    def test_other_poolers_with_the_plain_loss(self, name, alpha, loss):
+        """From token states to the contrastive loss, for the pooling modes that are trained with it."""
+        vectors = torch.tensor(DOCUMENTS)
+        one = torch.ones(4, 1, dtype=torch.long)
+        states = TokenStates({2: vectors[:, :1], 1: vectors[:, 1:]}, one, one, one.bool())
+        pooler = registry.create("pooler", name, EncoderInfo(2, 2, 10), layers=(1, 2))
+        if alpha:
+            pooler.alpha.data = torch.tensor(alpha)
+        query = Representation(vectors=torch.tensor(QUERIES)[:, None])
+        plain = registry.create("loss", pooler.default_loss)
+        assert plain(query, pooler(states, "document"), POSITIVES, START).total.item() == pytest.approx(loss, abs=1e-6)
+
+
+def reference(q, d, positives, ignore, kept, regularization, temperature, mask, negatives):
+    """The equations in numpy: S (Q, D, m); own (Q, m)."""
+    s = np.where(mask, np.einsum("qh,dmh->qdm", q, d) / temperature, -np.inf)
+    own, rows = s[np.arange(len(q)), positives], np.arange(len(q))
+    sim = np.where(ignore, -np.inf, s.max(2) if negatives == "max" else s[:, :, kept])
+    sim[rows, positives] = own[:, kept]
+    contrastive = np.log(np.exp(sim).sum(1)) - own[:, kept]
+    return contrastive.mean() + regularization * (np.log(np.exp(own).sum(1)) - own[:, kept]).mean()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    n_queries=st.integers(1, 4),
+    extra=st.integers(0, 4),
+    m=st.integers(1, 4),
+    regularization=st.floats(0, 10),
+    temperature=st.floats(0.1, 5),
+    negatives=st.sampled_from(["max", "kept"]),
+)
+def test_equals_numpy(seed, n_queries, extra, m, regularization, temperature, negatives):
+    """An independent reference on random batches, masks, kept vectors and ignored documents."""
+    random = np.random.default_rng(seed)
+    n_documents = n_queries + extra
+    q, d = random.normal(size=(n_queries, 3)), random.normal(size=(n_documents, m, 3))
+    positives, kept = random.permutation(n_documents)[:n_queries], int(random.integers(m))
+    ignore = random.random((n_queries, n_documents)) < 0.3
+    ignore[np.arange(n_queries), positives] = False
+    mask = random.random((n_documents, m)) < 0.7
+    mask[:, kept] = True
+    expected = reference(q, d, positives, ignore, kept, regularization, temperature, mask, negatives)
+    made = loss_of(
+        Representation(vectors=torch.tensor(q)[:, None]),
+        Representation(vectors=torch.tensor(d), vector_mask=torch.tensor(mask), kept=kept),
+        torch.tensor(positives),
+        torch.tensor(ignore),
+        regularization=regularization,
+        temperature=temperature,
+        negatives=negatives,
+    )
+    assert made.total.item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_positive_of_two_queries():
+    """A document that answers two queries is each one's positive by its kept vector."""
+    shared = torch.tensor([2, 2])
+    expected = reference(
+        np.array(QUERIES),
+        np.array(DOCUMENTS),
+        [2, 2],
+        np.zeros((2, 4), bool),
+        0,
+        1.0,
+        1.0,
+        np.ones((4, 2), bool),
+        "max",
+    )
+    assert loss_of(queries(), documents(), shared).total.item() == pytest.approx(expected)
+
+
+def test_one_vector_is_the_plain_loss():
+    """With m = 1 there is nothing to regularise: the contrastive loss and its gradient."""
+    one = Representation(vectors=documents().vectors[:, :1].detach().requires_grad_(), kept=0)
+    plain = Representation(vectors=one.vectors.detach().clone().requires_grad_())
+    loss_of(queries(), one).total.backward()
+    registry.create("loss", "contrastive")(queries(), plain, POSITIVES, START).total.backward()
+    torch.testing.assert_close(one.vectors.grad, plain.vectors.grad)
+
+
+def test_ignored_documents_take_no_part():
+    """An ignored document gets no gradient, and its absence gives the same loss."""
+    d = documents()
+    value = loss_of(queries(), d, ignore=torch.tensor([[False, False, False, True]] * 2))
+    value.total.backward()
+    three = Representation(vectors=d.vectors.detach()[:3], kept=0)
+    assert value.total.item() == pytest.approx(loss_of(queries(), three).total.item())
+    assert d.vectors.grad[3].abs().sum() == 0
+
+
+def test_masked_vectors_take_no_part():
+    """Padding on the m axis is in neither term, and gets no gradient."""
+    d = documents()
+    padded = Representation(
+        vectors=torch.cat(
+            [d.vectors.detach(), torch.full((4, 1, 2), 1e3, dtype=torch.float64)], dim=1
+        ).requires_grad_(),
+        vector_mask=torch.tensor([[True, True, False]] * 4),
+        kept=0,
+    )
+    value = loss_of(queries(), padded)
+    value.total.backward()
+    assert value.total.item() == pytest.approx(loss_of(queries(), d).total.item())
+    assert padded.vectors.grad[:, 2].abs().sum() == 0
+    assert torch.isfinite(padded.vectors.grad).all()
+
+
+def test_weights_add_to_the_score():
+    """Lexical scores go into one cross entropy with the dense ones, and leave the regulariser as it was."""
+    q_weights = torch.tensor([[0.7, 0.0, 0.2], [0.0, 1.1, 0.0]], dtype=torch.float64)
+    d_weights = torch.tensor([[0.6, 0.1, 0], [0, 0.9, 0.3], [0, 0.8, 0], [0.4, 0, 0.5]], dtype=torch.float64)
+    plain = loss_of(queries(), documents())
+    both = loss_of(replace(queries(), weights=q_weights), replace(documents(), weights=d_weights))
+    sim = np.array([[0.85, 0.9, 0.45, 0.95], [1.25, 0.85, 1.5, 1.3]]) + (q_weights @ d_weights.T).numpy()
+    expected = (np.log(np.exp(sim).sum(1)) - sim[[0, 1], [0, 2]]).mean()
+    assert both.terms["contrastive"].item() == pytest.approx(expected)
+    assert both.terms["regularizer"].item() == plain.terms["regularizer"].item()
+
+
+def test_float32_under_autocast():
+    """Half-precision vectors under autocast give what the same numbers give in float32."""
+    q = Representation(vectors=queries().vectors.detach().bfloat16())
+    d = Representation(vectors=documents().vectors.detach().bfloat16(), kept=0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = loss_of(q, d).total
+    full = loss_of(Representation(vectors=q.vectors.float()), replace(d, vectors=d.vectors.float())).total
+    assert half.dtype == torch.float32
+    assert half.item() == pytest.approx(full.item(), abs=1e-6)
+
+
+def test_chunked_documents_lose_nothing():
+    """Documents put together from chunks, as gradient caching does, keep the mark of the kept vector."""
+    d = documents()
+    together = Representation.concatenate([d.rows(slice(0, 2)), d.rows(slice(2, 4))])
+    assert loss_of(queries(), together).total.item() == pytest.approx(loss_of(queries(), d).total.item())
+
+
+@pytest.mark.parametrize(
+    ("q", "d", "message"),
+    [
+        (queries(), replace(documents(), kept=None), "keeps one of a document's vectors"),
+        (Representation(weights=torch.ones(2, 3)), Representation(weights=torch.ones(4, 3)), "needs dense vectors"),
+        (Representation(vectors=torch.ones(2, 3, 2)), documents(), "one vector of a query, and this pooler makes 3"),
+    ],
+)
+def test_representations_that_it_is_not_for(q, d, message):
+    """Another pooler's representations are refused, with what to choose instead."""
+    with pytest.raises(UnsupportedError, match=rf"{message}.*--pooler self_contrastive.*--loss contrastive"):
+        loss_of(q, d)

@@ -1,0 +1,341 @@
+"""What Python source files define, document and export, read from their syntax trees: nothing is imported.
+
+The public name of a function is the shortest path under which it can be reached: `scipy.linalg.eigh` rather than
+`scipy.linalg._decomp.eigh`. It is found by following imports, star imports, `__all__` and assignments.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+_DOC_CALLS = ("add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all")
+
+
+@dataclass
+class Module:
+    """What one source file holds.
+
+    Attributes:
+        name: Dotted.
+        package: Whether it is an `__init__` file.
+        docs: Qualified name within the module -> docstring.
+        defined: Names of functions and classes at the top.
+        imports: Name -> (module, name there, or None for the module itself).
+        stars: Modules whose names are all imported.
+        exports: What `__all__` lists, or None where there is none that can be read.
+        exports_of: Names of modules whose `__all__` is added.
+        aliases: Name -> the dotted name that is assigned to it.
+        instances: Name -> the class whose instance is assigned to it.
+    """
+
+    name: str
+    package: bool = False
+    docs: dict[str, str] = field(default_factory=dict)
+    defined: set[str] = field(default_factory=set)
+    imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+    exports: list[str] | None = None
+    exports_of: list[str] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    instances: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def read_module(source: str, name: str, *, package: bool = False) -> Module:
+    """Read a source file; one that is not valid Python gives an empty module."""
+    module = Module(name, package)
+    try:
+        with warnings.catch_warnings():
+            # Other people's invalid escapes are no news to the user.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return module
+    _Reader(module).statements(tree.body)
+    return module
+
+
+def public_names(modules: Mapping[str, Module]) -> dict[tuple[str, str], str]:
+    """The shortest public path of each function and class that has one: (module, name) -> dotted path."""
+    scope = _Scope(modules)
+    best: dict[tuple[str, str], str] = {}
+    for name in sorted(modules):
+        if not is_public(name):
+            continue
+        for export in scope.exports(name):
+            target = scope.resolve(name, export)
+            if target is None or export.startswith("_"):
+                continue
+            path = f"{name}.{export}"
+            if target not in best or _rank(path) < _rank(best[target]):
+                best[target] = path
+    return best
+
+
+def documented(modules: Mapping[str, Module]) -> Iterator[tuple[str, str]]:
+    """(public path, docstring) of everything that has both; members of classes come under the class's path."""
+    paths = public_names(modules)
+    for module in modules.values():
+        for qualified, doc in module.docs.items():
+            top, dot, rest = qualified.partition(".")
+            path = paths.get((module.name, top))
+            if path is not None and not any(part.startswith("_") for part in rest.split(".") if dot):
+                yield path + dot + rest, doc
+
+
+def is_public(name: str) -> bool:
+    """Whether a module's path is for users: no underscores, no tests."""
+    return not any(
+        part.startswith(("_", "test_")) or part in ("tests", "test", "conftest", "setup") for part in name.split(".")
+    )
+
+
+def _rank(path: str) -> tuple[int, int, str]:
+    return path.count("."), len(path), path
+
+
+class _Reader:
+    """Walks over the statements of a module."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    def statements(self, body: Iterable[ast.stmt]) -> None:
+        for node in body:
+            self.statement(node)
+
+    def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.module.defined.add(node.name)
+                self.document(node, "")
+            case ast.ClassDef():
+                self.module.defined.add(node.name)
+                self.document(node, "")
+            case ast.Import():
+                for one in node.names:
+                    target = one.name if one.asname else one.name.partition(".")[0]
+                    self.module.imports[one.asname or target] = (target, None)
+            case ast.ImportFrom():
+                self.import_from(node)
+            case ast.If() | ast.Try() | ast.With() | ast.For() | ast.While():
+                for part in ("body", "orelse", "finalbody"):
+                    self.statements(getattr(node, part, []))
+                for handler in getattr(node, "handlers", []):
+                    self.statements(handler.body)
+            case ast.Assign(targets=[target], value=value):
+                self.assign(target, value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self.assign(target, value)
+            case ast.AugAssign(target=ast.Name(id="__all__"), value=value):
+                self.export(value)
+            case ast.Expr(value=ast.Call() as call):
+                self.call(call)
+
+    def document(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, prefix: str) -> None:
+        """Keep a definition's docstring, and those of a class's members."""
+        name = prefix + node.name
+        doc = ast.get_docstring(node, clean=False)
+        if not isinstance(node, ast.ClassDef):
+            if doc:
+                self.module.docs.setdefault(name, doc)
+            return
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                if member.name == "__init__" and not doc:
+                    doc = ast.get_docstring(member, clean=False)
+                elif not member.name.startswith("_"):
+                    self.document(member, f"{name}.")
+        if doc:
+            self.module.docs.setdefault(name, doc)
+
+    def import_from(self, node: ast.ImportFrom) -> None:
+        source = self.absolute(node.module, node.level)
+        for one in node.names:
+            if one.name == "*":
+                self.module.stars.append(source)
+            else:
+                self.module.imports[one.asname or one.name] = (source, one.name)
+
+    def absolute(self, name: str | None, level: int) -> str:
+        if not level:
+            return name or ""
+        parts = self.module.name.split(".")
+        up = level - 1 if self.module.package else level
+        return ".".join([*parts[: len(parts) - up], *([name] if name else [])])
+
+    def assign(self, target: ast.expr, value: ast.expr) -> None:
+        match target:
+            case ast.Name(id="__all__"):
+                self.module.exports = None
+                self.export(value)
+            case ast.Name(id=name):
+                self.name(name, value)
+            case ast.Attribute(value=owner, attr="__doc__"):
+                if (doc := _string(value)) and (path := _dotted(owner)):
+                    self.module.docs.setdefault(path, doc)
+
+    def name(self, name: str, value: ast.expr) -> None:
+        if path := _dotted(value):
+            if path != name:
+                self.module.aliases[name] = path
+        elif isinstance(value, ast.Call) and (function := _dotted(value.func)):
+            if function.rpartition(".")[2] in _DOC_CALLS and len(value.args) > 1:
+                if doc := _string(value.args[1]):
+                    self.module.defined.add(name)
+                    self.module.docs.setdefault(name, doc)
+            elif "." not in function:
+                self.module.instances[name] = function
+
+    def export(self, value: ast.expr) -> None:
+        """Add what an expression adds to `__all__`, as far as it can be read."""
+        match value:
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+                names = [one.value for one in items if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+                self.module.exports = [*(self.module.exports or []), *names]
+                for one in items:
+                    if isinstance(one, ast.Starred):
+                        self.export(one.value)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                self.export(left)
+                self.export(right)
+            case ast.Call(func=ast.Attribute(value=inner, attr="copy")) | ast.Call(func=ast.Name(id="list" | "sorted"), args=[inner]):
+                self.export(inner)
+            case ast.Attribute(value=owner, attr="__all__") if path := _dotted(owner):
+                self.module.exports = self.module.exports or []
+                self.module.exports_of.append(path)
+
+    def call(self, call: ast.Call) -> None:
+        match call:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="extend" | "append"), args=[value]):
+                self.export(ast.List(elts=[value]) if isinstance(value, ast.Constant) else value)
+            case ast.Call(func=function, args=arguments) if (path := _dotted(function)) and path.rpartition(".")[2] in _DOC_CALLS:
+                self.module.elsewhere.extend(_documented_elsewhere(self.module, path.rpartition(".")[2], arguments))
+
+
+def _documented_elsewhere(module: Module, function: str, arguments: list[ast.expr]) -> Iterator[tuple[str, str, str]]:
+    """(module, qualified name, docstring) of a call that documents what compiled code defines.
+
+    Known calls: add_newdoc("module", "name", doc | ("attribute", doc) | [("attribute", doc), ...]),
+    add_newdoc("name", doc), add_docstr(module.name, doc), add_docstr_all("method", doc).
+    """
+    texts = [_string(one) for one in arguments]
+    parent = module.name.rpartition(".")[0]
+    if function == "add_newdoc" and len(arguments) == 3 and texts[0] and texts[1]:  # noqa: PLR2004 - the call's own form
+        if texts[2]:
+            yield texts[0], texts[1], texts[2]
+        pairs = arguments[2].elts if isinstance(arguments[2], ast.List) else [arguments[2]]
+        for pair in pairs:
+            if isinstance(pair, ast.Tuple) and len(pair.elts) == 2:  # noqa: PLR2004 - a pair
+                attribute, doc = (_string(one) for one in pair.elts)
+                if attribute and doc:
+                    yield texts[0], f"{texts[1]}.{attribute}", doc
+    elif function == "add_newdoc" and len(arguments) == 2 and texts[0] and texts[1]:  # noqa: PLR2004
+        yield parent, texts[0], texts[1]
+    elif function == "add_docstr_all" and len(arguments) > 1 and texts[0] and texts[1]:
+        yield parent, f"Tensor.{texts[0]}", texts[1]
+    elif function in ("add_docstr", "_add_docstr") and len(arguments) > 1 and texts[1] and (path := _dotted(arguments[0])):
+        owner, _, name = path.partition(".")
+        yield owner, name, texts[1]
+
+
+def _dotted(node: ast.expr) -> str:
+    """a.b.c as text; "" for any other expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (owner := _dotted(node.value)):
+        return f"{owner}.{node.attr}"
+    return ""
+
+
+def _string(node: ast.expr) -> str:
+    """A string that is written down, also where it is formatted, cut or joined; "" for any other expression."""
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _string(left) + _string(right)
+        case ast.BinOp(left=left, op=ast.Mod()):
+            return _string(left)
+        case ast.Call(func=ast.Attribute(value=inner, attr="format")):
+            return _string(inner).replace("{{", "{").replace("}}", "}")
+        case ast.Call(func=ast.Attribute(value=inner, attr="replace" | "strip")):
+            return _string(inner)
+        case ast.Call(func=ast.Attribute(attr="dedent" | "cleandoc"), args=[inner]):
+            return _string(inner)
+    return ""
+
+
+class _Scope:
+    """Follows names through the modules of a package."""
+
+    def __init__(self, modules: Mapping[str, Module]) -> None:
+        self.modules = modules
+        self._exports: dict[str, list[str]] = {}
+
+    def exports(self, name: str) -> list[str]:
+        """The names that a module offers."""
+        if name not in self._exports:
+            self._exports[name] = []  # modules that import each other's stars
+            self._exports[name] = list(dict.fromkeys(self._offered(self.modules[name])))
+        return self._exports[name]
+
+    def resolve(self, module_name: str, name: str, seen: frozenset[tuple[str, str]] = frozenset()) -> tuple[str, str] | None:
+        """Where a name of a module is defined, or None where that cannot be told or is outside."""
+        module = self.modules.get(module_name)
+        if module is None or (module_name, name) in seen:
+            return None
+        seen |= {(module_name, name)}
+        if name in module.instances and module.instances[name] not in (module.exports or [module.instances[name]]):
+            return self.resolve(module_name, module.instances[name], seen)
+        if name in module.defined or name in module.docs:
+            return module_name, name
+        if name in module.aliases:
+            owner, found = self._owner(module, module.aliases[name])
+            return self.resolve(owner, found, seen) if owner else None
+        if name in module.imports:
+            source, attribute = module.imports[name]
+            return self.resolve(source, attribute, seen) if attribute is not None else None
+        for star in module.stars:
+            if star in self.modules and name in self.exports(star) and (found_there := self.resolve(star, name, seen)):
+                return found_there
+        return None
+
+    def _owner(self, module: Module, path: str) -> tuple[str, str]:
+        """The module and name that a dotted name in a module stands for."""
+        first, *rest = path.split(".")
+        if not rest:
+            return module.name, first
+        *middle, last = rest
+        owner = ".".join([self._module_of(module, first), *middle])
+        return (owner, last) if owner in self.modules else ("", "")
+
+    def _module_of(self, module: Module, name: str) -> str:
+        if name in module.imports:
+            source, attribute = module.imports[name]
+            return source if attribute is None else f"{source}.{attribute}"
+        return f"{module.name}.{name}"
+
+    def _offered(self, module: Module) -> Iterator[str]:
+        if module.exports is not None:
+            yield from module.exports
+            for path in module.exports_of:
+                owner = self._module_of(module, path)
+                if owner in self.modules:
+                    yield from self.exports(owner)
+            return
+        yield from sorted(one for one in module.defined if not one.startswith("_"))
+        yield from sorted(one for one in module.aliases if not one.startswith("_") and module.package)
+        yield from sorted(one.partition(".")[0] for one in module.docs if not one.startswith("_"))
+        if module.package:
+            yield from (name for name, (source, _) in module.imports.items() if _within(source, module.name))
+            for star in module.stars:
+                if star in self.modules and _within(star, module.name):
+                    yield from self.exports(star)
+
+
+def _within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")

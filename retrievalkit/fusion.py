@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from retrievalkit.data.runs import Run
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 
@@ -71,62 +74,64 @@ def fuse(
     }
 
 
-Contribution = Callable[[Hits], tuple[list[float], float]]
+Scores = NDArray[np.float64]
+Contribution = Callable[[Hits], tuple[Scores, float]]
 
 
 def _fuse_query(
     query_id: str, lists: list[Hits], weights: list[float], contribution: Contribution, depth: int
 ) -> list[tuple[str, float]]:
     """The fused hits of one query; `contribution` gives each hit's part of the score, and that of a missing one."""
-    parts: list[tuple[dict[str, float], float]] = []
-    for number, (hits, weight) in enumerate(zip(lists, weights, strict=True), start=1):
+    documents = sorted(set().union(*map(dict, lists)))
+    position = {document_id: row for row, document_id in enumerate(documents)}
+    parts = np.zeros((len(documents), len(lists)))  # (documents, runs)
+    for run, (hits, weight) in enumerate(zip(lists, weights, strict=True)):
         if hits:
             values, absent = contribution(hits)
-            part = {document_id: weight * value for (document_id, _), value in zip(hits, values, strict=True)}
-            _check_hits(query_id, number, hits, part)
-            parts.append((part, weight * absent))
-    documents = dict.fromkeys(document_id for part, _ in parts for document_id in part)
-    # fsum rounds once, whatever the order of the runs: equal scores stay equal
-    scored = [(-math.fsum(part.get(document, absent) for part, absent in parts), document) for document in documents]
-    return [(document_id, -score) for score, document_id in sorted(scored)[:depth]]
+            _check_hits(query_id, run + 1, hits, values)
+            parts[:, run] = weight * absent
+            parts[[position[document_id] for document_id, _ in hits], run] = weight * values
+    # added in the order of size, whatever the order of the runs, so that equal scores stay equal
+    scores = np.sort(parts, axis=1).sum(axis=1)
+    best = np.argsort(-scores, kind="stable")[:depth].tolist()
+    return [(documents[row], float(scores[row])) for row in best]
 
 
 def _reciprocal_rank(k: int) -> Contribution:
     if k < 0:
         msg = f"k of reciprocal rank fusion is {k}; it must be 0 or more (60 is usual)."
         raise OptionError(msg)
-    return lambda hits: ([1.0 / (k + rank) for rank in range(1, len(hits) + 1)], 0.0)
+    return lambda hits: (1.0 / (k + np.arange(1, len(hits) + 1)), 0.0)
 
 
 def _normalised(normalization: Normalization, missing: Missing) -> Contribution:
     _check_choice("normalization", normalization, get_args(Normalization))
     _check_choice("way to score missing documents", missing, get_args(Missing))
 
-    def contribution(hits: Hits) -> tuple[list[float], float]:
-        scores = [float(score) for _, score in hits]
-        low, high = min(scores), max(scores)
+    def contribution(hits: Hits) -> tuple[Scores, float]:
+        scores = np.array([score for _, score in hits], dtype=np.float64)
+        low = scores.min()
         if normalization == "min_max":
-            spread = high - low
-            scores = [(score - low) / spread if spread else 1.0 for score in scores]
+            spread = np.ptp(scores)
+            scores = (scores - low) / spread if spread else np.ones_like(scores)
             low = 0.0
         elif normalization == "z_score":
-            mean = math.fsum(scores) / len(scores)
-            deviation = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
-            scores = [(score - mean) / deviation if deviation else 0.0 for score in scores]
-            low = min(scores)
-        return scores, low if missing == "minimum" else 0.0
+            deviation = scores.std()
+            scores = (scores - scores.mean()) / deviation if np.ptp(scores) and deviation else np.zeros_like(scores)
+            low = scores.min()
+        return scores, float(low) if missing == "minimum" else 0.0
 
     return contribution
 
 
-def _check_hits(query_id: str, number: int, hits: Hits, part: dict[str, float]) -> None:
-    if len(part) != len(hits):
+def _check_hits(query_id: str, number: int, hits: Hits, values: Scores) -> None:
+    if len(dict(hits)) < len(hits):
         twice, _ = Counter(document_id for document_id, _ in hits).most_common(1)[0]
         msg = f"run {number} has document '{twice}' twice for query '{query_id}'. Remove one of them."
         raise InputError(msg)
-    if not all(map(math.isfinite, part.values())):
-        wrong = next(document_id for document_id, value in part.items() if not math.isfinite(value))
-        msg = f"run {number} has a score that is no finite number, for query '{query_id}' and document '{wrong}'."
+    if not np.isfinite(values).all():
+        document_id, score = hits[int(np.argmin(np.isfinite([score for _, score in hits])))]
+        msg = f"run {number} has the score {score} for query '{query_id}' and document '{document_id}'. Mend the run."
         raise InputError(msg)
 
 

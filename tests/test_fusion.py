@@ -165,5 +165,5 @@ def test_no_run_a_repeated_document_and_an_infinite_score_are_refused():
         fuse([])
     with pytest.raises(InputError, match="run 2 has document 'a' twice for query 'q'"):
         fuse([ranking("ab"), {"q": [("a", 1.0), ("a", 1.0)]}])
-    with pytest.raises(InputError, match="no finite number, for query 'q' and document 'b'"):
+    with pytest.raises(InputError, match="run 1 has the score -inf for query 'q' and document 'b'"):
         fuse([{"q": [("a", 1.0), ("b", -math.inf)]}], method="sum")

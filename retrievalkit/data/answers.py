@@ -26,8 +26,10 @@ from retrievalkit.errors import DataError, InputError, OptionError, shortlist
 Mode = Literal["string", "regex"]
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+_RUN = regex.compile(r"[\p{L}\p{N}\p{M}]")
+_SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"  # the one letter whose lower case depends on its neighbours in other tokens
 _PATTERN_FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
-_WORTH_PROCESSES = 50_000
+_WORTH_PROCESSES = 200_000
 _PASSAGES_A_TASK = 500
 
 
@@ -52,28 +54,21 @@ def has_answer(answers: Iterable[str], text: str, mode: Mode = "string") -> bool
 
 
 class FoldedText:
-    """A text made ready for many matchers; it is tokenised once, and only when one of them may find its answer."""
+    """A text made ready once, to be looked at by many matchers."""
 
-    __slots__ = ("_line", "_lower", "normal")
+    __slots__ = ("_lower", "normal")
 
     def __init__(self, text: str) -> None:
         self.normal = unicodedata.normalize("NFD", text)
         self._lower: str | None = None
-        self._line: str | None = None
-
-    def may_hold(self, token: str) -> bool:
-        """False where the token is surely not among the text's."""
-        if self._lower is None:
-            # A capital sigma is the one letter whose lower case depends on its neighbours, tokens cut or not.
-            self._lower = "" if "Σ" in self.normal else self.normal.lower()
-        return not self._lower or token in self._lower
 
     @property
-    def line(self) -> str:
-        """The tokens between single spaces, so that tokens in a row are a substring."""
-        if self._line is None:
-            self._line = _line(token.lower() for token in _TOKEN.findall(self.normal))
-        return self._line
+    def lower(self) -> str:
+        """A text in lower case that has the tokens of this one."""
+        if self._lower is None:
+            whole = _SIGMA not in self.normal
+            self._lower = self.normal.lower() if whole else " ".join(tokens(self.normal))
+        return self._lower
 
 
 class AnswerMatcher:
@@ -94,19 +89,38 @@ class AnswerMatcher:
         if isinstance(answers, str):
             msg = f"answers are a list of texts, and one text was given: {answers!r}. Put it in a list."
             raise InputError(msg)
-        self._patterns = [_pattern(answer) for answer in answers] if mode == "regex" else []
         found = [tokens(answer) for answer in answers] if mode == "string" else []
         self._holds_always = any(not answer for answer in found)
-        self._lines = [(max(answer, key=len), _line(answer)) for answer in found if answer]
+        self._rows = [_TokenRow(answer) for answer in found if answer]
+        self._patterns = [_pattern(answer) for answer in answers] if mode == "regex" else []
 
     def matches(self, text: str | FoldedText) -> bool:
         """Whether the text holds an answer."""
         if self._holds_always:
             return True
         folded = FoldedText(text) if isinstance(text, str) else text
-        if any(folded.may_hold(token) and line in folded.line for token, line in self._lines):
-            return True
-        return any(pattern is not None and pattern.search(folded.normal) for pattern in self._patterns)
+        return any(row.stands_in(folded.lower) for row in self._rows) or any(
+            pattern is not None and pattern.search(folded.normal) for pattern in self._patterns
+        )
+
+
+class _TokenRow:
+    """Tokens in a row, looked for without tokenising the text: most texts have not even the longest of them."""
+
+    __slots__ = ("_compiled", "_longest", "_tokens")
+
+    def __init__(self, row: list[str]) -> None:
+        self._tokens = row
+        self._longest = max(row, key=len)
+        self._compiled: Any = None
+
+    def stands_in(self, lower: str) -> bool:
+        if self._longest not in lower:
+            return False
+        if self._compiled is None:
+            between = r"[\p{Z}\p{C}]*"
+            self._compiled = regex.compile(between.join(map(_whole, self._tokens)))
+        return self._compiled.search(lower) is not None
 
 
 def answer_hits(
@@ -120,7 +134,7 @@ def answer_hits(
 ) -> dict[str, list[bool]]:
     """For each retrieved document, best first, whether it holds an answer to the query that retrieved it.
 
-    The corpus is read once, in its order, until every retrieved document has been seen; a passage is tokenised once
+    The corpus is read once, in its order, until every retrieved document has been seen; a passage is made ready once
     for all queries that retrieved it.
 
     Args:
@@ -213,8 +227,10 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _line(found: Iterable[str]) -> str:
-    return f" {' '.join(found)} "
+def _whole(token: str) -> str:
+    """A pattern for a token that does not match inside a longer one."""
+    literal = regex.escape(token)
+    return rf"(?<![\p{{L}}\p{{N}}\p{{M}}]){literal}(?![\p{{L}}\p{{N}}\p{{M}}])" if _RUN.match(token) else literal
 
 
 @lru_cache(maxsize=4096)

@@ -48,7 +48,8 @@ TOKENS = {
     "50% \u21165": ["50", "%", "\u2116", "5"],
 }
 # Letters of every trouble: sigma's two lower cases, dotted I, combining accents, zero-width, quotes, digits.
-letters = st.text(st.sampled_from("aAbΣσςΑÉé\u0301İi'.-_ \t\u200b\u00a019%①ßẞ"), max_size=12)
+ALPHABET = "aAbiÉé'.-_ \t19%①ßẞ\u0391\u03a3\u03c3\u03c2\u0301\u0130\u200b\u00a0"
+letters = st.text(st.sampled_from(ALPHABET) | st.characters(), max_size=12)
 
 
 def by_tokens(answers, text):
@@ -82,6 +83,18 @@ def test_the_quick_way_agrees_with_the_rule(answers, text):
     assert has_answer(answers, text) is by_tokens(answers, text)
 
 
+def test_a_capital_sigma_has_the_lower_case_of_its_own_token():
+    """In the whole text it stands before a letter, and as a token it is final."""
+    assert has_answer(["\u0391\u03a3"], "\u0391\u03a3'\u0391")
+    assert has_answer(["\u0391\u03c2"], "\u0391\u03a3.\u0391")
+    assert not has_answer(["\u0391\u03c3"], "\u0391\u03a3'\u0391")
+
+
+@given(st.text())
+def test_a_folded_text_keeps_the_tokens(text):
+    assert tokens(FoldedText(text).lower) == tokens(text)
+
+
 @given(letters, letters, letters)
 def test_an_answer_between_spaces_is_found(before, answer, after):
     assert has_answer([answer], f"{before} {answer} {after}")
@@ -99,7 +112,7 @@ def test_a_broken_pattern_matches_nothing():
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(OptionError, match="unknown answer mode 'exact'.*string, regex"):
+    with pytest.raises(OptionError, match=r"unknown answer mode 'exact'.*string, regex"):
         AnswerMatcher(["a"], mode="exact")
 
 

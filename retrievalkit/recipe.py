@@ -309,7 +309,7 @@ class _Reader:
             expected=self.section(section, "expected"),
             file=self.file,
             line=section.line,
-            lines=shared.lines | options.lines,
+            lines={key.replace("-", "_"): line for key, line in (shared.lines | options.lines).items()},
         )
 
     def output(self, section: Section) -> str | None:

@@ -126,8 +126,10 @@ def _errors_named(step: Step) -> Iterator[None]:
     except SystemExit as error:
         if error.code:
             raise StepError(step, f"it ended with {error.code}.", 1) from error
-    except BaseException:
+    except BaseException as error:
         click.echo(f"step '{step.name}' (rkit {step.command}) did not end.", err=True)
+        if isinstance(error, click.Abort):  # what click makes of Ctrl-C
+            raise KeyboardInterrupt from error
         raise
 
 

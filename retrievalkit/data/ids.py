@@ -1,0 +1,64 @@
+"""The ids of a folder's texts, read from ids.txt as they are asked for."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+
+_SCAN = 1 << 24
+
+
+class Ids(Sequence[str]):
+    """The lines of a file as a sequence; 8 bytes a line are held in memory, and not the lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ends = _line_ends(path)
+        self._bytes: mmap.mmap | bytes = b""
+        if len(self._ends):
+            with path.open("rb") as stream:
+                self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        return self.take(np.array([range(len(self))[index]]))[0]
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), 65_536):
+            yield from self[start : start + 65_536]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(other) == len(self) and all(map(str.__eq__, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def take(self, rows: np.ndarray) -> list[str]:
+        """The ids of the texts at these rows."""
+        rows = np.asarray(rows, dtype=np.int64)
+        ends = self._ends[rows]
+        starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)
+        data = self._bytes
+        return [data[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def _line_ends(path: Path) -> np.ndarray:
+    parts, base = [np.empty(0, dtype=np.int64)], 0
+    with path.open("rb") as stream:
+        while chunk := stream.read(_SCAN):
+            parts.append(np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + base)
+            base += len(chunk)
+    return np.concatenate(parts)

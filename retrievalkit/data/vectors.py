@@ -1,0 +1,512 @@
+"""The vectors/ folder: what `rkit encode` writes and what indexers read.
+
+    manifest.json      what made it, and the size and checksum of every other file
+    ids.txt            the id of each text, one a line
+    vectors-00000.npy  rows of the first shard: text-major, then vector; float32 or float16
+    offsets.npy        only where the number of vectors varies: text t has the rows offsets[t] to offsets[t + 1]
+    lexical-00000.npz  only where there are weights over a vocabulary: scipy's CSR, one row a text
+
+Rows and offsets count over the whole folder. Reading maps files into memory a block at a time, so that memory stays
+small however large the folder is. Writing goes shard by shard: each is whole or not there, so that a killed encoding
+can go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit import artifacts
+from retrievalkit.data.ids import Ids
+from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
+
+IDS = "ids.txt"
+OFFSETS = "offsets.npy"
+_IDENTITY = ".identity.json"
+_DTYPES = ("float32", "float16")
+
+
+@dataclass(frozen=True)
+class VectorBlock:
+    """Some of a folder's texts, one after the other.
+
+    Attributes:
+        first: The row (in ids.txt) of the first text.
+        texts: How many texts.
+        vectors: (rows, dim), text-major, mapped into memory; or None.
+        starts: (texts + 1,) the block's rows of each text; or None where all texts have the same number.
+        weights: scipy CSR (texts, vocabulary), or None.
+    """
+
+    first: int
+    texts: int
+    vectors: np.ndarray | None
+    starts: np.ndarray | None
+    weights: Any
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """Where a shard lies: its files, its texts, and its rows."""
+
+    first_text: int
+    texts: int
+    first_row: int
+    rows: int
+    vectors: Path | None
+    offset: int
+    lexical: Path | None
+
+
+class VectorStore:
+    """A vectors/ folder, opened for reading. Sizes are checked at once, checksums by `verify`.
+
+    Attributes:
+        folder: Where it is.
+        manifest: What its manifest.json holds.
+        ids: The texts' ids, in order.
+        dim: Length of a vector; 0 where there are none.
+        rows: How many vectors there are.
+        vectors_per_text: The same number for all texts, or None where it varies (or there are none).
+        offsets: (texts + 1,) int64, the first row of each text, where the number varies; else None.
+        vocabulary: Number of columns of the weights; 0 where there are none.
+        dtype: Of the vectors.
+
+    Raises:
+        ArtifactError: It is not a vectors folder, or a file is missing or damaged.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.manifest = artifacts.read_manifest(self.folder, "vectors")
+        self._check_sizes()
+        self.ids = Ids(self.folder / IDS)
+        headers = [self._header(path) for path in _numbered(self.folder, "vectors-*.npy")]
+        shapes = [self._lexical_shape(path) for path in _numbered(self.folder, "lexical-*.npz")]
+        self.rows = sum(header[1].shape[0] for header in headers)
+        self.dim = int(headers[0][1].shape[1]) if headers else 0
+        self.dtype = headers[0][1].dtype if headers else np.dtype(np.float32)
+        self.vocabulary = shapes[0][1][1] if shapes else 0
+        self.offsets = self._open_offsets() if headers else None
+        self.vectors_per_text = self._uniform() if headers and self.offsets is None else None
+        self._shards = list(self._arrange(headers, shapes))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"VectorStore({str(self.folder)!r})"
+
+    @property
+    def most_vectors(self) -> int:
+        """The largest number of vectors that a text has."""
+        if self.offsets is None:
+            return self.vectors_per_text or 0
+        return int(max((np.diff(part).max(initial=0) for part in _overlapping(self.offsets)), default=0))
+
+    @property
+    def fingerprint(self) -> str:
+        """Says what the folder holds: a fingerprint of its files' checksums."""
+        return artifacts.fingerprint_value(self.manifest["files"])
+
+    def shards(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
+        for shard in self._shards:
+            if shard.vectors is not None:
+                yield shard.first_text, self._map(shard, 0, shard.rows)
+
+    def lexical(self) -> Iterator[tuple[int, Any]]:
+        """The weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
+        for shard in self._shards:
+            if shard.lexical is not None:
+                yield shard.first_text, self._load_lexical(shard.lexical)
+
+    def blocks(self, rows: int) -> Iterator[VectorBlock]:
+        """All texts in order, in blocks of about `rows` vectors (or texts, where there are only weights).
+
+        A block's vectors are mapped when it is yielded and given back when it is dropped.
+        """
+        for shard in self._shards:
+            weights = None if shard.lexical is None else self._load_lexical(shard.lexical)
+            for start, end in self._cuts(shard, rows):
+                yield self._block(shard, start, end, weights)
+
+    def vectors_of(self, text: int) -> np.ndarray:
+        """(vectors, dim): the vectors of one text."""
+        number = np.searchsorted([shard.first_text for shard in self._shards], text, side="right") - 1
+        shard = self._shards[int(number)]
+        start, end = self._rows_of(text), self._rows_of(text + 1)
+        return self._map(shard, start - shard.first_row, end - shard.first_row)
+
+    def verify(self) -> None:
+        """Read every file whole and compare it with its checksum.
+
+        Raises:
+            ArtifactError: A file was altered; names it.
+        """
+        for name, recorded in self.manifest["files"].items():
+            if artifacts.fingerprint_file(self.folder / name) != recorded["blake2b"]:
+                msg = f"'{self.folder / name}' was altered: its checksum is not the one in the manifest. Encode again."
+                raise ArtifactError(msg)
+
+    def link(self, target: str | Path) -> None:
+        """Put the same folder at `target`: files are hard-linked, and copied where they cannot be."""
+        target = Path(target)
+        target.mkdir(parents=True, exist_ok=True)
+        for name in [*self.manifest["files"], artifacts.MANIFEST]:
+            try:
+                os.link(self.folder / name, target / name)
+            except OSError:
+                shutil.copyfile(self.folder / name, target / name)
+
+    def _check_sizes(self) -> None:
+        files = self.manifest.get("files")
+        if not isinstance(files, dict) or IDS not in files:
+            msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
+            raise ArtifactError(msg)
+        for name, recorded in files.items():
+            path = self.folder / name
+            found = path.stat().st_size if path.is_file() else None
+            if found != recorded["bytes"]:
+                state = "is missing" if found is None else f"has {found:,} bytes instead of {recorded['bytes']:,}"
+                msg = f"'{path}' {state}: the vectors folder is not whole. Encode again, or copy the folder again."
+                raise ArtifactError(msg)
+
+    def _header(self, path: Path) -> tuple[Path, np.memmap[Any, Any]]:
+        array = _readable(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+        if array.ndim != 2 or array.dtype.name not in _DTYPES:
+            msg = f"'{path}' holds {array.dtype} {array.shape}, and should hold float32 or float16 (rows, dim)."
+            raise ArtifactError(msg)
+        return path, array
+
+    def _lexical_shape(self, path: Path) -> tuple[Path, tuple[int, int]]:
+        def shape() -> tuple[int, int]:
+            with np.load(path, allow_pickle=False) as archive:
+                texts, vocabulary = archive["shape"].tolist()
+            return texts, vocabulary
+
+        return path, _readable(path, shape)
+
+    def _open_offsets(self) -> np.ndarray | None:
+        path = self.folder / OFFSETS
+        if not path.exists():
+            return None
+        offsets: np.ndarray = _readable(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+        if offsets.shape != (len(self) + 1,) or offsets[-1] != self.rows:
+            msg = f"'{path}' does not fit the other files: {len(self)} texts and {self.rows} vectors. Encode again."
+            raise ArtifactError(msg)
+        return offsets
+
+    def _uniform(self) -> int:
+        if not len(self) or self.rows % len(self):
+            msg = f"'{self.folder}' is damaged: {self.rows} vectors for {len(self)} texts, no {OFFSETS}. Encode again."
+            raise ArtifactError(msg)
+        return int(self.rows // len(self))
+
+    def _arrange(
+        self, headers: list[tuple[Path, np.memmap[Any, Any]]], shapes: list[tuple[Path, tuple[int, int]]]
+    ) -> Iterator[_Shard]:
+        if headers and shapes and len(headers) != len(shapes):
+            msg = (
+                f"'{self.folder}' is damaged: {len(headers)} shards of vectors, {len(shapes)} of weights. Encode again."
+            )
+            raise ArtifactError(msg)
+        text = row = 0
+        for number in range(max(len(headers), len(shapes))):
+            vectors, array = headers[number] if headers else (None, None)
+            lexical, (texts, _) = shapes[number] if shapes else (None, (None, 0))
+            rows = 0 if array is None else array.shape[0]
+            if array is not None:
+                texts = self._text_at(row + rows) - text
+                self._check_shard(array, text + texts, row + rows)
+            assert texts is not None
+            yield _Shard(text, texts, row, rows, vectors, 0 if array is None else array.offset, lexical)
+            text, row = text + texts, row + rows
+        if text != len(self):
+            msg = f"'{self.folder}' is damaged: {len(self)} ids for {text} texts. Encode again."
+            raise ArtifactError(msg)
+
+    def _check_shard(self, array: np.memmap[Any, Any], text: int, row: int) -> None:
+        if array.shape[1] != self.dim or array.dtype != self.dtype or self._rows_of(text) != row:
+            msg = f"'{array.filename}' does not fit the other files of its folder. Encode again."
+            raise ArtifactError(msg)
+
+    def _text_at(self, row: int) -> int:
+        """The text whose vectors start at this row."""
+        if self.offsets is None:
+            assert self.vectors_per_text is not None
+            return row // self.vectors_per_text
+        return int(np.searchsorted(self.offsets, row))
+
+    def _rows_of(self, text: int) -> int:
+        return int(self.offsets[text]) if self.offsets is not None else text * (self.vectors_per_text or 0)
+
+    def _cuts(self, shard: _Shard, rows: int) -> Iterator[tuple[int, int]]:
+        """Where to cut a shard's texts into blocks of at most `rows` vectors, and at least one text."""
+        start, last = shard.first_text, shard.first_text + shard.texts
+        while start < last:
+            if self.offsets is None:
+                end = start + max(1, rows // (self.vectors_per_text or 1))
+            else:
+                end = max(start + 1, int(np.searchsorted(self.offsets, self._rows_of(start) + rows, side="right")) - 1)
+            end = min(end, last)
+            yield start, end
+            start = end
+
+    def _block(self, shard: _Shard, start: int, end: int, weights: Any) -> VectorBlock:
+        vectors, starts = None, None
+        if shard.vectors is not None:
+            first, last = self._rows_of(start), self._rows_of(end)
+            vectors = self._map(shard, first - shard.first_row, last - shard.first_row)
+            starts = None if self.offsets is None else np.asarray(self.offsets[start : end + 1]) - first
+        part = None if weights is None else weights[start - shard.first_text : end - shard.first_text]
+        return VectorBlock(start, end - start, vectors, starts, part)
+
+    def _map(self, shard: _Shard, start: int, end: int) -> np.ndarray:
+        assert shard.vectors is not None
+        offset = shard.offset + start * self.dim * self.dtype.itemsize
+        # Copy-on-write, because torch warns of arrays that it may not write to.
+        return np.memmap(shard.vectors, dtype=self.dtype, mode="c", offset=offset, shape=(end - start, self.dim))
+
+    def _load_lexical(self, path: Path) -> Any:
+        import scipy.sparse
+
+        return _readable(path, lambda: scipy.sparse.load_npz(path))
+
+
+def _readable(path: Path, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+        msg = f"'{path}' cannot be read ({error}): it is damaged. Encode again, or copy the folder again."
+        raise ArtifactError(msg) from error
+
+
+def _overlapping(offsets: np.ndarray, size: int = 1 << 20) -> Iterator[np.ndarray]:
+    """Parts of an array that share their border elements, so that differences can be taken part by part."""
+    for start in range(0, len(offsets) - 1, size):
+        yield offsets[start : start + size + 1]
+
+
+def _numbered(folder: Path, pattern: str) -> list[Path]:
+    return sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
+
+
+class VectorWriter:
+    """Writes a vectors/ folder shard by shard; the same texts give the same bytes.
+
+    A shard is there once `write_shard` has returned. A writer on a folder that an earlier, killed one left goes on
+    behind its last shard, if both were made with the same `identity`; otherwise it starts afresh.
+
+    Args:
+        folder: Where to write; a staging folder that exists.
+        identity: Says what is encoded, and how: JSON-able.
+    """
+
+    def __init__(self, folder: str | Path, *, identity: Mapping[str, Any] | None = None) -> None:
+        self.folder = Path(folder)
+        self._checksums: dict[str, dict[str, Any]] = {}
+        fingerprint = artifacts.fingerprint_value(dict(identity or {}))
+        path = self.folder / _IDENTITY
+        if not path.exists() or path.read_text() != fingerprint:
+            _clear(self.folder)
+            path.write_text(fingerprint)
+
+    def completed_shards(self) -> int:
+        """How many shards, counted from the first, are whole."""
+        number = 0
+        while self._record(number).exists():
+            number += 1
+        return number
+
+    def write_shard(
+        self,
+        number: int,
+        ids: Sequence[str],
+        vectors: np.ndarray | None,
+        *,
+        counts: np.ndarray | None = None,
+        weights: Any = None,
+    ) -> None:
+        """Write one shard. All shards have vectors of one dim, or none have vectors; likewise weights.
+
+        Args:
+            number: 0 for the first shard, and so on.
+            ids: Of the texts; without tabs and line breaks.
+            vectors: (texts, m, dim), or (rows, dim) with `counts`, or None.
+            counts: (texts,) how many rows each text has, at least 1.
+            weights: scipy sparse (texts, vocabulary), or None.
+
+        Raises:
+            DataError: An id that cannot stand on a line.
+            RetrievalkitError: A vector or a weight is not finite.
+            ValueError: The parts do not fit together.
+        """
+        _check_ids(ids)
+        rows, counts = _as_rows(ids, vectors, counts)
+        self._write(f"ids-{number:05d}.txt", lambda path: path.write_bytes("".join(f"{one}\n" for one in ids).encode()))
+        files: dict[str, dict[str, Any]] = {}
+        if rows is not None:
+            assert counts is not None
+            files |= self._write(f"vectors-{number:05d}.npy", lambda path: _save(path, rows))
+            self._write(f"counts-{number:05d}.npy", lambda path: _save(path, counts))
+        if weights is not None:
+            matrix = _as_csr(ids, weights)
+            files |= self._write(f"lexical-{number:05d}.npz", lambda path: _save_csr(path, matrix))
+        record = {
+            "texts": len(ids),
+            "dim": 0 if rows is None else int(rows.shape[1]),
+            "vocabulary": 0 if weights is None else int(weights.shape[1]),
+            "files": files,
+        }
+        # The record comes last: it says that the shard is whole.
+        self._write(self._record(number).name, lambda path: path.write_text(json.dumps(record)))
+
+    def finish(self) -> dict[str, int]:
+        """Join what belongs to the whole folder and write a manifest; returns its counts.
+
+        Raises:
+            ValueError: There is no shard, or the shards do not fit together.
+        """
+        shards = self.completed_shards()
+        records = [json.loads(self._record(number).read_text()) for number in range(shards)]
+        kinds = {(record["dim"], record["vocabulary"]) for record in records}
+        if len(kinds) != 1:
+            msg = f"{shards} shards with different (dim, vocabulary): {sorted(kinds)}" if kinds else "there is no shard"
+            raise ValueError(msg)
+        dim, vocabulary = next(iter(kinds))
+        self._checksums = {name: one for record in records for name, one in record["files"].items()}
+        self._checksums |= self._write(IDS, lambda path: _join(path, self._parts("ids-*.txt")))
+        counts = {"texts": sum(record["texts"] for record in records), "shards": shards}
+        if dim:
+            counts |= {"vectors": self._write_offsets(counts["texts"]), "dim": dim}
+        if vocabulary:
+            counts["vocabulary"] = vocabulary
+        artifacts.write_manifest(
+            self.folder, "vectors", command="write", options={}, counts=counts, files=self.checksums()
+        )
+        # The first shard's record goes last: a writer that is killed here goes on behind those that are left.
+        for path in reversed([*self._parts("shard-*.json"), *self._parts("ids-*.txt"), *self._parts("counts-*.npy")]):
+            path.unlink()
+        (self.folder / _IDENTITY).unlink()
+        return counts
+
+    def checksums(self) -> dict[str, dict[str, Any]]:
+        """After `finish`: the size and checksum of each file, for the manifest's entry `files`."""
+        return dict(sorted(self._checksums.items()))
+
+    def _record(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.json"
+
+    def _parts(self, pattern: str) -> list[Path]:
+        return _numbered(self.folder, pattern)
+
+    def _write(self, name: str, write: Callable[[Path], object]) -> dict[str, dict[str, Any]]:
+        path = self.folder / name
+        with artifacts.write_file(path) as staging:
+            write(staging)
+        return {name: {"bytes": path.stat().st_size, "blake2b": artifacts.fingerprint_file(path)}}
+
+    def _write_offsets(self, texts: int) -> int:
+        offsets = np.zeros(texts + 1, dtype=np.int64)
+        start = 1
+        for path in self._parts("counts-*.npy"):
+            counts = np.load(path)
+            offsets[start : start + len(counts)] = counts
+            start += len(counts)
+        varies = bool(texts) and (offsets[1:] != offsets[1]).any()
+        np.cumsum(offsets, out=offsets)
+        if varies:
+            self._checksums |= self._write(OFFSETS, lambda path: _save(path, offsets))
+        return int(offsets[-1])
+
+
+def _clear(folder: Path) -> None:
+    """Remove what another writer left; only from a staging folder, which nobody else keeps anything in."""
+    left = list(folder.iterdir())
+    if left and not (folder.name.endswith(".partial") or (folder / _IDENTITY).exists()):
+        msg = f"'{folder}' is not empty, and vectors are to be written there. Choose another folder."
+        raise ArtifactError(msg)
+    for path in left:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _check_ids(ids: Iterable[str]) -> None:
+    for one in ids:
+        if not one or "\n" in one or "\t" in one or "\r" in one:
+            msg = f"the id {one!r} cannot be written to {IDS}: an id has no tabs, no line breaks, and is not empty."
+            raise DataError(msg)
+
+
+def _as_rows(
+    ids: Sequence[str], vectors: np.ndarray | None, counts: np.ndarray | None
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Vectors as (rows, dim), and how many rows each text has."""
+    if vectors is None:
+        return None, None
+    if counts is None:
+        if vectors.ndim != 3:
+            msg = f"vectors are (texts, m, dim), or (rows, dim) with counts, and not {vectors.shape}"
+            raise ValueError(msg)
+        texts, m, dim = vectors.shape
+        vectors, counts = vectors.reshape(texts * m, dim), np.full(texts, m)
+    counts = np.asarray(counts, dtype=np.int32)
+    if len(counts) != len(ids) or counts.sum() != len(vectors) or (counts < 1).any():
+        msg = f"{len(vectors)} vectors do not fit {len(ids)} texts and {len(counts)} counts, each at least 1"
+        raise ValueError(msg)
+    if vectors.dtype.name not in _DTYPES:
+        vectors = vectors.astype(np.float32)
+    _check_finite(vectors.max(axis=1, initial=0) - vectors.min(axis=1, initial=0).astype(np.float32), ids, counts)
+    return np.ascontiguousarray(vectors), counts
+
+
+def _as_csr(ids: Sequence[str], weights: Any) -> Any:
+    """The same weights in one definite form, so that equal weights give equal bytes."""
+    import scipy.sparse
+
+    matrix = scipy.sparse.csr_matrix(weights, dtype=np.float32, copy=True)
+    if matrix.shape[0] != len(ids):
+        msg = f"{matrix.shape[0]} rows of weights do not fit {len(ids)} texts"
+        raise ValueError(msg)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    _check_finite(matrix.data, ids, np.diff(matrix.indptr))
+    return matrix
+
+
+def _check_finite(values: np.ndarray, ids: Sequence[str], counts: np.ndarray) -> None:
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        text = ids[int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))]
+        msg = f"the text '{text}' was encoded as numbers that are not finite. Look at the model, or use precision fp32."
+        raise RetrievalkitError(msg)
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with path.open("wb") as stream:
+        np.save(stream, array, allow_pickle=False)
+
+
+def _save_csr(path: Path, matrix: Any) -> None:
+    import scipy.sparse
+
+    with path.open("wb") as stream:
+        scipy.sparse.save_npz(stream, matrix, compressed=False)
+
+
+def _join(path: Path, parts: Iterable[Path]) -> None:
+    with path.open("wb") as target:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, target)

@@ -184,7 +184,7 @@ def train(
         overwrite=overwrite,
     )
     counts = manifest["counts"]
-    _print(as_json, manifest, f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps")
+    _echo(as_json, manifest, f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps")
 
 
 @main.command()
@@ -223,7 +223,7 @@ def encode(
         pooler_options=pooler_options,
         **flags,
     )
-    _print(as_json, manifest, f"{flags['output']}: {manifest['counts']['texts']:,} texts encoded")
+    _echo(as_json, manifest, f"{flags['output']}: {manifest['counts']['texts']:,} texts encoded")
 
 
 @main.command()
@@ -242,10 +242,252 @@ def index(
     values = _parse(settings)
     options = _section(values, "indexer") | values
     manifest = build_index(source, indexer=indexer, output=output, options=options, overwrite=overwrite)
-    _print(as_json, manifest, f"{output}: {manifest['counts']['texts']:,} texts indexed")
+    _echo(as_json, manifest, f"{output}: {manifest['counts']['texts']:,} texts indexed")
 
 
-def _print(as_json: bool, result: Any, line: str) -> None:
+@main.command()
+@click.argument("indexes", nargs=-1, required=True, metavar="INDEX...")
+@click.option("--queries", help="Queries to search: a file, a BEIR folder, pydoc:PACKAGES.")
+@click.option("--split", help="Only the queries of this split's judgements, where --queries is a folder.")
+@click.option("--query", help="One query, typed here; prints hits as people read them.")
+@click.option("--model", help="The checkpoint that encodes queries; the one that made the index where not given.")
+@click.option("--k", type=click.IntRange(min=1), help="Hits of a query; 1000 for --queries and 10 for --query.")
+@click.option("--fusion", type=click.Choice(["rrf", "sum", "linear"]), help="How several indexes are combined.")
+@click.option("--weights", help="One number an index, such as 0.3,0.7.")
+@click.option(
+    "--normalization", type=click.Choice(["none", "min_max", "z_score"]), help="Of scores, for linear fusion."
+)
+@click.option("--corpus", help="Where the texts of hits are; the corpus that was indexed where not given.")
+@click.option("--output", "-o", type=click.Path(), help="The run to write (TREC); printed where not given.")
+@_json_option
+def search(
+    indexes: tuple[str, ...],
+    queries: str | None,
+    split: str | None,
+    query: str | None,
+    k: int | None,
+    weights: str | None,
+    corpus: str | None,
+    output: str | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Search one INDEX, or several and combine what they find."""
+    from retrievalkit import search as program
+    from retrievalkit.data.queries import Query, read_queries
+    from retrievalkit.data.runs import write_run
+
+    if (queries is None) == (query is None):
+        msg = "give either --queries FILE or --query TEXT."
+        raise click.UsageError(msg)
+    wanted = read_queries(queries, split) if queries is not None else [Query("query", query or "")]
+    parsed = _numbers(weights) if weights else None
+    run = program.search(indexes, queries=wanted, k=k or (1000 if queries else 10), weights=parsed, **flags)
+    if query is not None:
+        program.print_hits(indexes, query, run["query"], corpus=corpus, as_json=as_json)
+        if output:
+            write_run(output, run)
+        return
+    lines = write_run(output or "/dev/stdout", run) if output else _print_run(run)
+    _echo(
+        as_json, {"queries": len(run), "hits": lines, "run": output}, f"{output}: {len(run):,} queries, {lines:,} hits"
+    )
+
+
+def _print_run(run: Any) -> int:
+    lines = 0
+    for query_id, hits in run.items():
+        for rank, (document_id, score) in enumerate(hits, 1):
+            click.echo(f"{query_id} Q0 {document_id} {rank} {score:.6g} rkit")
+            lines += 1
+    return lines
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        msg = f"'{text}' is not a list of numbers such as 0.3,0.7."
+        raise click.UsageError(msg) from None
+
+
+@main.command("mine-negatives")
+@click.option("--from", "source", required=True, help="bm25, a checkpoint, an index or a run (TREC).")
+@click.option("--corpus", required=True, help="The passages to mine.")
+@click.option("--examples", required=True, help="The examples to find negatives for.")
+@_output_option
+@click.option("--depth", type=click.IntRange(min=1), default=200, show_default=True, help="Hits of a query to look at.")
+@click.option(
+    "--negatives", type=click.IntRange(min=1), default=100, show_default=True, help="Negatives to keep of them."
+)
+@click.option("--skip-top", type=click.IntRange(min=0), default=0, show_default=True, help="First hits to leave out.")
+@click.option("--drop-answers", is_flag=True, help="Drop hits that contain an answer (DPR's rule).")
+@click.option("--merge-with", help="Examples to put in front of the mined ones.")
+@click.option("--keep", type=click.IntRange(min=1), help="Negatives of an example to keep when merging.")
+@click.option("--seed", type=int, default=42, show_default=True)
+@_json_option
+@_set_option
+def mine_negatives(as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
+    """Find hard negatives: passages that rank high and are not the answer."""
+    from retrievalkit import mine
+
+    values = mine.check_settings(_parse(settings))
+    audit = mine.mine(flags.pop("source"), **flags, **values)
+    click.echo(json.dumps(audit, indent=2, default=str) if as_json else mine.audit_table(audit))
+
+
+@main.command()
+@click.argument("run")
+@click.option("--qrels", help="Judgements: TREC, BEIR, a BEIR folder, pydoc:PACKAGES.")
+@click.option("--metrics", default="nDCG@10 RR@10 R@1000", show_default=True, help="Names as ir-measures writes them.")
+@click.option("--answers", "queries", help="Queries with answers, for top-k accuracy.")
+@click.option("--corpus", help="The passages that were searched, for top-k accuracy.")
+@click.option("--ties", type=click.Choice(["document_id", "run"]), default="document_id", show_default=True)
+@click.option("--over", type=click.Choice(["qrels", "run"]), default="qrels", show_default=True)
+@click.option("--ignore-same-id", is_flag=True, help="Leave out documents with the query's own id (ArguAna, Quora).")
+@click.option("--per-query", is_flag=True, help="With --json: the value of each query too.")
+@_json_option
+def evaluate(run: str, per_query: bool, as_json: bool, **flags: Any) -> None:
+    """Evaluate a RUN by judgements, or by the answers that its passages contain."""
+    from retrievalkit.evaluate import evaluate as program
+
+    found = program(run, **flags)
+    if as_json:
+        click.echo(json.dumps(found.to_json(per_query=per_query), indent=2))
+        return
+    width = max(len(name) for name in found)
+    for name, value in found.items():
+        click.echo(f"{name:<{width}}  {value:.4f}")
+    for note in found.notes:
+        click.echo(f"Note: {note}", err=True)
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
+@click.option("--qrels", required=True, help="Judgements.")
+@click.option("--metrics", default="nDCG@10", show_default=True, help="Names as ir-measures writes them.")
+@click.option("--baseline", help="The run that the others are compared with; the first where not given, or 'all'.")
+@click.option("--queries", help="To show the texts of the queries that differ most.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@_json_option
+def compare(runs: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+    """Compare runs: paired significance tests, wins and losses."""
+    from rich.console import Console
+
+    from retrievalkit import compare as program
+
+    comparison = program.compare(runs, **flags)
+    if as_json:
+        click.echo(json.dumps(comparison.to_json(), indent=2))
+    else:
+        program.render(comparison, Console())
+
+
+@main.command()
+@click.argument("source")
+@click.argument("output", type=click.Path())
+@click.option("--kind", type=click.Choice(["corpus", "queries", "examples", "qrels", "run", "collection"]))
+@click.option("--split", help="Of a collection with several.")
+@_json_option
+def convert(source: str, output: str, as_json: bool, **flags: Any) -> None:
+    """Read SOURCE in any known format and write it in ours."""
+    from retrievalkit.convert import convert as program
+
+    counts = program(source, output, **_given(flags))
+    _echo(as_json, counts, f"{output}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))
+
+
+@main.command()
+@click.argument("recipe")
+@_output_option
+@click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
+@_json_option
+@_set_option
+def run(recipe: str, output: str, force: bool, as_json: bool, settings: tuple[str, ...]) -> None:
+    """Run the steps of a RECIPE (a file, or the name of one that comes along)."""
+    from dataclasses import asdict
+
+    from retrievalkit import run as program
+
+    results = program.run(recipe, output, cli=main, overrides=_parse(settings), force=force)
+    _echo(as_json, [asdict(result) for result in results], program.summary(results))
+
+
+@main.command()
+@click.option("--output", "-o", default="quickstart", show_default=True, type=click.Path())
+@click.option("--model", help="The pretrained encoder to start from.")
+@click.option("--corpus", help="Your own passages instead of the documentation of installed packages.")
+@click.option("--examples", help="Your own training examples.")
+@click.option("--queries", help="Your own test queries.")
+@click.option("--qrels", help="Your own judgements of the test queries.")
+@click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
+@_json_option
+@_set_option
+def quickstart(as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
+    """The whole way on real text: negatives, two training stages, indexes, search, a table of results."""
+    from retrievalkit.quickstart import quickstart as program
+
+    program(cli=main, overrides=_parse(settings), as_json=as_json, **flags)
+
+
+@main.group()
+def plugins() -> None:
+    """What is installed: encoders, poolers, losses, indexers, pretrainers."""
+
+
+@plugins.command("list")
+@_json_option
+def list_plugins(as_json: bool) -> None:
+    """List plugins and what they bring; a broken one with its reason."""
+    from retrievalkit import plugins as program
+
+    click.echo(json.dumps(program.as_json(), indent=2) if as_json else program.listing())
+
+
+@plugins.command("show")
+@click.argument("name")
+def show_plugin(name: str) -> None:
+    """Show a component: what it is, and its options with types and defaults."""
+    from retrievalkit import plugins as program
+
+    click.echo(program.show(name))
+
+
+@plugins.command("new")
+@click.argument("name")
+@click.option("--kind", type=click.Choice(["pooler", "loss"]), default="pooler", show_default=True)
+@_output_option
+def new_plugin(name: str, kind: str, output: str) -> None:
+    """Write the start of a plugin package called NAME."""
+    from retrievalkit import plugins as program
+
+    click.echo(program.new(name, kind, output))
+
+
+@plugins.command("check")
+@click.argument("name")
+@click.option("--model", help="A model to check encoders and poolers with; a tiny one where not given.")
+@_set_option
+def check_plugin(name: str, model: str | None, settings: tuple[str, ...]) -> None:
+    """Check that a component keeps the contract."""
+    from retrievalkit import plugins as program
+
+    click.echo(program.check(name, model=model, options=_parse(settings)))
+
+
+@main.command()
+@_json_option
+def doctor(as_json: bool) -> None:
+    """Say what this machine has: Python, packages, Java, processor, plugins; and what is wrong."""
+    from retrievalkit import doctor as program
+
+    findings = program.examine()
+    click.echo(json.dumps(findings, indent=2) if as_json else program.report(findings))
+    if any(not one["ok"] for one in findings):
+        sys.exit(1)
+
+
+def _echo(as_json: bool, result: Any, line: str) -> None:
     click.echo(json.dumps(result, indent=2, default=str) if as_json else line)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
@@ -94,6 +94,7 @@ def test_depth_cuts_after_fusing():
     assert fuse(runs, depth=2)["q"] == fuse(runs)["q"][:2]
 
 
+@settings(deadline=None)
 @given(st.lists(a_run, min_size=1, max_size=4), options, st.randoms())
 def test_the_order_of_the_runs_changes_nothing(runs, chosen, random):
     shuffled = random.sample(runs, len(runs))
@@ -101,6 +102,7 @@ def test_the_order_of_the_runs_changes_nothing(runs, chosen, random):
     assert fused == again
 
 
+@settings(deadline=None)
 @given(a_run, options)
 def test_one_run_keeps_its_order(run, chosen):
     fused = fuse([run], **chosen)
@@ -109,6 +111,7 @@ def test_one_run_keeps_its_order(run, chosen):
     }
 
 
+@settings(deadline=None)
 @given(st.lists(a_run, min_size=1, max_size=3), options)
 def test_every_document_comes_once_best_first(runs, chosen):
     for query, found in fuse(runs, **chosen).items():
@@ -117,6 +120,7 @@ def test_every_document_comes_once_best_first(runs, chosen):
         assert len({one for one, _ in found}) == len(found)
 
 
+@settings(deadline=None)
 @given(a_run)
 def test_a_run_of_weight_zero_changes_no_score(run):
     other = {"q1": [("a", 5.0), ("z", 1.0)]}

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 import regex
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit.data.answers import AnswerMatcher, FoldedText, answer_hits, has_answer, tokens
@@ -78,6 +78,7 @@ def test_tokens_are_those_of_dpr(text, expected):
     assert tokens(text) == expected
 
 
+@settings(deadline=None)
 @given(st.lists(letters, max_size=3), letters)
 def test_the_quick_way_agrees_with_the_rule(answers, text):
     assert has_answer(answers, text) is by_tokens(answers, text)
@@ -90,11 +91,13 @@ def test_a_capital_sigma_has_the_lower_case_of_its_own_token():
     assert not has_answer(["\u0391\u03c3"], "\u0391\u03a3'\u0391")
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_a_folded_text_keeps_the_tokens(text):
     assert tokens(FoldedText(text).lower) == tokens(text)
 
 
+@settings(deadline=None)
 @given(letters, letters, letters)
 def test_an_answer_between_spaces_is_found(before, answer, after):
     assert has_answer([answer], f"{before} {answer} {after}")

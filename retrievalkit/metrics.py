@@ -1,0 +1,188 @@
+"""Metrics by ir-measures' names, and their value for each query of a run.
+
+The conventions are those of `trec_eval -c`: a query of the judgements that is absent from the run has the value 0,
+nDCG's gain is the grade itself, and documents of equal score (as 32-bit numbers) stand in descending order of their
+ids. ir-measures hands its metrics to several programs, which break ties in different ways; here they all see one order.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import ir_measures
+import numpy as np
+
+from retrievalkit.data.qrels import Qrels
+from retrievalkit.data.runs import Run
+from retrievalkit.errors import InputError, OptionError, UnknownNameError, nearest, shortlist
+
+METRICS = "nDCG@10 RR@10 R@1000"
+
+Ties = Literal["document_id", "run"]
+Over = Literal["qrels", "run"]
+PerQuery = dict[str, dict[str, float]]
+
+_USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
+_FAILURES = (ValueError, TypeError, KeyError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
+
+
+def per_query(
+    run: Run,
+    qrels: Qrels,
+    metrics: str | Sequence[str] = METRICS,
+    *,
+    ties: Ties = "document_id",
+    over: Over = "qrels",
+) -> PerQuery:
+    """Each metric for each query: {metric: {query_id: value}}, with the metrics named as they were asked for.
+
+    Args:
+        run: The run.
+        qrels: The judgements; a query of them that is not in the run has the value 0.
+        metrics: See `evaluate`.
+        ties: See `evaluate`.
+        over: See `evaluate`.
+
+    Raises:
+        InputError: No query of the run is in the qrels, or a metric cannot be computed.
+        UnknownNameError: A metric is unknown.
+    """
+    _check_choice("choice of ties", ties, get_args(Ties))
+    _check_choice("choice of queries", over, get_args(Over))
+    measures = {name: _measure(name, qrels) for name in metric_names(metrics)}
+    check_overlap(run, qrels)
+    # ids become numbers, as some of ir-measures' programs read nothing else; ranks become scores, so that all of its
+    # programs see one order
+    numbers = {query_id: str(number) for number, query_id in enumerate(qrels)}
+    ranked = {number: _ranks(query_id, run[query_id], ties) for query_id, number in numbers.items() if query_id in run}
+    judged = {number: qrels[query_id] for query_id, number in numbers.items()}
+    by_measure = _compute(list(measures.values()), judged, ranked)
+    ids = [query_id for query_id in qrels if over == "qrels" or query_id in run]
+    return {
+        name: {
+            query_id: by_measure[measure][numbers[query_id]]
+            for query_id in ids
+            if numbers[query_id] in by_measure[measure]
+        }
+        for name, measure in measures.items()
+    }
+
+
+def check_overlap(run: Run, qrels: Qrels, name: str = "the run") -> None:
+    """Refuse judgements of other queries.
+
+    Raises:
+        InputError: No query of the run is in the qrels.
+    """
+    if run.keys().isdisjoint(qrels):
+        msg = (
+            f"no query of {name} is in the qrels: the run has {some(run)}, the qrels {some(qrels)}. "
+            "Give the qrels of these queries."
+        )
+        raise InputError(msg)
+
+
+def mean(name: str, by_query: Mapping[str, float]) -> float:
+    """The mean, or the sum for what ir-measures counts, such as NumRel."""
+    aggregator = _parse(name).aggregator()
+    for value in by_query.values():
+        aggregator.add(value)
+    return float(aggregator.result())
+
+
+def metric_names(metrics: str | Sequence[str]) -> list[str]:
+    """The metrics asked for, each once, in order: a text is cut at spaces and commas that are in no parentheses.
+
+    Raises:
+        OptionError: There is none.
+    """
+    names = re.findall(r"(?:[^\s,(]|\([^)]*\)?)+", metrics) if isinstance(metrics, str) else list(metrics)
+    if not names:
+        msg = f"no metric was given. Name some, such as '{METRICS}'."
+        raise OptionError(msg)
+    return list(dict.fromkeys(names))
+
+
+def _measure(name: str, qrels: Qrels) -> Any:
+    """The measure of ir-measures with this name, checked, since a wrong cutoff would stop the whole process there."""
+    base = re.split(r"\W", name, maxsplit=1)[0]
+    if base not in ir_measures.measures.registry:
+        lower: dict[str, str] = {}
+        for known in ir_measures.measures.registry:
+            lower.setdefault(known.lower(), known)  # a name stands before its aliases
+        close = lower.get(nearest(base.lower(), lower) or "")
+        hint = f"Write '{close}{name[len(base) :]}'." if close else f"Write metrics as in '{METRICS}'."
+        raise UnknownNameError("metric", name, _USUAL, hint=hint)
+    try:
+        measure = _parse(name)
+        measure.validate_params()
+    except (AssertionError, ValueError, TypeError, KeyError, SyntaxError) as error:
+        msg = f"metric '{name}' cannot be read: {_reason(error)}. Write metrics as in '{METRICS}' or 'AP(rel=2)@100'."
+        raise OptionError(msg) from error
+    for parameter in ("cutoff", "rel"):
+        value = measure.params.get(parameter, 1)
+        if isinstance(value, bool) or value < 1:
+            msg = f"metric '{name}' has {parameter} {value}; it must be a whole number from 1 on."
+            raise OptionError(msg)
+    return _with_exponential_gains(measure, qrels)
+
+
+def _parse(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons complain of ir-measures' parser
+        return ir_measures.parse_measure(name)
+
+
+def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
+    """For nDCG of the web search kind, the gains 2^grade - 1: ir-measures would leave it to a Perl script."""
+    if measure.NAME != "nDCG" or measure["dcg"] != "exp-log2":
+        return measure
+    grades = {grade for judged in qrels.values() for grade in judged.values()}
+    return measure(dcg="log2", gains={grade: 2**grade - 1 for grade in sorted(grades) if grade > 0})
+
+
+def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict[str, float]:
+    """Scores that fall by one a rank, so that no two are equal."""
+    ids = [document_id for document_id, _ in hits]
+    with np.errstate(over="ignore"):
+        scores = np.array([score for _, score in hits], dtype=np.float32)
+    if np.isnan(scores).any():
+        msg = f"the run has a score that is no number, for query '{query_id}'. Mend the run."
+        raise InputError(msg)
+    if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
+        ids = [document_id for _, document_id in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
+    ranked = dict(zip(ids, map(float, range(len(ids), 0, -1)), strict=True))
+    if len(ranked) != len(hits):
+        msg = f"the run has a document twice for query '{query_id}'. Remove one of them."
+        raise InputError(msg)
+    return ranked
+
+
+def _compute(measures: list[Any], qrels: Qrels, run: dict[str, dict[str, float]]) -> dict[Any, dict[str, float]]:
+    values: dict[Any, dict[str, float]] = {measure: {} for measure in measures}
+    try:
+        for value in ir_measures.iter_calc(measures, qrels, run):
+            values[value.measure][value.query_id] = float(value.value)
+    except _FAILURES as error:
+        names = ", ".join(map(str, measures))
+        msg = f"ir-measures cannot compute {names}: {_reason(error)}. Leave out the metric that it names."
+        raise InputError(msg) from error
+    return values
+
+
+def some(ids: Iterable[str]) -> str:
+    """The first few ids, for a message."""
+    return shortlist([f"'{one}'" for one in ids], 3)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{error}".split()).rstrip(".") or type(error).__name__
+
+
+def _check_choice(kind: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise UnknownNameError(kind, name, known)

@@ -2,8 +2,8 @@
 
     rkit encode CHECKPOINT TEXTS --side document --output DIR
 
-Memory does not grow with the corpus: texts are read in shards, a thread tokenises the next shard while the model computes,
-and vectors are written shard by shard. A killed encoding goes on at the first shard that is not whole.
+Memory does not grow with the corpus: texts are read in shards, a thread tokenises the next shard while the model
+computes, and vectors are written shard by shard. A killed encoding goes on at the first shard that is not whole.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def open_retriever(
     given += ["--set"] if encoder_options or pooler_options else []
     if (Path(model) / CONFIGURATION).is_file():
         if given:
-            msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: leave out {', '.join(given)}."
+            msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}."
             raise InputError(msg)
         return Retriever.load(model)
     retriever = Retriever.create(

@@ -192,17 +192,19 @@ class RetrieverTrainer(transformers.Trainer):
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[StepInputs], num_batches: int, device: torch.device
-    ) -> tuple[list[StepInputs], None]:
+    ) -> tuple[list[dict[str, StepInputs]], None]:
         """The next steps, which a thread prepares while the model computes."""
         if self._prefetched is None or self._prefetched[0] is not epoch_iterator:
             self._prefetched = (epoch_iterator, prefetch(epoch_iterator))
-        steps = [step.to(device) for step in itertools.islice(self._prefetched[1], num_batches)]
+        # The Trainer looks into the inputs as into a mapping.
+        steps = [{"step": step.to(device)} for step in itertools.islice(self._prefetched[1], num_batches)]
         return steps, None
 
-    def training_step(self, model: nn.Module, inputs: StepInputs, num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
+    def training_step(self, model: nn.Module, inputs: dict[str, StepInputs], num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
         """Forward and backward of one step."""
         objective: Objective = self.model  # type: ignore[assignment]
         objective.train()
+        step = inputs["step"]
 
         def encode(batch: Batch, side: Side) -> Representation:
             with autocast(self.precision, batch.input_ids.device):
@@ -211,12 +213,10 @@ class RetrieverTrainer(transformers.Trainer):
 
         def compare(queries: Representation, documents: Representation) -> LossValue:
             progress = Progress(self.state.global_step, float(self.state.epoch or 0.0), self.state.max_steps)
-            value: LossValue = objective.loss(
-                queries, documents, inputs.positives, progress, inputs.ignore, inputs.teacher
-            )
+            value: LossValue = objective.loss(queries, documents, step.positives, progress, step.ignore, step.teacher)
             return value
 
-        loss = self.run_step(encode, inputs.chunks, compare, self.accelerator.backward)
+        loss = self.run_step(encode, step.chunks, compare, self.accelerator.backward)
         for name, term in loss.terms.items():
             self._terms.setdefault(name, []).append(term.detach())
         return loss.total.detach()

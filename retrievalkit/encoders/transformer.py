@@ -25,8 +25,8 @@ class Transformer(Encoder):
     """A Hugging Face transformer with its tokenizer.
 
     Args:
-        query_length: Most tokens of a query, special tokens included.
-        document_length: Most tokens of a document, special tokens included.
+        query_length: Most tokens of a query, special tokens included; None = 64, or the model's limit if that is less.
+        document_length: Most tokens of a document, special tokens included; None = 256, or the model's limit.
         query_prefix: Put in front of every query, such as "query: ".
         document_prefix: Put in front of every document.
         title: How a passage's title goes in: as the first of a "pair" of texts, joined by a "space", or "none" (left out).
@@ -40,8 +40,8 @@ class Transformer(Encoder):
         self,
         model: str | Path,
         *,
-        query_length: int = 64,
-        document_length: int = 256,
+        query_length: int | None = None,
+        document_length: int | None = None,
         query_prefix: str = "",
         document_prefix: str = "",
         title: Literal["pair", "space", "none"] = "pair",
@@ -52,7 +52,6 @@ class Transformer(Encoder):
     ) -> None:
         super().__init__()
         self.source = locate_model(model)
-        self.lengths = {"query": query_length, "document": document_length}
         self.prefixes = {"query": query_prefix, "document": document_prefix}
         self.title = title
         self.loading: dict[str, Any] = {"trust_remote_code": trust_remote_code}
@@ -67,7 +66,12 @@ class Transformer(Encoder):
             _set_dropout(self.config, dropout)
         self.info = EncoderInfo(self.config.hidden_size, self.config.num_hidden_layers, self.config.vocab_size)
         self._check_tokenizer()
-        self._check_lengths()
+        limit = _longest_input(self.config)
+        self.lengths = {
+            "query": min(64, limit) if query_length is None else query_length,
+            "document": min(256, limit) if document_length is None else document_length,
+        }
+        self._check_lengths(limit)
         self.backbone: nn.Module | None = None
 
     def prepare(self, needs: Needs) -> None:
@@ -170,8 +174,7 @@ class Transformer(Encoder):
             )
             raise InputError(msg)
 
-    def _check_lengths(self) -> None:
-        limit = _longest_input(self.config)
+    def _check_lengths(self, limit: int) -> None:
         for side, length in self.lengths.items():
             if not 3 <= length <= limit:
                 msg = f"{side}_length is {length}, and '{self.source}' takes 3 to {limit} tokens. Set --{side}-length."

@@ -25,6 +25,7 @@ from retrievalkit.significance import bootstrap_intervals, counts, holm, randomi
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 ALL_PAIRS = "all"
 HEADER = (
@@ -181,41 +182,57 @@ def compare(
 
 
 def render(comparison: Comparison, console: Console) -> None:
-    """Print the comparison as people read it: a table a metric, then the queries that differ most."""
-    from rich.table import Table
+    """Print the comparison as people read it: a table a metric, then the queries that differ most by the first."""
     from rich.text import Text
 
-    rows = comparison.to_table()
-    for metric in dict.fromkeys(row[0] for row in rows):
-        table = Table(title=metric, title_justify="left")
-        for number, name in enumerate(HEADER[1:]):
-            table.add_column(name, justify="left" if number in (0, 3) else "right")
-        for row in rows:
-            if row[0] == metric:
-                table.add_row(*map(Text, row[1:]))
-        console.print(table)
+    for metric in comparison.per_query:
+        console.print(_metric_table(comparison, metric, narrow=console.width < 100))
     for one in comparison.differences:
-        if one.largest:
-            console.print(_examples_table(one))
+        if one.largest and one.metric == comparison.means[0].metric:
+            console.print(_largest_table(one))
     options = comparison.options
-    console.print(
-        f"Intervals: bootstrap, {options['confidence']:.0%}. p: paired randomisation test; Holm's correction over the "
-        f"pairs of a metric. Seed {options['seed']}.",
-        highlight=False,
+    against = "each other" if comparison.baseline == ALL_PAIRS else comparison.baseline
+    explanation = (
+        f"Differences are against {against}; intervals hold {options['confidence']:.0%}, by bootstrap. p is that of the "
+        f"paired randomisation test and of the t-test, by Holm over the pairs of a metric. Seed {options['seed']}."
     )
-    for note in comparison.notes:
-        console.print(Text(f"Note: {note}"))
+    for line in [explanation, *(f"Note: {note}" for note in comparison.notes)]:
+        console.print(Text(line))
 
 
-def _examples_table(difference: Difference) -> Any:
+def _metric_table(comparison: Comparison, metric: str, *, narrow: bool) -> Table:
+    shown = {"run": "run", "mean": "mean", "interval": "interval", "against": "against", "difference": "difference"}
+    shown |= {
+        "interval of difference": "interval",
+        "p (Holm)": "p",
+        "p (t-test, Holm)": "p of t",
+        HEADER[-1]: HEADER[-1],
+    }
+    if narrow:
+        del shown["interval"]
+    if comparison.baseline != ALL_PAIRS:
+        del shown["against"]
+    rows = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table()]
+    cells = [[row[name] for name in shown] for row in rows if row["metric"] == metric]
+    return _table(metric, list(shown.values()), cells, left=("run", "against"))
+
+
+def _largest_table(one: Difference) -> Table:
+    title = f"{one.metric}: where {one.run} and {one.against} differ most"
+    cells = [[query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", query.text or ""] for query in one.largest]
+    return _table(title, ["query", one.run, one.against, "text"], cells, left=("query", "text"))
+
+
+def _table(title: str, columns: list[str], cells: list[list[str]], left: Sequence[str]) -> Table:
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(f"{difference.metric}: where {difference.run} and {difference.against} differ most"))
-    for name in ("query", difference.run, difference.against, "text"):
-        table.add_column(Text(name), justify="left" if name in ("query", "text") else "right", overflow="fold")
-    for one in difference.largest:
-        table.add_row(Text(one.query_id), f"{one.value:.4f}", f"{one.against:.4f}", Text(one.text or ""))
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    for name in columns:
+        table.add_column(Text(name), justify="left" if name in left else "right", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))  # as Text, since names and queries may hold rich's own marks
     return table
 
 

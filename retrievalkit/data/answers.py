@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
 import regex
@@ -27,6 +27,7 @@ Mode = Literal["string", "regex"]
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 _RUN = regex.compile(r"[\p{L}\p{N}\p{M}]")
+_BETWEEN, _ALONE, _IN_RUN = range(3)
 _SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"  # the one letter whose lower case depends on its neighbours in other tokens
 _PATTERN_FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
 _WORTH_PROCESSES = 200_000
@@ -107,20 +108,33 @@ class AnswerMatcher:
 class _TokenRow:
     """Tokens in a row, looked for without tokenising the text: most texts have not even the longest of them."""
 
-    __slots__ = ("_compiled", "_longest", "_tokens")
+    __slots__ = ("_longest", "_tokens")
 
     def __init__(self, row: list[str]) -> None:
         self._tokens = row
         self._longest = max(row, key=len)
-        self._compiled: Any = None
 
     def stands_in(self, lower: str) -> bool:
         if self._longest not in lower:
             return False
-        if self._compiled is None:
-            between = r"[\p{Z}\p{C}]*"
-            self._compiled = regex.compile(between.join(map(_whole, self._tokens)))
-        return self._compiled.search(lower) is not None
+        first = self._tokens[0]
+        start = lower.find(first)
+        while start >= 0:
+            if not (start and _kind(lower[start - 1]) == _kind(first[0]) == _IN_RUN) and self._starts_at(lower, start):
+                return True
+            start = lower.find(first, start + 1)
+        return False
+
+    def _starts_at(self, lower: str, position: int) -> bool:
+        for token in self._tokens:
+            while position < len(lower) and _kind(lower[position]) == _BETWEEN:
+                position += 1
+            if not lower.startswith(token, position):
+                return False
+            position += len(token)
+            if position < len(lower) and _kind(lower[position]) == _kind(token[-1]) == _IN_RUN:
+                return False
+        return True
 
 
 def answer_hits(
@@ -227,10 +241,10 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _whole(token: str) -> str:
-    """A pattern for a token that does not match inside a longer one."""
-    literal = regex.escape(token)
-    return rf"(?<![\p{{L}}\p{{N}}\p{{M}}]){literal}(?![\p{{L}}\p{{N}}\p{{M}}])" if _RUN.match(token) else literal
+@cache
+def _kind(character: str) -> int:
+    """What a character is to the cut, as the `regex` package's version of Unicode has it."""
+    return _IN_RUN if _RUN.match(character) else _ALONE if _TOKEN.match(character) else _BETWEEN
 
 
 @lru_cache(maxsize=4096)

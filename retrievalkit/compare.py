@@ -193,8 +193,8 @@ def render(comparison: Comparison, console: Console) -> None:
     options = comparison.options
     against = "each other" if comparison.baseline == ALL_PAIRS else comparison.baseline
     explanation = (
-        f"Differences are against {against}; intervals hold {options['confidence']:.0%}, by bootstrap. p is that of the "
-        f"paired randomisation test and of the t-test, by Holm over the pairs of a metric. Seed {options['seed']}."
+        f"Differences are against {against}; intervals are of {options['confidence']:.0%}, by bootstrap. p is of the "
+        f"paired randomisation test, and of the t-test, by Holm over the pairs of a metric. Seed {options['seed']}."
     )
     for line in [explanation, *(f"Note: {note}" for note in comparison.notes)]:
         console.print(Text(line))

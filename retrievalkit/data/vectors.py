@@ -216,7 +216,7 @@ class VectorStore:
     ) -> Iterator[_Shard]:
         if headers and shapes and len(headers) != len(shapes):
             msg = (
-                f"'{self.folder}' is damaged: {len(headers)} shards of vectors, {len(shapes)} of weights. Encode again."
+                f"'{self.folder}' is damaged: shards of vectors {len(headers)}, of weights {len(shapes)}. Encode again."
             )
             raise ArtifactError(msg)
         text = row = 0

@@ -98,7 +98,7 @@ def test_blocks_cover_every_text_once(tmp_path_factory, counts, rows):
         shards.append(ragged(one, start=start, weights=weights))
         start += len(one)
     write(folder, shards)
-    seen = 0
+    seen, flat = 0, [count for one in counts for count in one]
     vectors = np.concatenate([shard[1] for shard in shards])
     weights = scipy.sparse.vstack([shard[3] for shard in shards]).toarray()
     row = 0
@@ -108,7 +108,7 @@ def test_blocks_cover_every_text_once(tmp_path_factory, counts, rows):
         np.testing.assert_array_equal(block.vectors, vectors[row : row + len(block.vectors)])
         np.testing.assert_array_equal(block.weights.toarray(), weights[seen : seen + block.texts])
         if block.starts is not None:
-            assert np.diff(block.starts).tolist() == sum(counts, [])[seen : seen + block.texts]
+            assert np.diff(block.starts).tolist() == flat[seen : seen + block.texts]
         seen += block.texts
         row += len(block.vectors)
     assert (seen, row) == (start, len(vectors))

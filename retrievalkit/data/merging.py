@@ -1,0 +1,108 @@
+"""Sets of examples made into one: mined negatives put in, two sets joined, passages found again in a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from retrievalkit.data.corpus import Corpus
+from retrievalkit.data.examples import Example, Examples
+from retrievalkit.data.negatives import Merge, Mined, text_digest
+from retrievalkit.errors import DataError
+
+
+def mined_examples(rows: Sequence[Example], mined: Mapping[str, Mined]) -> Iterator[Example]:
+    """The examples with what was mined for their query texts; a mined positive makes one example a query text."""
+    seen: set[str] = set()
+    for row in rows:
+        found = mined[row.query]
+        if found.dropped or (found.positive is not None and row.query in seen):
+            continue
+        seen.add(row.query)
+        positives = row.positives if found.positive is None else (found.positive,)
+        named = {*positives, *found.negatives}
+        teacher = {one: score for one, score in (row.teacher or {}).items() if one in named}
+        yield replace(row, positives=positives, negatives=found.negatives, teacher=teacher or None)
+
+
+def merge_examples(
+    first: Sequence[Example], second: Sequence[Example], *, keep: int | None = None, merge: Merge = "concatenate"
+) -> Iterator[Example]:
+    """Two sets as one.
+
+    Args:
+        first: Comes first.
+        second: Comes after it.
+        keep: Of each example, the first so many negatives; None = all.
+        merge: "concatenate" keeps all examples apart; "pool" joins those of the same query text: the first set's
+            negatives, then the second's, less the positives of both.
+
+    Raises:
+        DataError: The sets use one query id for two queries.
+    """
+    texts = {row.query_id: row.query for row in first}
+    for row in second:
+        if texts.get(row.query_id, row.query) != row.query:
+            msg = (
+                f"the query id '{row.query_id}' stands for {texts[row.query_id]!r} in one set, and for {row.query!r} "
+                "in the other. Every id stands for one thing."
+            )
+            raise DataError(msg)
+    cut_first = [replace(row, negatives=row.negatives[:keep]) for row in first]
+    cut_second = [replace(row, negatives=row.negatives[:keep]) for row in second]
+    yield from _pool(cut_first, cut_second) if merge == "pool" else [*cut_first, *cut_second]
+
+
+def _pool(first: Sequence[Example], second: Sequence[Example]) -> Iterator[Example]:
+    partners: dict[str, Example] = {}
+    for row in second:
+        partners.setdefault(row.query, row)
+    known = {row.query for row in first}
+    for row in first:
+        yield _joined(row, partners[row.query]) if row.query in partners else row
+    yield from (row for row in second if row.query not in known)
+
+
+def _joined(row: Example, other: Example) -> Example:
+    positives = tuple(dict.fromkeys((*row.positives, *other.positives)))
+    negatives = dict.fromkeys((*row.negatives, *other.negatives))
+    return replace(
+        row,
+        positives=positives,
+        negatives=tuple(one for one in negatives if one not in positives),
+        answers=tuple(dict.fromkeys((*row.answers, *other.answers))),
+        teacher={**(other.teacher or {}), **(row.teacher or {})} or None,
+    )
+
+
+def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
+    """The examples with ids of a corpus: a passage whose text came with the examples is found there by its text.
+
+    Raises:
+        DataError: A passage is not in the corpus; names the example's line and the nearest id.
+    """
+    wanted = {one for row in examples.rows for one in (*row.positives, *row.negatives)}
+    missing = corpus.missing(wanted) if wanted else set()
+    if not missing:
+        return examples
+    digests = {one: text_digest(examples.passages[one]) for one in missing if one in examples.passages}
+    looked_for = set(digests.values())
+    ids = (
+        {digest: passage.id for passage in corpus if (digest := text_digest(passage)) in looked_for} if digests else {}
+    )
+    found = {one: ids[digest] for one, digest in digests.items() if digest in ids}
+    lines: Sequence[int | None] = examples.lines or [None] * len(examples.rows)
+    for row, line in zip(examples.rows, lines, strict=True):
+        for one in (*row.positives, *row.negatives):
+            if one in missing and one not in found:
+                raise corpus.unknown(one, file=examples.source, line=line)
+    return replace(examples, rows=[_renamed(row, found) for row in examples.rows])
+
+
+def _renamed(row: Example, names: Mapping[str, str]) -> Example:
+    return replace(
+        row,
+        positives=tuple(dict.fromkeys(names.get(one, one) for one in row.positives)),
+        negatives=tuple(dict.fromkeys(names.get(one, one) for one in row.negatives)),
+        teacher={names.get(one, one): score for one, score in row.teacher.items()} if row.teacher else row.teacher,
+    )

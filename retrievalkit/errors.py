@@ -37,9 +37,8 @@ class UnknownNameError(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
         known = sorted(known)
-        message = f"unknown {kind} '{name}'"
-        if close := nearest(name, known):
-            message += f"; did you mean '{close}'?"
+        close = nearest(name, known)
+        message = f"unknown {kind} '{name}'" + (f"; did you mean '{close}'?" if close else ".")
         if known:
             message += f" Known: {shortlist(known)}."
         super().__init__(f"{message} {hint}".rstrip())

@@ -1,4 +1,4 @@
-"""The program behind `rkit plugins`: lists what is registered, shows a component's options, starts and checks a plugin."""
+"""The program behind `rkit plugins`: lists what is registered, shows options, starts and checks a plugin."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import inspect
 import os
 import re
 import sys
+import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -101,9 +102,17 @@ class Option:
     @property
     def type_name(self) -> str:
         """The type as a reader of Python would write it."""
-        if isinstance(self.annotation, type) and not typing.get_args(self.annotation):
-            return self.annotation.__name__
-        return str(self.annotation).replace("typing.", "")
+        return _type_name(self.annotation)
+
+
+def _type_name(annotation: Any) -> str:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " | ".join(_type_name(argument) for argument in typing.get_args(annotation))
+    if annotation is types.NoneType:
+        return "None"
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
 
 
 class Registry:

@@ -2,8 +2,8 @@
 
     texts -> Batch --Encoder--> TokenStates --Pooler--> Representation --score--> Loss
 
-Names and fields of the data types are a promise to plugin authors. Every component's options are the keyword-only arguments
-of its constructor.
+Names and fields of the data types are a promise to plugin authors. Every component's options are the keyword-only
+arguments of its constructor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from retrievalkit.data.corpus import Corpus
-    from retrievalkit.data.vectors import VectorStore
 
 Side = Literal["query", "document"]
 Fields = TypeVar("Fields", "Batch", "Representation")
@@ -205,6 +204,15 @@ class Representation:
         """The same values without their graph."""
         return _map_tensors(self, Tensor.detach)
 
+    def float(self) -> Representation:
+        """Half precision widened to float32, as sums over many scores want; float64 stays as it is."""
+        return _map_tensors(
+            self,
+            lambda tensor: (
+                tensor.to(torch.promote_types(tensor.dtype, torch.float32)) if tensor.is_floating_point() else tensor
+            ),
+        )
+
     def rows(self, index: slice | Tensor) -> Representation:
         """The representation of some of the texts."""
         return _map_tensors(self, lambda tensor: tensor[index])
@@ -230,14 +238,16 @@ def _concatenate_vectors(parts: Sequence[Representation]) -> tuple[Tensor, Tenso
     if not masked:
         return torch.cat(padded), None
     masks = [
-        part.vector_mask if part.vector_mask is not None else torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
+        part.vector_mask
+        if part.vector_mask is not None
+        else torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
         for part, one in zip(parts, vectors, strict=True)
     ]
     return torch.cat(padded), torch.cat([nn.functional.pad(one, (0, longest - one.shape[1])) for one in masks])
 
 
 def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
-    tensors = {name: function(one) for name, one in vars(value).items() if isinstance(one, Tensor)}
+    tensors: dict[str, Any] = {name: function(one) for name, one in vars(value).items() if isinstance(one, Tensor)}
     return replace(value, **tensors)
 
 
@@ -252,8 +262,8 @@ class LossValue:
 class Encoder(nn.Module, ABC):
     """Turns texts into a Batch and a Batch into TokenStates.
 
-    Made with the name or folder of a model and keyword-only options; `prepare` follows once, with what the pooler needs, and
-    may load the weights.
+    Made with the name or folder of a model and keyword-only options; `prepare` follows once, with what the pooler
+    needs, and may load the weights.
     """
 
     info: EncoderInfo
@@ -276,7 +286,7 @@ class Encoder(nn.Module, ABC):
         """The token ids of each text, special and extra tokens included, cut to the side's maximum length."""
 
     @abstractmethod
-    def collate(self, token_ids: Sequence[Sequence[int]], side: Side) -> Batch:
+    def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:
         """Pad tokenised texts to the longest of them."""
 
     @abstractmethod
@@ -341,16 +351,25 @@ class Indexer(ABC):
     """"vectors": the source is a vectors/ folder and queries are a Representation; "texts": a corpus, and strings."""
 
     @abstractmethod
-    def build(self, source: VectorStore | Corpus | Any, index_dir: Path) -> Mapping[str, int]:
-        """Write the index into an empty folder; returns counts for its manifest ({"texts": ..., ...})."""
+    def build(self, source: Any, index_dir: Path) -> Mapping[str, int]:
+        """Write the index of a `VectorStore` or a `Corpus` into an empty folder.
+
+        Returns:
+            Counts for the folder's manifest, such as {"texts": 1000}.
+        """
 
     @abstractmethod
     def open(self, index_dir: Path) -> None:
         """Make a built index ready to search."""
 
     @abstractmethod
-    def search(self, queries: Representation | Sequence[str] | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
+    def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """For each query, the ids of the best texts (at most k, best first) and their scores (float32).
+
+        Args:
+            queries: A `Representation` on the CPU where `indexes` is "vectors", strings where it is "texts".
+            k: Most texts of a query.
+        """
 
 
 class Pretrainer(nn.Module, ABC):

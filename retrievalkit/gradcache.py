@@ -1,9 +1,9 @@
-"""Large batches in bounded memory, with the gradient of the whole batch (Gao et al. 2021, "Scaling Deep Contrastive
-Learning Batch Size under Memory Limited Setup").
+"""Large batches in bounded memory, with the gradient of the whole batch.
 
-A contrastive loss needs the representations of the whole batch at once, and they are small; the graph behind them is not.
-So: encode chunk by chunk without a graph, take the loss and its gradient at the representations, then encode each chunk
-again with a graph (and the same dropout masks) and pass that gradient on.
+A contrastive loss needs the representations of the whole batch at once, and they are small; the graph behind them is
+not. So: encode chunk by chunk without a graph, take the loss and its gradient at the representations, then encode each
+chunk again with a graph (and the same dropout masks) and pass that gradient on (Gao et al. 2021, "Scaling Deep
+Contrastive Learning Batch Size under Memory Limited Setup").
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def cached_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backw
     after = RandomState.now(chunks[0].batch.input_ids.device)
     for chunk, state, leaf in zip(chunks, states, parts, strict=True):
         state.restore()
-        _surrogate(encode(chunk.batch, chunk.side), leaf).backward()
+        torch.autograd.backward(_surrogate(encode(chunk.batch, chunk.side), leaf))
     after.restore()
     return loss
 

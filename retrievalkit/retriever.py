@@ -1,7 +1,8 @@
 """Two towers and a pooler: what turns queries and documents into representations that the scoring rule can compare.
 
 A checkpoint folder holds all that encoding needs (encoder, pooler, lengths, prefixes, titles), so none of it is ever
-given again. Parts are stored by name, options and the version of the distribution that brought them, never by import path.
+given again. Parts are stored by name, options and the version of the distribution that brought them, never by import
+path.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -139,10 +141,10 @@ class Retriever(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write the encoders, the pooler and `retrievalkit.json` into a folder that exists."""
         folder = Path(folder)
-        for tower, encoder in self.towers.items():
-            target = folder / ("encoder" if tower == "shared" else tower)
+        for side in SIDES if "query" in self.towers else SIDES[:1]:
+            target = folder / (side if "query" in self.towers else "encoder")
             target.mkdir(exist_ok=True)
-            encoder.save(target)
+            self.tower(side).save(target)
         state = {name: tensor.contiguous().cpu() for name, tensor in self.pooler.state_dict().items()}
         save_file(state, folder / POOLER_WEIGHTS)
         description = {key: value for key, value in self.description.items() if key != "model"}
@@ -201,7 +203,7 @@ class Retriever(nn.Module):
 
     def encode_tokens(
         self,
-        token_ids: Sequence[Sequence[int]],
+        token_ids: Sequence[Sequence[int] | np.ndarray],
         side: Side,
         *,
         batch_tokens: int | None = None,
@@ -218,7 +220,7 @@ class Retriever(nn.Module):
                 batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
                 with torch.inference_mode(), autocast(precision, self.device):
                     representation = self(batch, side)
-                yield positions, _as_float32(representation.to("cpu"))
+                yield positions, representation.to("cpu").float()
         finally:
             self.train(was_training)
 
@@ -230,14 +232,6 @@ def checkpoint_fingerprint(folder: str | Path) -> str:
         if isinstance(recorded, str):
             return recorded
     return artifacts.fingerprint_folder(folder, skip=(artifacts.MANIFEST, "README.md", "training.jsonl"))
-
-
-def _as_float32(representation: Representation) -> Representation:
-    for name in ("vectors", "weights"):
-        tensor = getattr(representation, name)
-        if tensor is not None:
-            setattr(representation, name, tensor.float())
-    return representation
 
 
 def _describe(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:

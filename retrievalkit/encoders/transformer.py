@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from retrievalkit.artifacts import locate_model
 from retrievalkit.contracts import Batch, Encoder, EncoderInfo, Needs, Side, Text, TokenStates
 from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.quiet import quiet
 
 
 class Transformer(Encoder):
@@ -29,7 +30,7 @@ class Transformer(Encoder):
         document_length: Most tokens of a document, special tokens included; None = 256, or the model's limit.
         query_prefix: Put in front of every query, such as "query: ".
         document_prefix: Put in front of every document.
-        title: How a passage's title goes in: as the first of a "pair" of texts, joined by a "space", or "none" (left out).
+        title: How a passage's title goes in: first of a "pair" of texts, joined by a "space", or "none" (left out).
         dropout: Dropout probability while training; None = as the model's own configuration has it.
         attention: Attention implementation of transformers ("sdpa", "eager", "flash_attention_2"); None = its choice.
         revision: Branch, tag or commit of a model on the hub.
@@ -118,7 +119,7 @@ class Transformer(Encoder):
     def _joined(self, title: str, text: str) -> str:
         return f"{title} {text}".strip() if title and self.title == "space" else text
 
-    def collate(self, token_ids: Sequence[Sequence[int]], side: Side) -> Batch:  # noqa: ARG002 - of the contract
+    def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:  # noqa: ARG002 - of the contract
         """Pad tokenised texts to the longest of them."""
         lengths = [len(ids) for ids in token_ids]
         input_ids = np.full((len(token_ids), max(lengths)), self._padding_id, dtype=np.int64)
@@ -151,7 +152,7 @@ class Transformer(Encoder):
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: weights (safetensors), configuration, tokenizer."""
         assert isinstance(self.backbone, transformers.PreTrainedModel)
-        with _quiet():
+        with quiet():
             self.backbone.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
@@ -182,22 +183,10 @@ class Transformer(Encoder):
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and notes of transformers."""
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(verbosity)
-
-
-@contextmanager
 def _loading(source: str) -> Iterator[None]:
     """Quiet loading, and one clear message where a model cannot be loaded."""
     try:
-        with _quiet():
+        with quiet():
             yield
     except (OSError, ValueError, KeyError) as error:
         what = "the folder" if Path(source).exists() else "the hub or a local folder"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -44,17 +42,8 @@ class Contrastive(Loss):
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
-            logits = scores(_in_float32(queries), _in_float32(documents)) / self.temperature  # (Q, D)
+            logits = scores(queries.float(), documents.float()) / self.temperature  # (Q, D)
             if ignore is not None:
                 logits = logits.masked_fill(ignore, float("-inf"))
             total = functional.cross_entropy(logits, positives)
         return LossValue(total, {"contrastive": total.detach()})
-
-
-def _in_float32(representation: Representation) -> Representation:
-    """Half precision widened, since softmax over a large batch needs the digits; float64 left as it is."""
-    vectors, weights = (
-        None if tensor is None else tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-        for tensor in (representation.vectors, representation.weights)
-    )
-    return replace(representation, vectors=vectors, weights=weights)

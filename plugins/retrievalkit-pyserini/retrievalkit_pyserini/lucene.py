@@ -1,14 +1,15 @@
 """A Lucene index written and searched in bulk: one call into Java for a batch of texts, and one for a batch of queries.
 
-A call from Python into Java costs some ten microseconds, and a hit that is read there costs several of them. So a batch of
-queries is one Java stream, put together here out of method handles: query text -> Lucene query -> best hits -> JSON. Hits
-come back as Lucene's own document numbers, and `Searcher.ids` tells whose they are: that saves Lucene from reading a stored
-document for every hit.
+A call from Python into Java costs some ten microseconds, and a hit that is read there costs several of them. So a batch
+of queries is one Java stream, put together here out of method handles: query text -> Lucene query -> best hits -> JSON.
+Hits come back as Lucene's own document numbers, and `Searcher.ids` tells whose they are: that saves Lucene from reading
+a stored document for every hit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def lucene_errors(doing: str) -> Iterator[None]:
         yield
     except exception as error:
         lines = [line.strip() for line in error.stacktrace or []]
-        causes = [after for line, after in zip(lines, lines[1:], strict=False) if line == "Caused by:"]
+        causes = [after for line, after in itertools.pairwise(lines) if line == "Caused by:"]
         msg = f"Lucene could not {doing}: {causes[-1] if causes else error.innermessage or error.classname}"
         raise RetrievalkitError(msg) from error
 
@@ -179,7 +180,8 @@ def _run(search: Any, queries: Sequence[str], threads: int) -> Any:
     """Apply a handle (query text -> hits) to every query in threads, and read all hits from one JSON text."""
     texts = java_class("java.util.ArrayList")()
     for query in queries:
-        texts.add(query)
+        # Half a character, which JSON can hold, has no place in Java's strings.
+        texts.add(query.encode(errors="replace").decode())
     write = method("com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", object)
     function = as_interface("java.util.function.Function", then(search, bind(write, 0, _hits_mapper())))
     collect = method("java.util.stream.Stream", "collect", object, "java.util.stream.Collector")

@@ -12,13 +12,13 @@ STEP = np.float32(1e-6)
 def part_ties(scores: np.ndarray) -> np.ndarray:
     """Scores, best first, rounded to four decimals and lowered by a millionth for each that equals the one before.
 
-    All in float32 and one after the other, as Anserini does: a score that was lowered is what the next is compared with.
+    All in float32 and one after the other, as Anserini does: the next is compared with a score that was lowered.
     """
     rounded = (np.floor(scores.astype(np.float64) * ROUNDING + 0.5) / ROUNDING).astype(np.float32)
     start = 0
     for first in np.flatnonzero(rounded[:-1] - rounded[1:] <= CLOSE) + 1:
         if first >= start:
-            start = _lower(rounded, first)
+            start = _lower(rounded, int(first))
     return rounded
 
 

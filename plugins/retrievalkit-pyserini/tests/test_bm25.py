@@ -1,0 +1,309 @@
+"""The indexer against Pyserini's own searcher, and against BM25 written down once more."""
+
+import math
+import re
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from retrievalkit_pyserini import bm25
+from retrievalkit_pyserini.bm25 import BM25
+
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError
+from retrievalkit.registry import create
+
+
+def built(folder, corpus, **options):
+    index = BM25(**options)
+    index.build(corpus, folder)
+    index.open(folder)
+    return index
+
+
+def of_pyserini(searcher, query, k):
+    hits = searcher.search(query, k)
+    return [hit.docid for hit in hits], np.array([hit.score for hit in hits], dtype=np.float32)
+
+
+def assert_same(found, expected):
+    """The same ids and, to the last bit, the same scores."""
+    assert found[0] == expected[0]
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("k", [1, 10, 1000])
+def test_hits_are_those_of_pyserini(index, folder, pyserini, k, queries):
+    """Ids and scores equal LuceneSearcher.search on the same index, ties and special characters included."""
+    searcher = pyserini.LuceneSearcher(str(folder / "lucene"))
+    ids, scores = index.search(queries, k)
+    for query, *ours in zip(queries, ids, scores, strict=True):
+        theirs = of_pyserini(searcher, query, k)
+        assert ours[0] == theirs[0], query
+        np.testing.assert_array_equal(ours[1], theirs[1])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_any_text_is_a_query(index, folder, pyserini, text):
+    """Whatever text is asked, the hits are those of Pyserini."""
+    queries = [text, f"violin {text} candle"]
+    searcher = pyserini.LuceneSearcher(str(folder / "lucene"))
+    theirs = [of_pyserini(searcher, query, 5) for query in queries]
+    assert_same(index.search(queries, 5), ([ids for ids, _ in theirs], [scores for _, scores in theirs]))
+
+
+def reference(texts, query, k1, b):
+    """BM25 as Lucene has it (no factor k1 + 1), for texts of up to 40 words, whose lengths Lucene keeps exactly."""
+    documents = {name: Counter(re.findall(r"\w+", text.lower())) for name, text in texts.items()}
+    average = sum(map(Counter.total, documents.values())) / len(documents)
+    scores = Counter()
+    for term in query.lower().split():
+        holders = [name for name, terms in documents.items() if term in terms]
+        idf = math.log(1 + (len(documents) - len(holders) + 0.5) / (len(holders) + 0.5))
+        for name in holders:
+            count, length = documents[name][term], documents[name].total()
+            scores[name] += idf * count / (count + k1 * (1 - b + b * length / average))
+    return scores
+
+
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.2, 0.75), (0.0, 0.4), (2.0, 0.0)])
+def test_scores_are_bm25(tmp_path, corpus, k1, b):
+    """Scores are the formula's, for several k1 and b."""
+    index = built(tmp_path, corpus, k1=k1, b=b, stemmer="none", remove_stopwords=False)
+    texts = {passage.id: f"{passage.title} {passage.text}" for passage in corpus}
+    query = "frozen river river near the theorem"
+    expected = reference(texts, query, k1, b)
+    (ids,), (scores,) = index.search([query], 400)
+    assert set(ids) == set(expected)
+    np.testing.assert_allclose(scores, [expected[name] for name in ids], atol=2e-4)
+
+
+def test_threads_change_nothing(tmp_path, corpus, index, queries):
+    """One thread and three, building and searching, give the same hits."""
+    expected = index.search(queries, 50)
+    for threads in (1, 3):
+        folder = tmp_path / str(threads)
+        folder.mkdir()
+        assert_same(built(folder, corpus, threads=threads).search(queries, 50), expected)
+
+
+def test_threads_are_those_asked_for(folder, monkeypatch):
+    """The number of threads reaches Java."""
+    from retrievalkit_pyserini import lucene
+
+    seen = []
+    monkeypatch.setattr(
+        lucene, "_run", lambda search, queries, threads: seen.append(threads) or [[[]] for _ in queries]
+    )
+    index = BM25(threads=3)
+    index.open(folder)
+    index.search(["violin"], 5)
+    assert seen == [3]
+
+
+def test_thousands_of_queries_in_one_call(index, monkeypatch, queries):
+    """A batch of 10,000 queries gives for each query what it gives alone, also where the batch is cut into calls."""
+    asked = [queries[number % len(queries)] for number in range(10_000)]
+    alone = [index.search([query], 20) for query in queries]
+    monkeypatch.setattr(bm25, "HITS_IN_A_CALL", 60_000)
+    ids, scores = index.search(asked, 20)
+    assert len(ids) == len(scores) == 10_000
+    for number in (*range(16), 2_999, 3_000, 9_999):
+        (expected_ids,), (expected_scores,) = alone[number % len(queries)]
+        assert ids[number] == expected_ids
+        np.testing.assert_array_equal(scores[number], expected_scores)
+
+
+def test_no_queries_and_no_hits(index):
+    """No queries give nothing; a query without a known term gives an empty list and empty float32 scores."""
+    assert index.search([], 10) == ([], [])
+    ids, scores = index.search(["", "  ", "the", "zebra"], 10)
+    assert ids == [[], [], [], []]
+    assert all(one.dtype == np.float32 and one.shape == (0,) for one in scores)
+
+
+def test_ties_are_ordered_by_id(tmp_path):
+    """Equal texts come in the order of their ids, whatever their order in the corpus, and the scores fall with it."""
+    names = ["b", "a10", "a9", "c", "a1"]
+    index = built(tmp_path, Corpus.of([Passage(name, "", "a violin") for name in names] + [Passage("z", "", "other")]))
+    (ids,), (scores,) = index.search(["violin"], 10)
+    assert ids == sorted(names)
+    assert (np.diff(scores) < 0).all()
+
+
+def test_unicode(tmp_path):
+    """Ids and texts of any script, outside the basic plane too, come back as they were."""
+    texts = {"naïve-é": "Größe der Flüsse", "日本": "東京 タワー", "😀": "emoji 😀 \U00020bb7", "a b": "crème brûlée"}
+    index = built(tmp_path, Corpus.of(Passage(name, "", text) for name, text in texts.items()))
+    ids, _ = index.search(["größe", "東京", "\U00020bb7", "crème"], 1)
+    assert ids == [["naïve-é"], ["日本"], ["😀"], ["a b"]]
+
+
+def test_lone_surrogates_do_no_harm(tmp_path):
+    """Half a character, which JSON can hold, is indexed and asked for without an error."""
+    index = built(tmp_path, Corpus.of([Passage("1", "", "violin \ud83d candle"), Passage("2", "", "river")]))
+    assert index.search(["violin \ud83d", "\x00river"], 1)[0] == [["1"], ["2"]]
+
+
+def test_long_texts_are_queries_too(tmp_path):
+    """A query of many thousand different terms is no error."""
+    long = " ".join(f"word{number}" for number in range(5_000))
+    index = built(tmp_path, Corpus.of([Passage("1", "", long), Passage("2", "", "word7 alone")]))
+    assert index.search([long], 2)[0] == [["1", "2"]]
+
+
+def test_title_counts(tmp_path):
+    """A title is searched with the text."""
+    index = built(tmp_path, Corpus.of([Passage("1", "Violins", "made of wood"), Passage("2", "", "made of wood")]))
+    assert index.search(["violin"], 2)[0] == [["1"]]
+
+
+def test_empty_texts_are_counted_and_never_found(tmp_path, queries, passages):
+    """Passages without a text are told apart in the counts, and leave the others' scores as they are."""
+    filled = passages[:50]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    index = BM25()
+    counts = index.build(Corpus.of([Passage("e1", "", ""), *filled, Passage("e2", " ", " \n")]), tmp_path / "a")
+    assert counts == {"texts": 52, "empty": 2}
+    index.open(tmp_path / "a")
+    assert_same(index.search(queries, 60), built(tmp_path / "b", Corpus.of(filled)).search(queries, 60))
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ([Passage("1", "", "violin"), Passage("1", "", "candle")], "1"),
+        ([], "empty"),
+        ([Passage("1", "", ""), Passage("2", "", " ")], "none of the 2 passages"),
+        ([Passage("1\n2", "", "violin")], "line break"),
+    ],
+)
+def test_a_bad_corpus_leaves_nothing(tmp_path, bad, problem):
+    """Duplicate ids, no passages, no texts and ids that fill two lines are errors, and leave an empty folder."""
+    with pytest.raises(DataError, match=problem):
+        BM25().build(Corpus.of(bad), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_lucene_cannot_write_is_an_error(tmp_path, corpus):
+    """Where Lucene cannot write, the error says so in one line, and is one of ours."""
+    (tmp_path / "lucene").write_text("in the way")
+    with pytest.raises(RetrievalkitError, match="Lucene could not start an index") as caught:
+        BM25().build(corpus, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_has_moved(tmp_path, folder, index, queries):
+    """An index works wherever its folder is."""
+    shutil.copytree(folder, tmp_path / "else where")
+    moved = BM25()
+    moved.open(tmp_path / "else where")
+    assert_same(moved.search(queries, 10), index.search(queries, 10))
+
+
+def test_opening_what_is_no_index(tmp_path, folder):
+    """A folder without an index, one that lost its index and one that lost ids are refused, and told apart."""
+    with pytest.raises(ArtifactError, match=r"bm25\.json is missing"):
+        BM25().open(tmp_path)
+    shutil.copytree(folder, tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "lucene")
+    with pytest.raises(RetrievalkitError, match="Lucene could not open"):
+        BM25().open(tmp_path / "cut")
+    shutil.copytree(folder, tmp_path / "short")
+    (tmp_path / "short" / "ids.txt").write_text("p0001\n")
+    with pytest.raises(ArtifactError, match="damaged"):
+        BM25().open(tmp_path / "short")
+
+
+def test_the_analysis_must_be_the_index_s_own(folder):
+    """An index is not searched with another stemmer than it was built with."""
+    with pytest.raises(ArtifactError, match=r"built with .*stemmer=porter.* and asked for is .*stemmer=none"):
+        BM25(stemmer="none").open(folder)
+    with pytest.raises(ArtifactError, match="without rm3"):
+        BM25(rm3=True).open(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "query", "default", "changed"),
+    [
+        ({"stemmer": "none"}, "violins", ["violin"], []),
+        ({"stemmer": "krovetz"}, "generalization", ["general"], []),
+        ({"remove_stopwords": False}, "the", [], ["the"]),
+        ({"language": "de"}, "häuser", [], ["haus"]),
+    ],
+)
+def test_analysis_options(tmp_path, options, query, default, changed):
+    """Each option of the analysis changes what is found."""
+    texts = Corpus.of(Passage(name, "", name) for name in ("violin", "general", "the", "haus"))
+    for name, settings_, expected in (("default", {}, default), ("changed", options, changed)):
+        (tmp_path / name).mkdir()
+        assert built(tmp_path / name, texts, **settings_).search([query], 3)[0] == [expected]
+
+
+def test_storing_the_texts(tmp_path, corpus, pyserini):
+    """With store, Pyserini reads the texts from the index; without, the index is without them."""
+    for store in (True, False):
+        folder = tmp_path / str(store)
+        folder.mkdir()
+        BM25(store=store).build(corpus, folder)
+        document = pyserini.LuceneSearcher(str(folder / "lucene")).doc("p0001")
+        assert (document.raw() is not None) is store
+
+
+def test_rm3_is_pyserini_s(tmp_path, pyserini, passages):
+    """With rm3, hits equal Pyserini's RM3 with the same settings, and each setting changes them."""
+    # RM3 takes no term that more than a tenth of the texts have.
+    rare = [f"{one.text} topic{n % 37} detail{n % 53} point{n % 29} case{n % 71}" for n, one in enumerate(passages)]
+    corpus = Corpus.of(Passage(str(number), "", text) for number, text in enumerate(rare))
+    settings_ = {"rm3_terms": 5, "rm3_documents": 3, "rm3_original_weight": 0.4}
+    index = built(tmp_path, corpus, rm3=True, **settings_)
+    searcher = pyserini.LuceneSearcher(str(tmp_path / "lucene"))
+    searcher.set_rm3(5, 3, 0.4)
+    queries = ["red river topic5", "detail7 violin", "paints case70"]
+    found = index.search(queries, 20)
+    for query, *ours in zip(queries, *found, strict=True):
+        theirs = of_pyserini(searcher, query, 20)
+        assert ours[0] == theirs[0]
+        np.testing.assert_array_equal(ours[1], theirs[1])
+    for name, value in {"rm3_terms": 20, "rm3_documents": 9, "rm3_original_weight": 0.9}.items():
+        other = BM25(rm3=True, **settings_ | {name: value})
+        other.open(tmp_path)
+        pairs = zip(other.search(queries, 20)[1], found[1], strict=True)
+        assert not all(np.array_equal(one, before) for one, before in pairs), name
+    plain = BM25()
+    plain.open(tmp_path)
+    assert plain.search(queries, 20)[0] != found[0]
+    assert index.search(["", "zebra"], 5)[0] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"k1": -1}, "k1"),
+        ({"b": 1.5}, "b is 1.5"),
+        ({"threads": 0}, "threads"),
+        ({"stemmer": "none", "language": "de"}, "for English"),
+        ({"rm3_terms": 20}, "without rm3"),
+        ({"rm3": True, "rm3_original_weight": 2}, "from 0 to 1"),
+        ({"rm3": True, "rm3_documents": 0}, "1 or more"),
+        ({"stemmer": "snowball"}, "snowball"),
+        ({"language": "xx"}, "xx"),
+        ({"k2": 1}, "k1"),
+    ],
+)
+def test_options_that_cannot_be(options, problem):
+    """A value out of range, an option without effect and an unknown one are refused."""
+    with pytest.raises(OptionError, match=problem):
+        create("indexer", "bm25", **options)
+
+
+def test_k_must_be_positive(index):
+    """No hits at all cannot be asked for."""
+    with pytest.raises(InputError, match="k is 0"):
+        index.search(["violin"], 0)

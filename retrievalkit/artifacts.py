@@ -33,12 +33,12 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
         path: The folder to make. Parents are created.
         overwrite: Replace a folder that is there already, if a command of ours made it.
         keep_partial: Keep the staging folder after a failure, and start from what an earlier one left: for
-            commands that resume.
+            commands that resume. After wrong input nothing is kept, since the same command would fail again.
 
     Raises:
         ArtifactError: `path` exists and may not be replaced.
     """
-    path = Path(path)
+    path = Path(path).absolute()
     check_output(path, overwrite=overwrite)
     staging = partial_folder(path)
     if staging.exists() and not keep_partial:
@@ -46,19 +46,29 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
     staging.mkdir(parents=True, exist_ok=True)
     try:
         yield staging
-    except BaseException:
-        if not keep_partial:
+    except BaseException as error:
+        if not keep_partial or isinstance(error, InputError):
             shutil.rmtree(staging, ignore_errors=True)
         raise
-    if path.exists():
-        shutil.rmtree(path)
-    staging.rename(path)
+    _replace_folder(path, staging)
 
 
 def partial_folder(path: str | Path) -> Path:
     """Where a folder is written before it is renamed to `path`."""
-    path = Path(path)
+    path = Path(path).absolute()
     return path.with_name(f".{path.name}.partial")
+
+
+def _replace_folder(path: Path, new: Path) -> None:
+    """Rename `new` to `path`; what was there is set aside first, so that one of the two is always whole."""
+    if not path.exists():
+        new.rename(path)
+        return
+    old = path.with_name(f".{path.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old)
 
 
 def check_output(path: str | Path, *, overwrite: bool = False) -> None:
@@ -67,7 +77,8 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
     Raises:
         ArtifactError: The folder would be lost.
     """
-    path = Path(path)
+    path = Path(path).absolute()
+    _check_parents(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not path.is_dir():
@@ -81,10 +92,18 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
         raise ArtifactError(msg)
 
 
+def _check_parents(path: Path) -> None:
+    for parent in path.parents:
+        if parent.exists() and not parent.is_dir():
+            msg = f"output '{path}' cannot be written: '{parent}' is a file, not a folder. Choose another --output."
+            raise ArtifactError(msg)
+
+
 @contextmanager
 def write_file(path: str | Path) -> Iterator[Path]:
     """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails."""
-    path = Path(path)
+    path = Path(path).absolute()
+    _check_parents(path)
     if path.is_dir():
         msg = f"output '{path}' is a folder, and a file is to be written there. Choose another --output."
         raise ArtifactError(msg)
@@ -184,14 +203,16 @@ def fingerprint_file(path: str | Path) -> str:
 
 
 def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:
-    """A fingerprint of every file in a folder, by relative path, less the names in `skip` and hidden ones."""
+    """A fingerprint of every file in a folder, by relative path, less the names in `skip` and hidden ones.
+
+    Args:
+        folder: The folder.
+        skip: Names of files, and of folders with all that is in them.
+    """
     folder = Path(folder)
-    files = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in skip and not path.name.startswith(".")
-    )
-    return fingerprint_value({path.relative_to(folder).as_posix(): fingerprint_file(path) for path in files})
+    names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    counted = [name for name in names if not any(part in skip or part.startswith(".") for part in name.parts)]
+    return fingerprint_value({name.as_posix(): fingerprint_file(folder / name) for name in counted})
 
 
 def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:

@@ -27,6 +27,10 @@ from retrievalkit.precision import Precision, autocast, default_device
 CONFIGURATION = "retrievalkit.json"
 POOLER_WEIGHTS = "pooler.safetensors"
 SIDES: tuple[Side, Side] = ("query", "document")
+NOT_WEIGHTS = (artifacts.MANIFEST, "README.md", "training.jsonl", "selection.json", "logs")
+"""Files and folders of a checkpoint that tell of its training, and have no part in its fingerprint."""
+TRUST = "RKIT_TRUST_REMOTE_CODE"
+"""Environment variable: 1 lets a checkpoint run the Python code that came with its model."""
 
 # On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
 CPU_BATCH_TOKENS = 4_096
@@ -60,6 +64,7 @@ class Retriever(nn.Module):
         encoder_options: Mapping[str, Any] | None = None,
         pooler_options: Mapping[str, Any] | None = None,
         separate_towers: bool = False,
+        seed: int = 0,
     ) -> Retriever:
         """Make a retriever from a pretrained model.
 
@@ -70,17 +75,21 @@ class Retriever(nn.Module):
             encoder_options: Options of the encoder.
             pooler_options: Options of the pooler.
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).
+            seed: Of what is not pretrained, such as a pooler's projection.
 
         Raises:
             InputError: The model, a name or an option is wrong, or the parts do not fit together.
         """
         description = {
             "separate_towers": separate_towers,
-            "encoder": _describe("encoder", encoder, encoder_options or {}),
-            "pooler": _describe("pooler", pooler, pooler_options or {}),
+            "encoder": describe("encoder", encoder, encoder_options or {}),
+            "pooler": describe("pooler", pooler, pooler_options or {}),
         }
         folders = {side: str(model) for side in (SIDES if separate_towers else ("shared",))}
-        retriever = cls._assemble(folders, description)
+        # The caller's random numbers stay as they are, and two calls make equal retrievers.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            retriever = cls._assemble(folders, description)
         retriever.description["model"] = str(model)
         retriever.fingerprint = artifacts.fingerprint_value([description, _model_fingerprint(str(model))])
         return retriever
@@ -115,6 +124,7 @@ class Retriever(nn.Module):
             msg = f"'{folder}' is not a checkpoint: it has no {CONFIGURATION}. 'rkit train' writes one."
             raise ArtifactError(msg)
         description = json.loads(path.read_text(encoding="utf-8"))
+        _check_trust(description, folder)
         with _missing_plugins_explained(description, folder):
             sides = SIDES if description["separate_towers"] else ("encoder",)
             folders = {"shared" if side == "encoder" else side: folder / side for side in sides}
@@ -127,6 +137,7 @@ class Retriever(nn.Module):
     def from_description(cls, description: dict[str, Any], device: torch.device | str | None = None) -> Retriever:
         """The retriever that `create` made, from what it stored in `description`: for models that were not trained."""
         encoder, pooler = description["encoder"], description["pooler"]
+        _check_trust(description, description["model"])
         with _missing_plugins_explained(description, description["model"]):
             retriever = cls.create(
                 description["model"],
@@ -231,10 +242,20 @@ def checkpoint_fingerprint(folder: str | Path) -> str:
         recorded = artifacts.read_manifest(folder).get("fingerprint")
         if isinstance(recorded, str):
             return recorded
-    return artifacts.fingerprint_folder(folder, skip=(artifacts.MANIFEST, "README.md", "training.jsonl"))
+    return artifacts.fingerprint_folder(folder, skip=NOT_WEIGHTS)
 
 
-def _describe(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _check_trust(description: Mapping[str, Any], where: str | Path) -> None:
+    """Refuse code that came with a model, unless this user (and not who made the folder) has asked for it."""
+    if description["encoder"]["options"].get("trust_remote_code") and os.environ.get(TRUST) != "1":
+        msg = (
+            f"'{where}' runs Python code that came with its model ('trust_remote_code' is in its description). "
+            f"If you trust it, set {TRUST}=1."
+        )
+        raise ArtifactError(msg)
+
+
+def describe(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Name, every option's value (defaults too, since a later version may change them), and who brought it."""
     component = registry.component(kind, name)
     component_class = component.load()

@@ -236,13 +236,14 @@ def command_line(step: Step, command: click.Command, options: Mapping[str, Any])
 
 
 def read_figures(path: Path) -> dict[str, float]:
-    """The numbers of a JSON file that holds an object of numbers; {} for any other file."""
+    """The numbers of a JSON file: its "metrics" where it has them, as `rkit evaluate --json` prints; {} for none."""
     if path.suffix != ".json" or not path.is_file():
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return {}
+    found = found.get("metrics", found) if isinstance(found, dict) else {}
     found = flatten(found) if isinstance(found, dict) else {}
     return {name: value for name, value in found.items() if isinstance(value, int | float)}
 

@@ -18,11 +18,12 @@ LEAST_SUMMARY_WORDS = 3
 _PLACEHOLDER_LINE = re.compile(r"^[ \t]*(?:%\(\w+\)s|\{\w+\})(?:[ \t]*[.,:])?[ \t]*\n?", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"%\(\w+\)[sdr]")
 _SUMMARY_PLACEHOLDER = re.compile(r"\{[a-z_]\w*\}")
-_SIGNATURE = re.compile(r"^[\w.]+\s*\(.*\)\s*(?:(?:->|=|→).*)?$", re.DOTALL)
+_SIGNATURE = re.compile(r"^[\w.]+\s*\(.*\)\s*(?:(?:-{1,2}>|=|→).*)?$", re.DOTALL)
 _UNDERLINE = re.compile(r"^\s*([-=~^*\"#`+.])\1{2,}\s*$", re.MULTILINE)
 _SILENT = r"currentmodule|module|autosummary|automodule|autoclass|autofunction|index|toctree|include|plot|only|rubric|highlight|sectionauthor|moduleauthor"
 _DIRECTIVE = re.compile(rf"^[ \t]*\.\.[ \t]+(?:{_SILENT}|version\w+|deprecated)::.*$", re.MULTILINE)
 _OPTION = re.compile(r"^[ \t]*:(?:toctree|nosignatures|include-source|context|format|caption|label|width|alt|align|hidden|nowrap|noindex):.*$", re.MULTILINE)
+_CODE = re.compile(r"^[ \t]*\.\.[ \t]+(?:code-block|code|sourcecode|parsed-literal|testcode|testsetup|doctest|figure|image)::.*$", re.MULTILINE)
 _MARKER = re.compile(r"^([ \t]*)\.\.[ \t]+([\w-]+)::", re.MULTILINE)
 _TARGET = re.compile(r"^[ \t]*\.\.[ \t]+(?:_[^:\n]+:.*|\[[^\]]+\])", re.MULTILINE)
 _ROLE = re.compile(r":[\w:+-]+:`~?([^`]*)`")
@@ -36,6 +37,7 @@ _FENCE = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
 _TAG = re.compile(r"</?(?:Tip|Example|frameworkcontent|hfoption\w*|pt|tf|jax|br|p|b|i|code|pre|ul|li|Youtube)\b[^<>]*>")
 _SENTENCE = re.compile(r"(.+?[.!?])(?:\s+(?=[A-Z`\"'(])|$)", re.DOTALL)
 _ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|etc|al|approx|resp|Eq|Fig|No|St|Dr|Mr)|\b[A-Z])\.$")
+_PARAMETER = re.compile(r"^[a-z_*]\w*\s*(?:\(.{0,160}?\)\s*)?:\s")
 _WORD = re.compile(r"\w+")
 # How a docstring begins that says nothing of its own.
 _POINTER = re.compile(
@@ -75,11 +77,17 @@ def read_docstring(doc: str, name: str) -> Documentation | None:
     signatures = _take_signatures(paragraphs)
     if not paragraphs:
         return None
-    summary, rest = _first(paragraphs[0])
-    body = collapse("\n\n".join([*signatures, rest, *paragraphs[1:]]), MOST_BODY_WORDS)
-    if len(_WORD.findall(body)) < LEAST_BODY_WORDS:
+    for most in (MOST_SUMMARY_WORDS, 0):
+        # Where nothing follows the first paragraph, what follows its first sentence may do.
+        summary, rest = _first(paragraphs[0], most)
+        body = collapse("\n\n".join([*signatures, rest, *paragraphs[1:]]), MOST_BODY_WORDS)
+        if len(_WORD.findall(body)) >= LEAST_BODY_WORDS:
+            break
+    else:
         return None
-    summary = collapse(summary, MOST_SUMMARY_WORDS + 1).rstrip(" .:;,")
+    summary = collapse(summary, MOST_SUMMARY_WORDS + 1).rstrip(" .:;,").lstrip("-* ")
+    if summary.count('"') == 1:
+        summary = summary.replace('"', "")
     if not asks(summary, name) or plain(summary) in plain(body):
         summary = ""
     return Documentation(summary, body)
@@ -91,7 +99,7 @@ def asks(summary: str, name: str) -> bool:
     letters = [word for word in words if word[0].isalpha()]
     if not LEAST_SUMMARY_WORDS <= len(letters) or len(words) > MOST_SUMMARY_WORDS:
         return False
-    if _POINTER.match(summary) or _SUMMARY_PLACEHOLDER.search(summary) or _SIGNATURE.match(summary):
+    if _POINTER.match(summary) or _PARAMETER.match(summary) or _SUMMARY_PLACEHOLDER.search(summary) or _SIGNATURE.match(summary):
         return False
     if summary.startswith((">>>", "http", "Copyright", "..", "@", ":param", "Args", "Parameters", "Returns:", "Example")):
         return False
@@ -122,7 +130,7 @@ def plain(text: str) -> str:
 
 def unmarked(text: str) -> str:
     """Text without the markup of reStructuredText and Markdown."""
-    for pattern in (_DIRECTIVE, _OPTION, _UNDERLINE, _TAG):
+    for pattern in (_DIRECTIVE, _CODE, _OPTION, _UNDERLINE, _TAG):
         text = pattern.sub("", text)
     text = _MARKER.sub(lambda found: f"{found[1]}{_spoken(found[2])}", text)
     text = _TARGET.sub("", text)
@@ -162,15 +170,15 @@ def _take_signatures(paragraphs: list[str]) -> list[str]:
     return taken
 
 
-def _first(paragraph: str) -> tuple[str, str]:
-    """The summary in the first paragraph and what follows it: all of it, or its first sentence where that is long."""
+def _first(paragraph: str, most: int) -> tuple[str, str]:
+    """The summary in the first paragraph and what follows it: all of it up to so many words, or its first sentence."""
     lines = paragraph.strip().split("\n")
     for number, line in enumerate(lines[1:], 1):
         # A list, a field or a section comes without an empty line before it.
-        if re.match(r"\s*(?:[-*+] |\d+[.)] |:\w+|>>>|@param|\.\. |Args:|Arguments:|Parameters|Returns|Raises|Example|Usage|Note)", line) or _UNDERLINE.match(line):
+        if re.match(r"\s*(?:[-*+] |\d+[.)] |:(?:param|type|returns?|rtype|raises?|arg|keyword|ivar|cvar|var|meta)\b|>>>|@param|\.\. |Args:|Arguments:|Parameters|Returns|Raises|Example|Usage|Note)", line) or _UNDERLINE.match(line):
             cut = number - (1 if _UNDERLINE.match(line) and number > 1 else 0)
             return "\n".join(lines[:cut]), "\n".join(lines[cut:])
-    if len(_WORD.findall(paragraph)) <= MOST_SUMMARY_WORDS:
+    if len(_WORD.findall(paragraph)) <= most:
         return paragraph, ""
     sentence, end = "", 0
     for found in _SENTENCE.finditer(paragraph):

@@ -10,6 +10,8 @@ the user's cache folder, by package and version.
 
 from __future__ import annotations
 
+import functools
+import gc
 import gzip
 import importlib
 import importlib.metadata
@@ -21,16 +23,17 @@ import sysconfig
 import types
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from retrievalkit.artifacts import fingerprint_value, write_file
+from retrievalkit.artifacts import fingerprint_file, fingerprint_value, write_file
+from retrievalkit.data import docstrings, pysource
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.docstrings import plain, read_docstring
 from retrievalkit.data.pysource import Module, documented, read_module
 from retrievalkit.errors import InputError, UnknownNameError
 
-FORMAT = 1
 STANDARD_LIBRARY = "stdlib"
 
 # Compiled modules whose docstrings are in no source file, and whose import has no side effects.
@@ -45,6 +48,25 @@ _COMPILED = {
         "numpy.random._philox",
         "numpy.random._sfc64",
     ),
+    "scipy": (
+        "scipy.interpolate._interpnd",
+        "scipy.linalg._cythonized_array_utils",
+        "scipy.linalg._decomp_update",
+        "scipy.ndimage._ni_label",
+        "scipy.optimize._lsap",
+        "scipy.sparse.csgraph._flow",
+        "scipy.sparse.csgraph._matching",
+        "scipy.sparse.csgraph._min_spanning_tree",
+        "scipy.sparse.csgraph._reordering",
+        "scipy.sparse.csgraph._shortest_path",
+        "scipy.sparse.csgraph._tools",
+        "scipy.sparse.csgraph._traversal",
+        "scipy.spatial._ckdtree",
+        "scipy.spatial._qhull",
+        "scipy.spatial.transform._rotation",
+        "scipy.special._special_ufuncs",
+        "scipy.special._ufuncs",
+    ),
     STANDARD_LIBRARY: (
         "_bisect _bz2 _codecs _collections _contextvars _csv _datetime _decimal _functools _hashlib _heapq _io _json _lzma "
         "_operator _pickle _random _socket _sqlite3 _sre _ssl _stat _struct _thread _tracemalloc _weakref _zoneinfo array "
@@ -57,8 +79,10 @@ _LEFT_OUT = frozenset(
     "antigravity this idlelib lib2to3 test turtledemo ensurepip distutils pydoc_data posix nt msilib __future__ "
     "sre_compile sre_constants sre_parse nturl2path opcode pyexpat genericpath ntpath tkinter turtle".split()
 )
-_RENAMED = {"posixpath.": "os.path.", "builtins.": ""}
-_NOT_READ = frozenset({"tests", "test", "_vendor", "vendor", "vendored", "_vendored", "externals", "site-packages", "__pycache__", "node_modules"})
+_RENAMED = {"posixpath.": "os.path.", "builtins.": "", "pandas.core.strings.accessor.StringMethods.": "pandas.Series.str."}
+# What a package's own documentation says is not for its users, though no underscore says so.
+_PRIVATE = ("pandas.core.", "pandas.compat.", "pandas.util.", "transformers.testing_utils.", "transformers.cli.")
+_NOT_READ = frozenset({"tests", "test", "distutils", "_vendor", "vendor", "vendored", "_vendored", "externals", "site-packages", "__pycache__", "node_modules"})
 
 
 class Question(NamedTuple):
@@ -97,7 +121,7 @@ def questions(packages: str | Iterable[str]) -> list[Question]:
 
 def fingerprint(packages: str | Iterable[str]) -> str:
     """A fingerprint of the collection: the packages and their versions."""
-    return fingerprint_value([FORMAT, [[name, _version(name.partition(".")[0])] for name in _names(packages)]])
+    return fingerprint_value([_reader(), [[name, _version(name.partition(".")[0])] for name in _names(packages)]])
 
 
 def _entries(packages: str | Iterable[str]) -> list[_Entry]:
@@ -143,17 +167,31 @@ def _version(package: str) -> str:
     """The version of a package; what can change without its version has a fingerprint of its files instead."""
     if package == STANDARD_LIBRARY or package in sys.stdlib_module_names:
         return ".".join(map(str, sys.version_info[:3]))
-    distributions = importlib.metadata.packages_distributions().get(package, ())
-    for name in distributions:
+    for name in _distributions(package):
         found = importlib.metadata.distribution(name)
         if '"editable": true' not in (found.read_text("direct_url.json") or ""):
             return str(found.version)
     return fingerprint_value(sorted((name, path.read_text("utf-8", "replace")) for name, path, _ in _files(package)))
 
 
+@functools.cache
+def _distributions(package: str) -> tuple[str, ...]:
+    """The installed distributions that bring a package; those of the same name are found fast."""
+    try:
+        return (importlib.metadata.distribution(package).metadata["Name"],)
+    except importlib.metadata.PackageNotFoundError:
+        return tuple(importlib.metadata.packages_distributions().get(package, ()))
+
+
+@functools.cache
+def _reader() -> str:
+    """A fingerprint of the code that reads documentation: what it read is valid as long as it is the same."""
+    return fingerprint_value([fingerprint_file(path) for path in (__file__, docstrings.__file__, pysource.__file__)])
+
+
 def _of_package(package: str) -> list[_Entry]:
     """The entries of one package, from the cache where it has them."""
-    cache = _cache_folder() / f"{package}-{fingerprint_value([FORMAT, package, _version(package)])}.jsonl.gz"
+    cache = _cache_folder() / f"{package}-{fingerprint_value([_reader(), package, _version(package)])}.jsonl.gz"
     try:
         with gzip.open(cache, "rt", encoding="utf-8") as stream:
             return [_Entry(*json.loads(line)) for line in stream]
@@ -174,7 +212,10 @@ def _cache_folder() -> Path:
 
 def _read_package(package: str) -> list[_Entry]:
     """Read a package's documentation: one entry a text, under its shortest name, in the order of names."""
-    modules = {name: read_module(path.read_text("utf-8", "replace"), name, package=is_package) for name, path, is_package in _files(package)}
+    modules = {}
+    with _no_collection():
+        for name, path, is_package in _files(package):
+            modules[name] = read_module(path.read_text("utf-8", "replace"), name, package=is_package)
     for name in _COMPILED.get(package, ()):
         if compiled := _compiled(name):
             modules.setdefault(name, compiled)
@@ -182,12 +223,15 @@ def _read_package(package: str) -> list[_Entry]:
         for owner, name, doc in module.elsewhere:
             if owner in modules:
                 modules[owner].docs.setdefault(name, doc)
-                modules[owner].defined.add(name.partition(".")[0])
+                top = name.partition(".")[0]
+                modules[owner].defined.add(top)
+                if module.name.startswith(owner) and modules[owner].exports is not None and not top.startswith("_"):
+                    modules[owner].exports.append(top)
     best: dict[tuple[str, str], _Entry] = {}
     for path, doc in documented(modules):
         name = _renamed(path)
         read = read_docstring(doc, name)
-        if read is None or name.partition(".")[0] in _LEFT_OUT:
+        if read is None or name.partition(".")[0] in _LEFT_OUT or name.startswith(_PRIVATE):
             continue
         entry = _Entry(name, read.summary, read.body)
         first = best.setdefault((read.summary, read.body), entry)
@@ -197,6 +241,18 @@ def _read_package(package: str) -> list[_Entry]:
     for entry in best.values():
         unique.setdefault(entry.name, entry)
     return sorted(unique.values())
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the cyclic garbage collector: syntax trees are many objects and no cycles, and scanning them is slow."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _rank(name: str) -> tuple[int, int, str]:

@@ -25,7 +25,8 @@ class Module:
         defined: Names of functions and classes at the top.
         imports: Name -> (module, name there, or None for the module itself).
         stars: Modules whose names are all imported.
-        exports: What `__all__` lists, or None where there is none that can be read.
+        exports: What `__all__` lists, or None where there is none.
+        computed: Whether `__all__` is put together by code, so that it holds more than can be read.
         exports_of: Names of modules whose `__all__` is added.
         aliases: Name -> the dotted name that is assigned to it.
         instances: Name -> the class whose instance is assigned to it.
@@ -38,6 +39,7 @@ class Module:
     imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
     exports: list[str] | None = None
+    computed: bool = False
     exports_of: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
@@ -65,12 +67,12 @@ def public_names(modules: Mapping[str, Module]) -> dict[tuple[str, str], str]:
     for name in sorted(modules):
         if not is_public(name):
             continue
-        for export in scope.exports(name):
+        for export in scope.public(name):
             target = scope.resolve(name, export)
             if target is None or export.startswith("_"):
                 continue
             path = f"{name}.{export}"
-            if target not in best or _rank(path) < _rank(best[target]):
+            if target not in best or _rank(path, target[1]) < _rank(best[target], target[1]):
                 best[target] = path
     return best
 
@@ -83,7 +85,11 @@ def documented(modules: Mapping[str, Module]) -> Iterator[tuple[str, str]]:
             top, dot, rest = qualified.partition(".")
             path = paths.get((module.name, top))
             if path is not None and not any(part.startswith("_") for part in rest.split(".") if dot):
-                yield path + dot + rest, doc
+                path += dot + rest
+                own = paths.get((module.name, qualified), path)
+                yield min(path, own, key=lambda one: (one.count("."), len(one))), doc
+            elif own := paths.get((module.name, qualified), ""):
+                yield own, doc
 
 
 def is_public(name: str) -> bool:
@@ -93,8 +99,10 @@ def is_public(name: str) -> bool:
     )
 
 
-def _rank(path: str) -> tuple[int, int, str]:
-    return path.count("."), len(path), path
+def _rank(path: str, definition: str) -> tuple[int, bool, int, str]:
+    """Short paths first; among equals the name that the definition itself has, unless it is a generator class's."""
+    last = path.rpartition(".")[2]
+    return path.count("."), last != definition or last.endswith("_gen"), len(path), path
 
 
 class _Reader:
@@ -197,8 +205,8 @@ class _Reader:
                 names = [one.value for one in items if isinstance(one, ast.Constant) and isinstance(one.value, str)]
                 self.module.exports = [*(self.module.exports or []), *names]
                 for one in items:
-                    if isinstance(one, ast.Starred):
-                        self.export(one.value)
+                    if not isinstance(one, ast.Constant):
+                        self.module.computed = True
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 self.export(left)
                 self.export(right)
@@ -207,11 +215,16 @@ class _Reader:
             case ast.Attribute(value=owner, attr="__all__") if path := _dotted(owner):
                 self.module.exports = self.module.exports or []
                 self.module.exports_of.append(path)
+            case _:
+                self.module.exports = self.module.exports or []
+                self.module.computed = True
 
     def call(self, call: ast.Call) -> None:
         match call:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="extend" | "append"), args=[value]):
                 self.export(ast.List(elts=[value]) if isinstance(value, ast.Constant) else value)
+            case ast.Call(func=ast.Name(id="extend_all"), args=[value]) if path := _dotted(value):
+                self.module.exports_of.append(path)  # how numpy adds a module's names to `__all__`
             case ast.Call(func=function, args=arguments) if (path := _dotted(function)) and path.rpartition(".")[2] in _DOC_CALLS:
                 self.module.elsewhere.extend(_documented_elsewhere(self.module, path.rpartition(".")[2], arguments))
 
@@ -275,6 +288,7 @@ class _Scope:
     def __init__(self, modules: Mapping[str, Module]) -> None:
         self.modules = modules
         self._exports: dict[str, list[str]] = {}
+        self._names: dict[str, frozenset[str]] = {}
 
     def exports(self, name: str) -> list[str]:
         """The names that a module offers."""
@@ -283,26 +297,44 @@ class _Scope:
             self._exports[name] = list(dict.fromkeys(self._offered(self.modules[name])))
         return self._exports[name]
 
-    def resolve(self, module_name: str, name: str, seen: frozenset[tuple[str, str]] = frozenset()) -> tuple[str, str] | None:
+    def public(self, name: str) -> list[str]:
+        """The names that a module offers to users: what a plain module without `__all__` imports is its own business."""
+        module = self.modules[name]
+        if module.package or module.exports is not None:
+            return self.exports(name)
+        return sorted(module.defined | module.aliases.keys() | module.instances.keys())
+
+    def resolve(self, module: str, name: str) -> tuple[str, str] | None:
         """Where a name of a module is defined, or None where that cannot be told or is outside."""
+        return self._resolve(module, name, set())
+
+    def _resolve(self, module_name: str, name: str, seen: set[tuple[str, str]]) -> tuple[str, str] | None:
         module = self.modules.get(module_name)
         if module is None or (module_name, name) in seen:
             return None
-        seen |= {(module_name, name)}
-        if name in module.instances and module.instances[name] not in (module.exports or [module.instances[name]]):
-            return self.resolve(module_name, module.instances[name], seen)
+        seen.add((module_name, name))
         if name in module.defined or name in module.docs:
             return module_name, name
         if name in module.aliases:
             owner, found = self._owner(module, module.aliases[name])
-            return self.resolve(owner, found, seen) if owner else None
+            return self._resolve(owner, found, seen) if owner else None
+        if name in module.instances and list(module.instances.values()).count(module.instances[name]) == 1:
+            # The one instance of a class is documented by it; of several, none is.
+            return self._resolve(module_name, module.instances[name], seen)
         if name in module.imports:
             source, attribute = module.imports[name]
-            return self.resolve(source, attribute, seen) if attribute is not None else None
+            if attribute is not None and (there := self._resolve(source, attribute, seen)):
+                return there
         for star in module.stars:
-            if star in self.modules and name in self.exports(star) and (found_there := self.resolve(star, name, seen)):
-                return found_there
+            if self._has(star, name) and (there := self._resolve(star, name, seen)):
+                return there
         return None
+
+    def _has(self, module: str, name: str) -> bool:
+        """Whether a star import from a module may bring a name."""
+        if module not in self._names:
+            self._names[module] = frozenset(self.exports(module)) if module in self.modules else frozenset()
+        return name in self._names[module]
 
     def _owner(self, module: Module, path: str) -> tuple[str, str]:
         """The module and name that a dotted name in a module stands for."""
@@ -310,6 +342,8 @@ class _Scope:
         if not rest:
             return module.name, first
         *middle, last = rest
+        if not middle and first in module.instances:
+            return module.name, f"{module.instances[first]}.{last}"
         owner = ".".join([self._module_of(module, first), *middle])
         return (owner, last) if owner in self.modules else ("", "")
 
@@ -326,15 +360,19 @@ class _Scope:
                 owner = self._module_of(module, path)
                 if owner in self.modules:
                     yield from self.exports(owner)
-            return
-        yield from sorted(one for one in module.defined if not one.startswith("_"))
-        yield from sorted(one for one in module.aliases if not one.startswith("_") and module.package)
-        yield from sorted(one.partition(".")[0] for one in module.docs if not one.startswith("_"))
-        if module.package:
-            yield from (name for name, (source, _) in module.imports.items() if _within(source, module.name))
-            for star in module.stars:
-                if star in self.modules and _within(star, module.name):
-                    yield from self.exports(star)
+            if not module.computed:
+                return
+        yield from (one for one in self._namespace(module) if not one.startswith("_"))
+
+    def _namespace(self, module: Module) -> Iterator[str]:
+        """Names in a module that are its own: defined there, or in modules beside and below it."""
+        yield from sorted(module.defined)
+        yield from sorted(module.aliases.keys() | module.instances.keys())
+        home = module.name if module.package else module.name.rpartition(".")[0]
+        yield from (name for name, (source, _) in module.imports.items() if _within(source, home or module.name))
+        for star in module.stars:
+            if star in self.modules and _within(star, home or star):
+                yield from self.exports(star)
 
 
 def _within(name: str, package: str) -> bool:

@@ -1,20 +1,22 @@
 """Which state of a training is kept: DPR's rule on held-out questions.
 
 Early on, the loss on the dev questions is compared; from a given epoch on, the average rank of the gold passage among
-all dev passages, which is closer to what search does but costs more. The best value is reset at the switch, since the two
-are not comparable (Karpukhin et al. 2020; the released code of MLR omits the reset).
+all dev passages, which is closer to what search does but costs more. The best value is reset at the switch, since the
+two are not comparable (Karpukhin et al. 2020; the released code of MLR omits the reset).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
 
-from retrievalkit.contracts import Loss, Progress, Representation
+from retrievalkit.contracts import Loss, Progress, Representation, Text
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
+from retrievalkit.data.sampling import Draw, StepAssembler
 from retrievalkit.precision import Precision
 from retrievalkit.retriever import Retriever
 from retrievalkit.score import scores
@@ -33,7 +35,8 @@ class Best:
 
     def improve(self, epoch: int, measure: str, value: float) -> bool:
         """Take a new value if it is better, or the first of its measure; says whether it was taken."""
-        if measure == self.measure and not value < self.value:
+        # A value that is no number is worse than any.
+        if measure == self.measure and not (value < self.value or math.isnan(self.value)):
             return False
         self.epoch, self.measure, self.value = epoch, measure, value
         return True
@@ -51,6 +54,8 @@ class DevSet:
         passage: Id -> passage.
         batch_size: Questions that share their passages when the loss is taken.
         rank_from: The first epoch (counted from 0) after which the average rank is used.
+        mask_false_negatives: Whether known positives and duplicates of the positive are ignored as negatives in the
+            loss, as in training.
     """
 
     def __init__(
@@ -60,11 +65,13 @@ class DevSet:
         *,
         batch_size: int,
         rank_from: int = 30,
+        mask_false_negatives: bool = True,
     ) -> None:
         self.examples = examples
         self.passage = passage
         self.batch_size = batch_size
         self.rank_from = rank_from
+        self.assembler = StepAssembler(passage, examples, mask_false_negatives=mask_false_negatives)
 
     def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> tuple[str, float]:
         """The measure of this epoch and its value; lower is better for both."""
@@ -77,41 +84,46 @@ class DevSet:
 
         Taken as at the start of training, so that a loss whose temperature falls over time stays comparable.
         """
+        was_training = loss.training
         loss.eval()
         total = 0.0
         for start in range(0, len(self.examples), self.batch_size):
             rows = self.examples[start : start + self.batch_size]
-            ids = [one for example in rows for one in (example.positives[0], *example.negatives[:1])]
-            starts = [0]
-            for example in rows[:-1]:
-                starts.append(starts[-1] + 1 + len(example.negatives[:1]))
-            queries, documents = self._encode(retriever, rows, ids, precision)
+            step = self.assembler.assemble([Draw(row, row.positives[0], row.negatives[:1]) for row in rows])
+            queries, documents = _encode(retriever, step.queries, step.documents, precision)
             with torch.inference_mode():
-                value = loss(queries, documents, torch.tensor(starts), Progress(0, 0.0, 1))
+                positives, ignore, _ = (one if one is None else one.to(retriever.device) for one in step.tensors())
+                value = loss(queries, documents, positives, Progress(0, 0.0, 1), ignore)
             total += float(value.total) * len(rows)
-        loss.train()
+        loss.train(was_training)
         return total / len(self.examples)
 
     def average_rank(self, retriever: Retriever, precision: Precision) -> float:
-        """The mean rank (from 0) of the gold passage among the gold passages and hard negatives of all questions."""
+        """The mean rank (from 0) of the gold passage among the gold passages and hard negatives of all questions.
+
+        A passage of equal score is ranked before it, so that a model which gives all texts one vector is the worst.
+        """
         rows = self.examples[:_RANKED_QUESTIONS]
         pool = dict.fromkeys(
             one for example in rows for one in (example.positives[0], *example.negatives[:_HARD_NEGATIVES_RANKED])
         )
         position = {one: row for row, one in enumerate(pool)}
-        queries, documents = self._encode(retriever, rows, list(pool), precision)
-        gold = torch.tensor([position[example.positives[0]] for example in rows])
+        texts = [(passage.title, passage.text) for passage in map(self.passage, pool)]
+        queries, documents = _encode(retriever, [("", example.query) for example in rows], texts, precision)
+        gold = torch.tensor([position[example.positives[0]] for example in rows], device=queries.device)
         ranks = []
         for start in range(0, len(rows), 256):
             block = scores(queries.rows(slice(start, start + 256)), documents)
             own = block.gather(1, gold[start : start + 256, None])
-            ranks.append((block > own).sum(dim=1))
-        return float(torch.cat(ranks).float().mean())
+            ranks.append((block >= own).sum(dim=1) - 1)
+        return float(torch.cat(ranks).double().mean())
 
-    def _encode(
-        self, retriever: Retriever, rows: Sequence[Example], ids: Sequence[str], precision: Precision
-    ) -> tuple[Representation, Representation]:
-        passages = [self.passage(one) for one in ids]
-        queries = retriever.encode([("", example.query) for example in rows], "query", precision=precision)
-        documents = retriever.encode([(one.title, one.text) for one in passages], "document", precision=precision)
-        return queries, documents
+
+def _encode(
+    retriever: Retriever, queries: Sequence[Text], documents: Sequence[Text], precision: Precision
+) -> tuple[Representation, Representation]:
+    encoded = (
+        retriever.encode(queries, "query", precision=precision),
+        retriever.encode(documents, "document", precision=precision),
+    )
+    return encoded[0].to(retriever.device), encoded[1].to(retriever.device)

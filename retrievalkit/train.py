@@ -3,12 +3,14 @@
     rkit train --model bert-base-uncased --corpus CORPUS --examples TRAIN --output DIR [--dev DEV] [--pooler NAME]
 
 A killed training goes on with `--resume`: its state lies beside the output, in a hidden folder, until it is whole.
+The folder holds `training.jsonl` too, the log, and `logs/` for TensorBoard where that is installed.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -24,20 +26,24 @@ from retrievalkit import artifacts, registry
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import Examples, check_examples, read_examples
 from retrievalkit.data.sampling import ExampleSampler, StepAssembler
-from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.data.sources import fingerprint
+from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
 from retrievalkit.precision import default_device, resolve_precision
-from retrievalkit.retriever import Retriever
+from retrievalkit.quiet import quiet
+from retrievalkit.retriever import NOT_WEIGHTS, Retriever, describe
 from retrievalkit.selection import Best, DevSet
 from retrievalkit.trainer import (
     Objective,
     RetrieverTrainer,
     StepCollator,
+    last_checkpoint,
     load_weights,
     save_weights,
     train_batch_tokens,
 )
 
 LOG = "training.jsonl"
+LOGS = "logs"
 _TRAINER, _BEST, _SELECTION, _OPTIONS = "trainer", "best.safetensors", "selection.json", "options.json"
 
 
@@ -96,18 +102,27 @@ class TrainingOptions:
         Raises:
             InputError: Names the value.
         """
-        least = {"epochs": 0, "batch_size": 1, "negatives": 0, "learning_rate": 0, "logging_steps": 1}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                msg = f"{name} is {getattr(self, name)}, and must be at least {low}."
-                raise InputError(msg)
-        for name in ("micro_batch_size", "negative_pool", "batch_tokens", "save_steps"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                msg = f"{name} is {getattr(self, name)}, and must be at least 1."
-                raise InputError(msg)
+        for low, names in _LEAST.items():
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not low <= value < math.inf:
+                    msg = f"{name} is {value}, and must be at least {low}."
+                    raise InputError(msg)
+        if self.warmup_ratio > 1:
+            msg = f"warmup_ratio is {self.warmup_ratio}, and must be at most 1: it is a share of all steps."
+            raise InputError(msg)
         if self.batch_size == 1 and self.negatives == 0:
             msg = "batch_size 1 with negatives 0 has nothing to contrast a positive with. Raise one of them."
             raise InputError(msg)
+
+
+_LEAST = {
+    0: (
+        *("epochs", "negatives", "learning_rate", "warmup_ratio", "weight_decay", "adam_epsilon"),
+        *("max_gradient_norm", "rank_from", "seed"),
+    ),
+    1: ("batch_size", "micro_batch_size", "negative_pool", "batch_tokens", "logging_steps", "save_steps"),
+}
 
 
 def train(
@@ -157,7 +172,6 @@ def train(
     options.check()
     artifacts.check_output(output, overwrite=overwrite)
     data = _Data.read(examples, corpus, dev)
-    transformers.set_seed(options.seed)
     retriever = Retriever.create(
         model,
         encoder=encoder,
@@ -165,22 +179,20 @@ def train(
         encoder_options=encoder_options,
         pooler_options=pooler_options,
         separate_towers=separate_towers,
+        seed=options.seed,
     )
     loss = loss or retriever.pooler.default_loss
+    transformers.set_seed(options.seed)
     objective = Objective(retriever, registry.create("loss", loss, **(loss_options or {})))
     described = {
         **retriever.description,
-        "loss": {"name": loss, "options": dict(loss_options or {})},
+        "loss": describe("loss", loss, loss_options or {}),
         "training": asdict(options),
     }
-    inputs = {
-        "model": artifacts.describe_input(model, retriever.fingerprint),
-        "examples": artifacts.describe_input(examples, data.fingerprint),
-    }
+    inputs = {"model": artifacts.describe_input(model, retriever.fingerprint), **data.inputs}
     _prepare_partial(output, {"options": described, "inputs": inputs}, resume=resume)
     with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
-        run = _Run(objective, data, options, staging)
-        steps = run.train()
+        steps = _run(objective, data, options, staging)
         retriever.save(staging)
         shutil.rmtree(staging / _TRAINER, ignore_errors=True)
         for name in (_BEST, _OPTIONS):
@@ -192,13 +204,10 @@ def train(
             options=described,
             inputs=inputs,
             counts={"examples": len(data.examples.rows), "steps": steps},
-            fingerprint=artifacts.fingerprint_folder(staging, skip=_NOT_WEIGHTS),
+            fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
         )
         (staging / "README.md").write_text(_model_card(Path(output).name, manifest), encoding="utf-8")
     return manifest
-
-
-_NOT_WEIGHTS = (artifacts.MANIFEST, "README.md", LOG, _SELECTION)
 
 
 @dataclass
@@ -208,21 +217,24 @@ class _Data:
     examples: Examples
     dev: Examples | None
     passage: Callable[[str], Passage]
-    fingerprint: str
+    inputs: dict[str, dict[str, str]]
 
     @classmethod
     def read(cls, examples: str, corpus: str | None, dev: str | None) -> _Data:
         opened = open_corpus(corpus) if corpus else None
         read = [_read(source, opened) for source in (examples, dev) if source]
         passages = {one: passage for part in read for one, passage in part.passages.items()}
-        values = [[(row.query, row.positives, row.negatives) for row in part.rows] for part in read]
-        fingerprint = artifacts.fingerprint_value([values, opened.fingerprint() if opened else ""])
+        inputs = {
+            name: artifacts.describe_input(source, fingerprint(source))
+            for name, source in (("examples", examples), ("corpus", corpus), ("dev", dev))
+            if source
+        }
 
         def passage(one: str) -> Passage:
             # The corpus comes first: it is what will be indexed.
             return opened.get(one) if opened is not None and one in opened else passages[one]
 
-        return cls(read[0], read[1] if len(read) > 1 else None, passage, fingerprint)
+        return cls(read[0], read[1] if len(read) > 1 else None, passage, inputs)
 
 
 def _read(source: str, corpus: Corpus | None) -> Examples:
@@ -232,6 +244,17 @@ def _read(source: str, corpus: Corpus | None) -> Examples:
         msg = f"'{source}' has no example with a positive passage, so there is nothing to train on."
         raise InputError(msg)
     return examples
+
+
+def _run(objective: Objective, data: _Data, options: TrainingOptions, staging: Path) -> int:
+    """Train and return the number of steps. Where this fails, only what can be resumed is kept."""
+    try:
+        with quiet():
+            return _Run(objective, data, options, staging).train()
+    except BaseException:
+        if last_checkpoint(staging / _TRAINER) is None:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
 
 
 class _Run:
@@ -251,7 +274,8 @@ class _Run:
             sampling=options.sampling,
             seed=options.seed,
         )
-        assembler = StepAssembler(data.passage, rows, mask_false_negatives=options.false_negatives == "mask")
+        mask = options.false_negatives == "mask"
+        assembler = StepAssembler(data.passage, rows, mask_false_negatives=mask)
         collator = StepCollator(
             sampler,
             assembler,
@@ -259,9 +283,16 @@ class _Run:
             batch_tokens=options.batch_tokens or train_batch_tokens(device),
             micro_batch_size=options.micro_batch_size,
         )
-        callbacks: list[transformers.TrainerCallback] = [_Bar()]
+        self.bar = _Bar()
+        callbacks: list[transformers.TrainerCallback] = [self.bar, *_tensorboard(staging / LOGS)]
         if data.dev is not None:
-            dev = DevSet(data.dev.rows, data.passage, batch_size=options.batch_size, rank_from=options.rank_from)
+            dev = DevSet(
+                data.dev.rows,
+                data.passage,
+                batch_size=options.batch_size,
+                rank_from=options.rank_from,
+                mask_false_negatives=mask,
+            )
             callbacks.append(_KeepBest(self, dev))
         self.trainer = RetrieverTrainer(
             objective,
@@ -278,24 +309,34 @@ class _Run:
         """Train (on from the last saved state, where there is one); returns the number of steps."""
         if self.options.epochs == 0:
             return 0
-        last = transformers.trainer_utils.get_last_checkpoint(str(self.staging / _TRAINER))
+        last = last_checkpoint(self.staging / _TRAINER)
         _cut_log(self.staging / LOG, last)
-        self.trainer.train(resume_from_checkpoint=last)
+        try:
+            self.trainer.train(resume_from_checkpoint=str(last) if last else None)
+        finally:
+            self.bar.progress.stop()
         if (self.staging / _BEST).exists():
             load_weights(self.objective, self.staging / _BEST)
         return int(self.trainer.state.global_step)
 
 
-class _KeepBest(transformers.TrainerCallback):  # type: ignore[misc]
-    """Judges the state after each epoch on the dev questions, and stores the best one."""
+class _KeepBest(transformers.TrainerCallback):
+    """Judges the state after each epoch on the dev questions, and stores the best one.
+
+    It does so before the Trainer saves, so that a training which is resumed from there has not missed an epoch.
+    """
 
     def __init__(self, run: _Run, dev: DevSet) -> None:
         self.run = run
         self.dev = dev
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        steps_an_epoch = len(self.run.trainer.step_sampler)
+        if state.global_step % steps_an_epoch == 0 or state.global_step == state.max_steps:
+            self._judge(epoch=(state.global_step - 1) // steps_an_epoch)
+
+    def _judge(self, epoch: int) -> None:
         run, folder = self.run, self.run.staging
-        epoch = round(state.epoch) - 1
         objective = run.objective
         measure, value = self.dev.measure(objective.retriever, objective.loss, epoch, run.trainer.precision)
         run.trainer.log({f"dev_{measure}": value})
@@ -308,7 +349,7 @@ class _KeepBest(transformers.TrainerCallback):  # type: ignore[misc]
                 staging.write_text(json.dumps(best.as_dict()) + "\n", encoding="utf-8")
 
 
-class _Bar(transformers.TrainerCallback):  # type: ignore[misc]
+class _Bar(transformers.TrainerCallback):
     """A progress bar on standard error."""
 
     def __init__(self) -> None:
@@ -339,7 +380,7 @@ class _Bar(transformers.TrainerCallback):  # type: ignore[misc]
 
 def _arguments(options: TrainingOptions, folder: Path, examples: int) -> transformers.TrainingArguments:
     steps_an_epoch = max(1, examples // options.batch_size + (examples % options.batch_size > 1))
-    total = int(steps_an_epoch * options.epochs)
+    total = math.ceil(steps_an_epoch * options.epochs)
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=options.batch_size,
@@ -354,20 +395,29 @@ def _arguments(options: TrainingOptions, folder: Path, examples: int) -> transfo
         save_strategy="epoch" if options.save_steps is None else "steps",
         save_steps=options.save_steps or 500,
         save_total_limit=1,
-        report_to=["tensorboard"] if _has_tensorboard() else [],
+        report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
         fp16=options.precision == "fp16",
         use_cpu=not torch.cuda.is_available(),
         seed=options.seed,
     )
-    # Several GPUs are used by several processes (torchrun); threads over one model would split our steps wrongly.
+    if arguments.world_size > 1:
+        # Every process would train on the same steps, and their weights would drift apart.
+        msg = f"training runs in one process, and was started in {arguments.world_size}. Start it without torchrun."
+        raise UnsupportedError(msg)
+    # The Trainer would split our steps over the threads of several GPUs, and wrongly.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
 
 
-def _has_tensorboard() -> bool:
-    return importlib.util.find_spec("tensorboard") is not None
+def _tensorboard(folder: Path) -> list[transformers.TrainerCallback]:
+    """The callback that logs for TensorBoard, where that is installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        return []
+    callback = transformers.integrations.TensorBoardCallback()
+    callback.logging_dir = str(folder)
+    return [callback]
 
 
 def _prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool) -> None:
@@ -387,13 +437,14 @@ def _prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bo
     (partial / _OPTIONS).write_text(text, encoding="utf-8")
 
 
-def _cut_log(path: Path, checkpoint: str | None) -> None:
+def _cut_log(path: Path, checkpoint: Path | None) -> None:
     """Drop the lines of the log that a resumed training will write again."""
     if not path.exists():
         return
-    step = int(checkpoint.rsplit("-", 1)[1]) if checkpoint else 0
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if checkpoint else []
-    path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
+    step = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+    # The last line may have been cut off.
+    whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    path.write_text("".join(line for line in whole if json.loads(line)["step"] <= step), encoding="utf-8")
 
 
 def _model_card(name: str, manifest: Mapping[str, Any]) -> str:

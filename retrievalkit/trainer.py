@@ -1,8 +1,8 @@
 """One training step and its surroundings, on the Hugging Face Trainer: the only trainer, for every method.
 
-The Trainer brings the optimiser, the schedule, clipping, checkpoints, resuming and logging. What is ours: where the texts
-of a step come from, how they are encoded (in batches of like length, or chunk by chunk with cached gradients), and that
-the loss sees representations.
+The Trainer brings the optimiser, the schedule, clipping, checkpoints, resuming and logging. What is ours: where the
+texts of a step come from, how they are encoded (in batches of like length, or chunk by chunk with cached gradients),
+and that the loss sees representations.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from retrievalkit.precision import Precision, autocast
 from retrievalkit.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
 
 _UNLIMITED = 1 << 60
+_TERMS = "terms.json"
 
 
 class Objective(nn.Module):
@@ -92,16 +93,8 @@ class StepCollator:
     def __call__(self, keys: Sequence[tuple[int, int]]) -> StepInputs:
         """The inputs of a step, from its (epoch, position) pairs."""
         step = self.assembler.assemble([self.sampler.draw(position, epoch) for epoch, position in keys])
-        size = (len(step.queries), len(step.documents))
         chunks = [*self._chunks(step.queries, "query"), *self._chunks(step.documents, "document")]
-        ignore = teacher = None
-        if step.ignore:
-            ignore = torch.zeros(size, dtype=torch.bool)
-            ignore[tuple(torch.tensor(step.ignore).T)] = True
-        if step.teacher:
-            teacher = torch.full(size, float("nan"))
-            teacher[tuple(torch.tensor(list(step.teacher)).T)] = torch.tensor(list(step.teacher.values()))
-        return StepInputs(chunks, torch.tensor(step.positives), ignore, teacher)
+        return StepInputs(chunks, *step.tensors())
 
     def _chunks(self, texts: Sequence[Text], side: Side) -> Iterator[Chunk]:
         tower = self.retriever.tower(side)
@@ -217,27 +210,35 @@ class RetrieverTrainer(transformers.Trainer):
             return value
 
         loss = self.run_step(encode, step.chunks, compare, self.accelerator.backward)
-        for name, term in loss.terms.items():
-            self._terms.setdefault(name, []).append(term.detach())
+        for name, term in (*loss.terms.items(), ("loss", loss.total)):
+            self._terms.setdefault(name, []).append(term.detach().float())
         return loss.total.detach()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the mean of each term of the loss too, and append everything to the log file."""
+        """Log the means of the loss and of its terms since the last time, and append everything to the log file."""
         if "loss" in logs:
-            logs |= {name: float(torch.stack(values).float().mean()) for name, values in self._terms.items()}
+            # The Trainer's own mean forgets, when it resumes, the steps since the last time.
+            logs |= {name: float(torch.stack(values).mean()) for name, values in self._terms.items()}
             self._terms.clear()
         super().log(logs, start_time)
-        with self.log_file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"step": self.state.global_step, **logs}) + "\n")
+        # The Trainer's last words are times, and the file is to be the same whenever the training is.
+        if "train_runtime" not in logs:
+            with self.log_file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"step": self.state.global_step, **logs}) + "\n")
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         # Not the Trainer's own way: T5 and tied heads share tensors, which safetensors' plain call refuses.
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         save_weights(self.model, folder / "model.safetensors")
+        terms = {name: torch.stack(values).tolist() for name, values in self._terms.items()}
+        (folder / _TERMS).write_text(json.dumps(terms), encoding="utf-8")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        load_weights(model or self.model, Path(resume_from_checkpoint) / "model.safetensors")
+        folder = Path(resume_from_checkpoint)
+        load_weights(model or self.model, folder / "model.safetensors")
+        terms = json.loads((folder / _TERMS).read_text(encoding="utf-8"))
+        self._terms = {name: list(torch.tensor(values, device=self.args.device)) for name, values in terms.items()}
 
 
 class _EpochOfSampler(transformers.TrainerCallback):
@@ -249,6 +250,21 @@ class _EpochOfSampler(transformers.TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         sampler = self.trainer.step_sampler
         sampler.epoch = state.global_step // len(sampler)
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The last state that the Trainer saved and finished saving."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    return next((path for path in found if _is_whole(path)), None)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    # The Trainer writes its own state last.
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def save_weights(model: nn.Module, path: Path) -> None:

@@ -6,6 +6,7 @@ the budget, so that short texts come in large batches and long texts in small on
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,20 +39,32 @@ def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 409
 
 
 def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:
-    """The items of `source`, made by a thread that stays `ahead` items ahead of the consumer."""
+    """The items of `source`, made by a thread that stays `ahead` items ahead of the consumer.
+
+    The thread starts with the first item that is asked for, and ends when the consumer stops asking.
+    """
     done = object()
     items: queue.Queue[Any] = queue.Queue(maxsize=ahead)
+    stopped = threading.Event()
 
     def fill() -> None:
         try:
             for item in source:
                 items.put(item)
+                if stopped.is_set():
+                    return
             items.put(done)
         except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
             items.put(error)
 
     threading.Thread(target=fill, daemon=True).start()
-    while (item := items.get()) is not done:
-        if isinstance(item, BaseException):
-            raise item
-        yield item
+    try:
+        while (item := items.get()) is not done:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        # Makes room for a thread that waits to hand an item over.
+        with contextlib.suppress(queue.Empty):
+            items.get_nowait()

@@ -9,10 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Text = tuple[str, str]
 
@@ -44,6 +47,20 @@ class Step:
     positives: list[int]
     ignore: list[tuple[int, int]]
     teacher: dict[tuple[int, int], float]
+
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What a loss is given: positives (Q,), ignore (Q, D) or None, teacher (Q, D) with NaN for no score or None."""
+        import torch
+
+        ignore = teacher = None
+        size = (len(self.queries), len(self.documents))
+        if self.ignore:
+            ignore = torch.zeros(size, dtype=torch.bool)
+            ignore[tuple(torch.tensor(self.ignore).T)] = True
+        if self.teacher:
+            teacher = torch.full(size, float("nan"))
+            teacher[tuple(torch.tensor(list(self.teacher)).T)] = torch.tensor(list(self.teacher.values()))
+        return torch.tensor(self.positives), ignore, teacher
 
 
 class ExampleSampler:

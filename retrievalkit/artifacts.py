@@ -231,7 +231,10 @@ def locate_model(model: str | Path) -> str:
     if not name.startswith("package:"):
         return name
     package, _, inside = name.removeprefix("package:").partition("/")
-    spec = importlib.util.find_spec(package) if package else None
+    try:
+        spec = importlib.util.find_spec(package) if package else None
+    except ImportError:  # of a package that `package` would be in
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         msg = f"model '{name}' is in the Python package '{package}', which is not installed. Install it with pip."
         raise InputError(msg)

@@ -1,0 +1,237 @@
+"""Folders and files appear whole or not at all, and a manifest says what made them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from retrievalkit import artifacts
+from retrievalkit.errors import ArtifactError, InputError
+
+
+def everything_in(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def write(path, text="new", **options):
+    with artifacts.write_folder(path, **options) as staging:
+        assert not (path / "file").exists() or (path / "file").read_text() == "old"
+        (staging / "file").write_text(text)
+
+
+def ours(path, text="old"):
+    """A folder that a command of ours has written."""
+    path.mkdir(parents=True)
+    (path / "file").write_text(text)
+    artifacts.write_manifest(path, "vectors", command="encode", options={})
+    return path
+
+
+def test_a_folder_appears_at_the_end_with_its_parents(tmp_path):
+    write(tmp_path / "a" / "b")
+    assert everything_in(tmp_path) == ["a", "a/b", "a/b/file"]
+
+
+def test_a_folder_that_failed_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError, match="stop"), artifacts.write_folder(tmp_path / "out") as staging:
+        (staging / "file").write_text("half")
+        raise RuntimeError("stop")
+    assert everything_in(tmp_path) == []
+
+
+def test_an_interrupted_folder_is_kept_for_those_who_resume(tmp_path):
+    with pytest.raises(KeyboardInterrupt), artifacts.write_folder(tmp_path / "out", keep_partial=True) as staging:
+        (staging / "first").write_text("half")
+        raise KeyboardInterrupt
+    assert not (tmp_path / "out").exists()
+    with artifacts.write_folder(tmp_path / "out", keep_partial=True) as staging:
+        assert (staging / "first").read_text() == "half"
+    assert everything_in(tmp_path) == ["out", "out/first"]
+
+
+def test_wrong_input_leaves_nothing_to_resume(tmp_path):
+    with pytest.raises(InputError), artifacts.write_folder(tmp_path / "out", keep_partial=True) as staging:
+        (staging / "first").write_text("half")
+        raise InputError("a broken line")
+    assert everything_in(tmp_path) == []
+
+
+def test_those_who_do_not_resume_start_from_nothing(tmp_path):
+    artifacts.partial_folder(tmp_path / "out").mkdir()
+    (artifacts.partial_folder(tmp_path / "out") / "left").touch()
+    write(tmp_path / "out")
+    assert everything_in(tmp_path) == ["out", "out/file"]
+
+
+def test_an_existing_folder_is_not_written_over(tmp_path):
+    path = ours(tmp_path / "out")
+    with pytest.raises(ArtifactError, match=r"exists already.*--overwrite"):
+        write(path)
+    assert (path / "file").read_text() == "old"
+
+
+def test_overwriting_replaces_the_folder_at_the_end(tmp_path):
+    path = ours(tmp_path / "out")
+    with pytest.raises(RuntimeError), artifacts.write_folder(path, overwrite=True):
+        raise RuntimeError
+    assert (path / "file").read_text() == "old"
+    write(path, overwrite=True)
+    assert (path / "file").read_text() == "new"
+    assert everything_in(tmp_path) == ["out", "out/file"]
+
+
+def test_overwriting_spares_what_is_not_ours(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "file").write_text("old")
+    with pytest.raises(ArtifactError, match=r"was not written by rkit.*Remove it"):
+        write(tmp_path / "photos", overwrite=True)
+    assert (tmp_path / "photos" / "file").read_text() == "old"
+
+
+def test_an_empty_folder_may_be_filled(tmp_path):
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out")
+    assert everything_in(tmp_path) == ["out", "out/file"]
+
+
+def test_the_current_folder_can_be_the_output(tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    with artifacts.write_folder(".") as staging:
+        (staging / "file").touch()
+    assert everything_in(tmp_path) == ["out", "out/file"]
+
+
+@pytest.mark.parametrize("writer", [artifacts.write_folder, artifacts.write_file])
+def test_a_file_where_a_folder_should_be_is_an_error(tmp_path, writer):
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"'.*taken' is a file"), writer(tmp_path / "taken" / "out"):
+        pass
+    with pytest.raises(ArtifactError, match="is a file"):
+        artifacts.check_output(tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_file_appears_at_the_end_and_keeps_its_suffix(tmp_path):
+    with artifacts.write_file(tmp_path / "a" / "run.trec.gz") as staging:
+        assert staging.name.endswith(".trec.gz")
+        staging.write_text("whole")
+        assert everything_in(tmp_path / "a") == [staging.name]
+    assert everything_in(tmp_path) == ["a", "a/run.trec.gz"]
+
+
+def test_a_file_that_failed_leaves_the_old_one(tmp_path):
+    (tmp_path / "run").write_text("old")
+    with pytest.raises(KeyboardInterrupt), artifacts.write_file(tmp_path / "run") as staging:
+        staging.write_text("half")
+        raise KeyboardInterrupt
+    assert (tmp_path / "run").read_text() == "old"
+    assert everything_in(tmp_path) == ["run"]
+
+
+def test_a_file_does_not_replace_a_folder(tmp_path):
+    with pytest.raises(ArtifactError, match="is a folder"), artifacts.write_file(tmp_path):
+        pass
+
+
+def test_a_manifest_comes_back_as_it_was_written(tmp_path):
+    inputs = {"texts": {"path": "corpus", "fingerprint": "0"}}
+    written = artifacts.write_manifest(
+        tmp_path, "vectors", command="encode", options={"side": "query"}, inputs=inputs, counts={"texts": 3}, more=["ä"]
+    )
+    assert artifacts.read_manifest(tmp_path, "vectors") == written
+    assert written["options"] == {"side": "query"}
+    assert written["inputs"] == inputs
+    assert written["counts"] == {"texts": 3}
+    assert written["more"] == ["ä"]
+    assert written["versions"]["retrievalkit"]
+    assert artifacts.kind_of(tmp_path) == "vectors"
+
+
+def test_equal_manifests_are_equal_bytes(tmp_path):
+    """No time stamp, no path of the folder itself."""
+    texts = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        artifacts.write_manifest(tmp_path / name, "index", command="index", options={})
+        texts.append((tmp_path / name / "manifest.json").read_bytes())
+    assert texts[0] == texts[1]
+
+
+def test_a_manifest_of_another_kind_is_refused(tmp_path):
+    artifacts.write_manifest(tmp_path, "index", command="index", options={})
+    with pytest.raises(ArtifactError, match=r"is an index folder, and a vectors folder was expected"):
+        artifacts.read_manifest(tmp_path, "vectors")
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"kind": 3}'])
+def test_a_folder_without_a_manifest_is_none_of_ours(tmp_path, text):
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    assert artifacts.kind_of(tmp_path) is None
+    with pytest.raises(ArtifactError, match=r"no readable manifest\.json"):
+        artifacts.read_manifest(tmp_path)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(ArtifactError, match=r"nowhere' does not exist; a checkpoint folder was expected"):
+        artifacts.read_manifest(tmp_path / "nowhere", "checkpoint")
+
+
+def test_a_folder_of_a_newer_version_is_refused(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps({"kind": "index", "format": artifacts.FORMAT + 1}))
+    with pytest.raises(ArtifactError, match="newer retrievalkit"):
+        artifacts.read_manifest(tmp_path)
+
+
+def test_the_fingerprint_of_a_value_does_not_depend_on_the_order_of_keys():
+    assert artifacts.fingerprint_value({"a": 1, "b": 2}) == artifacts.fingerprint_value({"b": 2, "a": 1})
+    assert artifacts.fingerprint_value({"a": 1}) != artifacts.fingerprint_value({"a": 2})
+    assert len(artifacts.fingerprint_value(None)) == 32
+
+
+def test_the_fingerprint_of_a_folder_sees_names_and_bytes_and_not_what_is_skipped(tmp_path):
+    def fingerprint():
+        return artifacts.fingerprint_folder(tmp_path, skip=("README.md", "logs"))
+
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "weights").write_bytes(b"1")
+    first = fingerprint()
+    for skipped in ("README.md", ".hidden", "logs/events", ".cache/file", "sub/README.md"):
+        (tmp_path / skipped).parent.mkdir(exist_ok=True)
+        (tmp_path / skipped).write_text("anything")
+    assert fingerprint() == first
+    (tmp_path / "sub" / "weights").write_bytes(b"2")
+    second = fingerprint()
+    assert second != first
+    (tmp_path / "sub" / "weights").rename(tmp_path / "sub" / "other")
+    assert fingerprint() not in (first, second)
+
+
+def test_an_input_is_described_by_its_absolute_path_if_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus").touch()
+    assert artifacts.describe_input("corpus", "0") == {"path": str(tmp_path / "corpus"), "fingerprint": "0"}
+    assert artifacts.describe_input("hf:beir/nq", "0")["path"] == "hf:beir/nq"
+
+
+def test_a_model_inside_a_package_is_located():
+    located = artifacts.locate_model("package:retrievalkit/poolers")
+    assert located.endswith("retrievalkit/poolers")
+    assert artifacts.locate_model("bert-base-uncased") == "bert-base-uncased"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("package:no_such_package/model", "'no_such_package', which is not installed"),
+        ("package:", "is not installed"),
+        ("package:json.nowhere/model", "is not installed"),
+        ("package:nowhere.inside/model", "is not installed"),
+        ("package:retrievalkit/nowhere", "has no folder 'nowhere'"),
+    ],
+)
+def test_a_model_that_is_in_no_package_is_named(model, message):
+    with pytest.raises(InputError, match=message):
+        artifacts.locate_model(model)

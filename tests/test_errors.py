@@ -1,0 +1,53 @@
+"""Errors: what they say, and their exit codes."""
+
+from __future__ import annotations
+
+import pytest
+
+from retrievalkit import errors
+
+
+def test_the_place_of_a_data_error_reads_as_compilers_write_it():
+    """An editor can jump to "file:line:"."""
+    error = errors.DataError("no 'text'", file="corpus.jsonl", line=7)
+    assert str(error) == "corpus.jsonl:7: no 'text'"
+    assert (error.file, error.line) == ("corpus.jsonl", 7)
+    assert str(errors.DataError("it is empty", file="corpus.jsonl")) == "corpus.jsonl: it is empty"
+    assert str(errors.DataError("there is nothing")) == "there is nothing"
+
+
+def test_an_unknown_name_offers_the_nearest_and_lists_the_known():
+    error = errors.UnknownNameError(
+        "pooler", "self_contrstive", ["mean", "self_contrastive", "cls"], hint="Look it up."
+    )
+    assert str(error) == (
+        "unknown pooler 'self_contrstive'; did you mean 'self_contrastive'? Known: cls, mean, self_contrastive. Look it up."
+    )
+
+
+def test_an_unknown_name_offers_nothing_that_looks_different():
+    assert str(errors.UnknownNameError("pooler", "zzz", ["mean"])) == "unknown pooler 'zzz'. Known: mean."
+    assert str(errors.UnknownNameError("pooler", "zzz", [])) == "unknown pooler 'zzz'."
+
+
+def test_a_missing_dependency_says_how_to_install_it():
+    assert "pip install retrievalkit[zstd]" in str(
+        errors.MissingDependencyError("zstandard", "zst", "retrievalkit[zstd]")
+    )
+    assert str(errors.MissingDependencyError("peft", "LoRA")).endswith("pip install peft")
+
+
+@pytest.mark.parametrize("name", ["DataError", "UnknownNameError", "OptionError", "ArtifactError", "UnsupportedError"])
+def test_a_users_mistake_has_exit_code_2(name):
+    error_class = getattr(errors, name)
+    assert issubclass(error_class, errors.InputError)
+    assert error_class.exit_code == 2
+
+
+def test_failed_work_has_exit_code_1():
+    assert errors.RetrievalkitError.exit_code == 1
+
+
+def test_a_long_list_of_names_is_cut_and_counted():
+    assert errors.shortlist(map(str, range(15)), limit=3) == "0, 1, 2 and 12 more"
+    assert errors.shortlist(["a", "b"]) == "a, b"

@@ -139,6 +139,11 @@ class VectorStore:
             for start, end in self._cuts(shard, rows):
                 yield self._block(shard, start, end, weights)
 
+    def block_rows(self, rows: int) -> int:
+        """How many vectors the blocks have that `blocks(rows)` yields, the last ones of the shards left aside."""
+        m = self.vectors_per_text or 1
+        return min(max(1, rows // m) * m, max(shard.rows for shard in self._shards))
+
     def vectors_of(self, text: int) -> np.ndarray:
         """(vectors, dim): the vectors of one text."""
         number = np.searchsorted([shard.first_text for shard in self._shards], text, side="right") - 1

@@ -11,8 +11,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from retrievalkit import artifacts, registry
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
-from retrievalkit.data.examples import Examples, check_examples, read_examples
+from retrievalkit.data.examples import Example, Examples, check_examples, read_examples
 from retrievalkit.data.sampling import ExampleSampler, StepAssembler
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
@@ -53,6 +54,7 @@ class TrainingOptions:
 
     Args:
         epochs: Passes over the examples.
+        limit: Train on so many of the examples, drawn with the seed; None = on all.
         batch_size: Queries of a step.
         micro_batch_size: Texts that are encoded at once with gradient caching, which bounds memory; None = no caching.
         negatives: Hard negatives of each query in a step, drawn anew each epoch.
@@ -77,6 +79,7 @@ class TrainingOptions:
     """
 
     epochs: float = 3
+    limit: int | None = None
     batch_size: int = 32
     micro_batch_size: int | None = None
     negatives: int = 1
@@ -203,7 +206,7 @@ def train(
             command="train",
             options=described,
             inputs=inputs,
-            counts={"examples": len(data.examples.rows), "steps": steps},
+            counts={"examples": len(_limited(data.examples.rows, options)), "steps": steps},
             fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
         )
         (staging / "README.md").write_text(_model_card(Path(output).name, manifest), encoding="utf-8")
@@ -257,6 +260,13 @@ def _run(objective: Objective, data: _Data, options: TrainingOptions, staging: P
         raise
 
 
+def _limited(rows: Sequence[Example], options: TrainingOptions) -> Sequence[Example]:
+    if options.limit is None or options.limit >= len(rows):
+        return rows
+    kept = random.Random(f"limit {options.seed}").sample(range(len(rows)), options.limit)
+    return [rows[position] for position in sorted(kept)]
+
+
 class _Run:
     """One training: builds the Trainer, runs it, and leaves the chosen state in the objective."""
 
@@ -264,7 +274,7 @@ class _Run:
         self.objective = objective
         self.options = options
         self.staging = staging
-        rows = data.examples.rows
+        rows = _limited(data.examples.rows, options)
         device = default_device()
         sampler = ExampleSampler(
             rows,

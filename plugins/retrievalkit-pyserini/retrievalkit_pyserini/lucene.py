@@ -18,7 +18,7 @@ from typing import Any
 
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit_pyserini.handles import as_interface, bind, method, then
-from retrievalkit_pyserini.java import java_class, java_type
+from retrievalkit_pyserini.java import MEMORY, java_class, java_type
 
 IDS_IN_A_CALL = 500_000
 WRITE_BUFFER_MEGABYTES = 256.0
@@ -58,7 +58,9 @@ def lucene_errors(doing: str) -> Iterator[None]:
     except exception as error:
         lines = [line.strip() for line in error.stacktrace or []]
         causes = [after for line, after in itertools.pairwise(lines) if line == "Caused by:"]
-        msg = f"Lucene could not {doing}: {causes[-1] if causes else error.innermessage or error.classname}"
+        cause = causes[-1] if causes else f"{error.classname}: {error.innermessage}"
+        more = f". Give Java more memory, as in {MEMORY}=4g" if "OutOfMemoryError" in cause else ""
+        msg = f"Lucene could not {doing}: {cause}{more}"
         raise RetrievalkitError(msg) from error
 
 
@@ -78,7 +80,8 @@ class Writer:
         arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
         with lucene_errors(f"start an index in '{folder}'"):
             self._indexer = java_class("io.anserini.index.SimpleIndexer")(arguments)
-            self._indexer.writer.getConfig().setRAMBufferSizeMB(WRITE_BUFFER_MEGABYTES)
+            megabytes = java_class("java.lang.Runtime").getRuntime().maxMemory() / 2**20
+            self._indexer.writer.getConfig().setRAMBufferSizeMB(min(WRITE_BUFFER_MEGABYTES, megabytes / 8))
         self._folder = folder
 
     def __enter__(self) -> Writer:

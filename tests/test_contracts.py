@@ -1,0 +1,130 @@
+"""The data types that flow between the parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from retrievalkit.contracts import Batch, EncoderInfo, Needs, Representation, TokenStates, absolute_layer
+from retrievalkit.errors import UnsupportedError
+
+INFO = EncoderInfo(width=4, layers=12, vocabulary_size=10)
+
+
+@pytest.mark.parametrize(("layer", "absolute"), [(0, 0), (12, 12), (-1, 12), (-3, 10), (-13, 0)])
+def test_layers_are_counted_from_the_embeddings_or_from_the_last(layer, absolute):
+    assert absolute_layer(layer, INFO) == absolute
+
+
+@pytest.mark.parametrize("layer", [13, -14, 100])
+def test_a_layer_that_the_encoder_has_not_is_refused(layer):
+    with pytest.raises(UnsupportedError, match=rf"layer {layer} was asked for, .* 0 \(embeddings\) to 12"):
+        absolute_layer(layer, INFO)
+
+
+def test_needed_layers_are_ascending_and_named_once():
+    assert Needs(layers=(-1, 3, 12)).layers_of("query", INFO) == (3, 12)
+
+
+def test_needed_layers_may_differ_by_side():
+    needs = Needs(layers={"query": (-1,), "document": (10, -1)})
+    assert needs.layers_of("query", INFO) == (12,)
+    assert needs.layers_of("document", INFO) == (10, 12)
+
+
+def test_the_last_of_the_states_is_the_highest_layer_there_is():
+    layers = {2: torch.zeros(1, 1, 1), 10: torch.ones(1, 1, 1)}
+    mask = torch.ones(1, 1)
+    assert TokenStates(layers, mask, mask, mask).last.item() == 1
+
+
+def test_a_batch_moves_with_all_that_it_has():
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    moved = Batch(ids, ids, ids.bool(), extra=ids).to("meta")
+    assert {tensor.device.type for tensor in vars(moved).values()} == {"meta"}
+    assert len(moved) == 2
+    assert Batch(ids, ids, ids.bool()).to("cpu").extra is None
+
+
+@pytest.mark.parametrize("vectors", [None, torch.zeros(2, 3)])
+def test_a_representation_has_vectors_of_three_axes_or_weights(vectors):
+    with pytest.raises(ValueError, match=r"needs vectors, or weights|must be \(batch, m, dim\)"):
+        Representation(vectors)
+
+
+def representation(rows, m=2, *, mask=False, weights=False, seed=0, **more):
+    generator = torch.Generator().manual_seed(seed)
+    return Representation(
+        torch.randn(rows, m, 4, generator=generator),
+        torch.ones(rows, m, dtype=torch.bool) if mask else None,
+        torch.rand(rows, 10, generator=generator) if weights else None,
+        **more,
+    )
+
+
+def test_the_length_is_the_number_of_texts_with_weights_alone_too():
+    assert len(representation(3)) == 3
+    assert len(Representation(weights=torch.zeros(5, 10))) == 5
+    assert Representation(weights=torch.zeros(5, 10, device="meta")).device.type == "meta"
+
+
+def test_rows_takes_the_same_texts_of_every_tensor_and_keeps_the_rest():
+    whole = representation(5, mask=True, weights=True, kept=1, parts={"cls": slice(0, 2)})
+    for index in (slice(1, 4), torch.tensor([4, 0])):
+        part = whole.rows(index)
+        for name in ("vectors", "vector_mask", "weights"):
+            assert torch.equal(getattr(part, name), getattr(whole, name)[index])
+        assert (part.kept, part.parts) == (1, {"cls": slice(0, 2)})
+
+
+def test_a_representation_moves_and_detaches_with_all_that_it_has():
+    whole = representation(2, mask=True, weights=True)
+    whole.vectors.requires_grad_()
+    assert not whole.detach().vectors.requires_grad
+    moved = whole.to("meta")
+    assert {moved.vectors.device.type, moved.vector_mask.device.type, moved.weights.device.type} == {"meta"}
+
+
+def test_float_widens_half_precision_and_nothing_else():
+    half = Representation(torch.ones(1, 1, 4).bfloat16(), torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 3).half())
+    wide = half.float()
+    assert (wide.vectors.dtype, wide.vector_mask.dtype, wide.weights.dtype) == (
+        torch.float32,
+        torch.bool,
+        torch.float32,
+    )
+    assert Representation(torch.ones(1, 1, 4).double()).float().vectors.dtype == torch.float64
+
+
+def test_concatenated_parts_are_the_rows_of_all():
+    whole = representation(6, weights=True, kept=0, parts={"cls": slice(0, 2)})
+    parts = [whole.rows(slice(0, 1)), whole.rows(slice(1, 4)), whole.rows(slice(4, 6))]
+    together = Representation.concatenate(parts)
+    assert torch.equal(together.vectors, whole.vectors)
+    assert torch.equal(together.weights, whole.weights)
+    assert together.vector_mask is None
+    assert (together.kept, together.parts) == (0, {"cls": slice(0, 2)})
+
+
+def test_concatenated_weights_need_no_vectors():
+    parts = [Representation(weights=torch.full((1, 3), float(value))) for value in (1, 2)]
+    assert Representation.concatenate(parts).weights.tolist() == [[1.0] * 3, [2.0] * 3]
+
+
+def test_texts_with_fewer_vectors_are_padded_and_masked():
+    short, long = representation(1, m=1), representation(2, m=3, mask=True, seed=1)
+    long.vector_mask[1, 2] = False
+    together = Representation.concatenate([short, long])
+    assert together.vectors.shape == (3, 3, 4)
+    assert together.vector_mask.tolist() == [[True, False, False], [True, True, True], [True, True, False]]
+    assert torch.equal(together.vectors[:1, :1], short.vectors)
+    assert torch.equal(together.vectors[1:], long.vectors)
+    assert not together.vectors[0, 1:].any()
+
+
+def test_concatenation_hands_gradients_back_to_each_part():
+    parts = [representation(2, m=1), representation(1, m=2, seed=1)]
+    for part in parts:
+        part.vectors.requires_grad_()
+    Representation.concatenate(parts).vectors.sum().backward()
+    assert all(torch.equal(part.vectors.grad, torch.ones_like(part.vectors)) for part in parts)

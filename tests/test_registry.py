@@ -1,0 +1,471 @@
+"""Plugins are found, listed and isolated; names become classes and values become options."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit import registry
+from retrievalkit.errors import OptionError, UnknownNameError
+
+POOLER = """
+    from retrievalkit import hookimpl
+
+    @hookimpl
+    def register_poolers(register):
+        register("{name}", "{module}:Component")
+
+    class Component:
+        def __init__(self, info, *, size: int = 3):
+            self.info, self.size = info, size
+"""
+
+
+def write_module(folder, name, source):
+    path = folder / f"{name}.py"
+    path.write_text(textwrap.dedent(source))
+    return path
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch, fresh_registry):
+    """Installs a distribution with one plugin module, for the time of a test."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def install(name, source, *, version="1.0", entry_point=None):
+        module = name.replace("-", "_")
+        write_module(tmp_path, module, source)
+        about = tmp_path / f"{module}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (about / "entry_points.txt").write_text(f"[retrievalkit.plugins]\n{entry_point or module} = {module}\n")
+        fresh_registry()
+
+    yield install
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def use_files(tmp_path, monkeypatch, fresh_registry):
+    """Names local files as plugins."""
+    before = set(sys.modules)
+
+    def use(*paths, separator=","):
+        monkeypatch.setenv("RKIT_PLUGIN_FILES", separator.join(map(str, paths)))
+        fresh_registry()
+
+    yield use
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+def plugin_named(name):
+    (found,) = [plugin for plugin in registry.plugins() if plugin.name == name]
+    return found
+
+
+# --- what is registered --------------------------------------------------------------------------------------------
+
+
+def test_the_built_in_parts_are_registered_like_any_other():
+    assert {"cls", "mean", "last"} <= set(registry.names("pooler"))
+    assert "contrastive" in registry.names("loss")
+    assert "transformer" in registry.names("encoder")
+    assert registry.component("pooler", "mean").distribution == "retrievalkit"
+
+
+@pytest.mark.parametrize("kind", registry.HOOKS)
+def test_every_registered_name_can_be_imported_and_its_options_read(kind):
+    """Each option has a type and a description: `rkit plugins show` prints them."""
+    for name in registry.names(kind):
+        component = registry.component(kind, name)
+        if component.distribution == "retrievalkit":
+            for option in registry.options(component.load()).values():
+                assert option.annotation is not Any, (name, option)
+                assert option.description, (name, option)
+
+
+def test_an_installed_plugin_is_found_by_name(install):
+    install("acme-poolers", POOLER.format(name="acme", module="acme_poolers"), version="2.3")
+    assert "acme" in registry.names("pooler")
+    component = registry.component("pooler", "acme")
+    assert (component.distribution, component.version, component.plugin) == ("acme-poolers", "2.3", "acme_poolers")
+    assert registry.create("pooler", "acme", "info", size=7).size == 7
+    assert registry.create("pooler", "acme", "info").info == "info"
+
+
+def test_a_plugins_parts_are_imported_when_they_are_used(install):
+    """A plugin's top module is imported to be listed, and no more."""
+    source = """
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_losses(register):
+            register("lazy", "no_such_module_at_all:Loss")
+    """
+    install("acme-lazy", source)
+    assert "lazy" in registry.names("loss")
+    with pytest.raises(registry.PluginError, match=r"loss 'lazy' of plugin 'acme_lazy' \(acme-lazy 1\.0\) cannot be"):
+        registry.get("loss", "lazy")
+
+
+# --- broken plugins ------------------------------------------------------------------------------------------------
+
+BROKEN = {
+    "import": ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
+    "crash": ("1 / 0", "ZeroDivisionError"),
+    "syntax": ("def broken(:", "SyntaxError"),
+    "hook": (
+        """
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_pooler(register):
+            register("a", "b:C")
+        """,
+        "unknown hook 'register_pooler'",
+    ),
+    "argument": (
+        """
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_poolers(registry):
+            pass
+        """,
+        "registry",
+    ),
+    "name": (
+        """
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_poolers(register):
+            register("good", "b:C")
+            register("Not-Snake", "b:C")
+        """,
+        "'Not-Snake' is not snake_case",
+    ),
+    "target": (
+        """
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_poolers(register):
+            register("a", "b.C")
+        """,
+        "not an import string",
+    ),
+    "class": (
+        """
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_poolers(register):
+            register("a", dict)
+        """,
+        "not an import string",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_plugin_is_listed_with_the_reason_and_stops_nothing(install, case):
+    source, reason = BROKEN[case]
+    install("acme-broken", source)
+    install("acme-good", POOLER.format(name="acme_good", module="acme_good"))
+    assert reason in plugin_named("acme_broken").error
+    assert "\n" not in plugin_named("acme_broken").error
+    assert plugin_named("acme_broken").components == []
+    assert plugin_named("acme_good").error is None
+    assert "good" not in registry.names("pooler")
+    assert {"mean", "acme_good"} <= set(registry.names("pooler"))
+
+
+def test_a_broken_plugin_is_named_where_a_name_is_unknown(install):
+    """The name asked for may be one of its own."""
+    install("acme-broken", "import no_such_package")
+    with pytest.raises(UnknownNameError, match=r"could not be loaded: acme_broken \(ModuleNotFoundError"):
+        registry.get("pooler", "acme")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import nowhere", "nowhere"),
+        ("Component = print", "is no class"),
+        ("", "no attribute"),
+    ],
+)
+def test_a_part_that_cannot_be_imported_is_an_error_with_its_name(tmp_path, use_files, monkeypatch, body, reason):
+    monkeypatch.syspath_prepend(tmp_path)
+    write_module(tmp_path, "acme_inner", body)
+    use_files(write_module(tmp_path, "acme_outer", POOLER.format(name="acme", module="acme_inner")))
+    with pytest.raises(registry.PluginError, match=rf"pooler 'acme' of plugin 'acme_outer'.*{reason}") as caught:
+        registry.get("pooler", "acme")
+    assert caught.value.exit_code == 2
+
+
+# --- duplicates ----------------------------------------------------------------------------------------------------
+
+
+def test_a_duplicate_name_names_both_distributions(install):
+    install("acme-one", POOLER.format(name="acme", module="acme_one"), version="1.1")
+    install("acme-two", POOLER.format(name="acme", module="acme_two"), version="2.2")
+    with pytest.raises(
+        registry.PluginError, match=r"pooler 'acme' is registered by both acme-one 1\.1 and acme-two 2\.2"
+    ):
+        registry.get("pooler", "acme")
+    assert registry.get("pooler", "mean"), "the others still work"
+
+
+def test_two_distributions_may_use_one_entry_point_name(install):
+    install("acme-one", POOLER.format(name="one", module="acme_one"), entry_point="acme")
+    install("acme-two", POOLER.format(name="two", module="acme_two"), entry_point="acme")
+    assert {"one", "two"} <= set(registry.names("pooler"))
+
+
+def test_a_distribution_that_is_on_the_path_twice_counts_once(install, tmp_path, monkeypatch):
+    install("acme-one", POOLER.format(name="one", module="acme_one"))
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "acme_one-1.0.dist-info").rename(tmp_path / "copy" / "acme_one-1.0.dist-info")
+    install("acme-one", POOLER.format(name="one", module="acme_one"), version="0.9")
+    monkeypatch.syspath_prepend(tmp_path / "copy")
+    assert registry.get("pooler", "one")
+    assert registry.component("pooler", "one").version == "1.0", "the one that Python imports"
+
+
+# --- RKIT_PLUGINS and RKIT_PLUGIN_FILES ----------------------------------------------------------------------------
+
+
+def test_rkit_plugins_limits_what_is_loaded(install, monkeypatch):
+    install("acme-one", POOLER.format(name="one", module="acme_one"))
+    install("acme-two", POOLER.format(name="two", module="acme_two"))
+    monkeypatch.setenv("RKIT_PLUGINS", " acme_two, ")
+    assert "two" in registry.names("pooler")
+    assert "one" not in registry.names("pooler")
+    assert "acme_one" not in sys.modules
+    assert "mean" in registry.names("pooler"), "built-in parts stay"
+
+
+def test_rkit_plugins_may_be_empty(install, monkeypatch):
+    install("acme-one", POOLER.format(name="one", module="acme_one"))
+    monkeypatch.setenv("RKIT_PLUGINS", "")
+    assert {plugin.distribution for plugin in registry.plugins()} == {"retrievalkit"}
+
+
+def test_rkit_plugins_names_a_plugin_that_is_not_installed(install, monkeypatch):
+    install("acme-one", POOLER.format(name="one", module="acme_one"))
+    monkeypatch.setenv("RKIT_PLUGINS", "acme_ome")
+    with pytest.raises(UnknownNameError, match=r"unknown plugin 'acme_ome'; did you mean 'acme_one'.*RKIT_PLUGINS"):
+        registry.plugins()
+
+
+@pytest.mark.parametrize("separator", [",", ":", ", "])
+def test_local_files_are_plugins(tmp_path, use_files, separator):
+    one = write_module(tmp_path, "acme_local", POOLER.format(name="one", module="acme_local"))
+    two = write_module(tmp_path, "acme_other", POOLER.format(name="two", module="acme_other"))
+    use_files(one, two, one, separator=separator)
+    assert registry.create("pooler", "one", None, size=4).size == 4
+    assert registry.component("pooler", "two").distribution == str(two)
+    assert all(plugin.error is None for plugin in registry.plugins())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nowhere.py", "not a file"),
+        ("my-pooler.py", "no name for a Python module"),
+        ("json.py", "has the module name 'json' too"),
+        ("sys.py", "Python itself has the module name 'sys' too"),
+    ],
+)
+def test_a_local_file_that_cannot_be_a_module_is_listed_with_the_reason(tmp_path, use_files, name, reason):
+    if name != "nowhere.py":
+        (tmp_path / name).write_text(textwrap.dedent(POOLER.format(name="acme", module="my_pooler")))
+    use_files(tmp_path / name)
+    assert reason in plugin_named(name.removesuffix(".py")).error
+    assert hasattr(sys.modules["json"], "dumps"), "the real module is still there"
+    assert "mean" in registry.names("pooler")
+
+
+def test_two_local_files_of_one_name_are_not_mixed_up(tmp_path, use_files):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_module(tmp_path / folder, "acme_same", POOLER.format(name=f"from_{folder}", module="acme_same"))
+    use_files(tmp_path / "a" / "acme_same.py", tmp_path / "b" / "acme_same.py")
+    first, second = (plugin for plugin in registry.plugins() if plugin.name == "acme_same")
+    assert first.error is None
+    assert "has the module name 'acme_same' too" in second.error
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_name_offers_the_nearest():
+    with pytest.raises(UnknownNameError, match="unknown pooler 'maen'; did you mean 'mean'"):
+        registry.get("pooler", "maen")
+
+
+def test_an_unknown_kind_offers_the_nearest():
+    with pytest.raises(UnknownNameError, match="unknown kind of component 'poolers'; did you mean 'pooler'"):
+        registry.names("poolers")
+
+
+# --- options -------------------------------------------------------------------------------------------------------
+
+
+class Component:
+    """A component.
+
+    Args:
+        layers: Which layers,
+            and in which order.
+        mode: How (whatever it is).
+        rate: How fast.
+        name: What it is called.
+        flag: Whether.
+
+    Raises:
+        ValueError: Never.
+    """
+
+    def __init__(
+        self,
+        info: object,
+        *,
+        rate: float,
+        layers: Sequence[int] = (-1,),
+        mode: Literal["max", "mean"] = "max",
+        name: str | None = None,
+        flag: bool = False,
+        tokens: int | Literal["all"] = 1,
+    ) -> None:
+        pass
+
+
+def check(**values):
+    return registry.check_options("pooler 'made_up'", Component, {"rate": 1.0} | values)
+
+
+def test_options_are_the_keyword_only_arguments():
+    options = registry.options(Component)
+    assert list(options) == ["rate", "layers", "mode", "name", "flag", "tokens"]
+    assert options["rate"].required
+    assert not options["layers"].required
+    assert options["layers"].description == "Which layers, and in which order."
+    assert options["mode"].description == "How (whatever it is)."
+    assert options["flag"].description == "Whether."
+    assert options["tokens"].description == ""
+    assert (options["flag"].type_name, options["name"].type_name) == ("bool", "str | None")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"layers": "10,12"}, [10, 12]),
+        ({"layers": "10, -1"}, [10, -1]),
+        ({"layers": "[10,12]"}, [10, 12]),
+        ({"layers": 12}, [12]),
+        ({"layers": "12"}, [12]),
+        ({"layers": [10, 12]}, [10, 12]),
+        ({"layers": (10, 12)}, [10, 12]),
+        ({"mode": "mean"}, "mean"),
+        ({"rate": "1e-5"}, 1e-5),
+        ({"rate": 2}, 2.0),
+        ({"name": 12}, "12"),
+        ({"name": None}, None),
+        ({"flag": "true"}, True),
+        ({"flag": False}, False),
+        ({"tokens": "all"}, "all"),
+        ({"tokens": "8"}, 8),
+        ({"tokens": 8}, 8),
+    ],
+)
+def test_a_value_becomes_what_its_type_says(given, expected):
+    (name,) = given
+    value = check(**given)[name]
+    assert value == expected or list(value) == expected
+    assert not isinstance(expected, float | bool) or type(value) is type(expected)
+
+
+@pytest.mark.parametrize("annotation", [list[int], tuple[int, ...], Sequence[int], set[int], list[int] | None])
+def test_every_kind_of_sequence_is_read_from_text(annotation):
+    assert list(registry.convert("it", annotation, "10,12")) == [10, 12]
+
+
+def test_text_stays_whole_where_text_is_wanted():
+    assert registry.convert("it", str, "a,b") == "a,b"
+    assert registry.convert("it", str | list[str], "a,b") == "a,b"
+    assert registry.convert("it", list[str], "a,b") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"layers": "ten"}, r"option 'layers' of pooler 'made_up' cannot be 'ten': .*Sequence\[int\]"),
+        ({"mode": "sum"}, r"option 'mode' .* 'sum': .*'max' or 'mean'"),
+        ({"rate": "fast"}, r"cannot be 'fast': .*number.* It takes float\."),
+        ({"rate": None}, "cannot be None"),
+        ({"flag": 3}, "cannot be 3"),
+        ({"layers": {"a": 1}}, "cannot be"),
+        ({"tokens": 1.5}, "cannot be 1.5"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_the_type(given, message):
+    with pytest.raises(OptionError, match=message):
+        check(**given)
+
+
+def test_an_unknown_option_offers_the_nearest():
+    with pytest.raises(
+        OptionError, match=r"pooler 'made_up' has no option 'layer'; did you mean 'layers'\? Its options: "
+    ):
+        check(layer=12)
+    with pytest.raises(OptionError, match=r"has no option 'zzz'\. Its options: flag, layers, mode"):
+        check(zzz=12)
+
+
+def test_a_missing_option_says_how_to_set_it():
+    with pytest.raises(OptionError, match=r"needs the option 'rate'\. Set it: --set pooler\.rate=\.\.\."):
+        registry.check_options("pooler 'made_up'", Component, {})
+
+
+def test_options_that_are_named_under_type_checking_are_an_error_of_the_plugin(tmp_path, use_files):
+    source = """
+        from __future__ import annotations
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_losses(register):
+            register("acme", "acme_hidden:Component")
+        class Component:
+            def __init__(self, *, path: Path): ...
+    """
+    use_files(write_module(tmp_path, "acme_hidden", source))
+    with pytest.raises(registry.PluginError, match=r"acme_hidden:Component.*'Path' is not defined.*TYPE_CHECKING"):
+        registry.create("loss", "acme")
+
+
+def test_create_checks_the_options_of_built_in_parts():
+    assert registry.create("loss", "contrastive", temperature="0.5").temperature == 0.5
+    with pytest.raises(OptionError, match="did you mean 'temperature'"):
+        registry.create("loss", "contrastive", temprature=0.5)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda one: st.lists(one), max_leaves=5
+)
+
+
+@given(VALUES)
+def test_whatever_the_value_it_fits_or_is_an_option_error(value):
+    for annotation in (int, float, bool, str, list[int], Literal["a"], Mapping[str, int], int | None):
+        try:
+            registry.convert("it", annotation, value)
+        except OptionError as error:
+            assert "it cannot be" in str(error)

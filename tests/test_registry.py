@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -457,15 +458,11 @@ def test_create_checks_the_options_of_built_in_parts():
         registry.create("loss", "contrastive", temprature=0.5)
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda one: st.lists(one), max_leaves=5
-)
+SINGLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 
 
-@given(VALUES)
+@given(st.recursive(SINGLE, st.lists, max_leaves=5))
 def test_whatever_the_value_it_fits_or_is_an_option_error(value):
     for annotation in (int, float, bool, str, list[int], Literal["a"], Mapping[str, int], int | None):
-        try:
+        with contextlib.suppress(OptionError):
             registry.convert("it", annotation, value)
-        except OptionError as error:
-            assert "it cannot be" in str(error)

@@ -6,15 +6,15 @@ compressed files and remote sources the passages themselves are held, and only o
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from retrievalkit.artifacts import fingerprint_file, fingerprint_value
-from retrievalkit.data import sources
-from retrievalkit.data.sources import Record, Table
+from retrievalkit.data import files, sources
+from retrievalkit.data.positions import Duplicates, Positions
+from retrievalkit.data.records import Record, Table, read_records, table_of
+from retrievalkit.data.remote import fetched_records
 from retrievalkit.errors import DataError, nearest
 
 FORMS = (
@@ -25,6 +25,7 @@ FORMS = (
     "MS MARCO (a table id, text without a header)",
 )
 _IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid")
+_CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
 _NEAREST_AMONG = 5_000
 
 
@@ -61,7 +62,7 @@ class Corpus:
         self._records = records
         self._fingerprint = fingerprint
         self._files = files
-        self._index: _Index | None = None
+        self._positions: Positions | None = None
         self._held: dict[str, Passage] | None = None
         self._count: int | None = None
         self._print: str | None = None
@@ -69,13 +70,13 @@ class Corpus:
     @classmethod
     def of(cls, passages: Iterable[Passage], source: str = "memory") -> Corpus:
         """A corpus of passages that are in memory."""
-        held = list(passages)
+        given = list(passages)
 
         def records() -> Iterator[tuple[Record, Passage]]:
-            for number, passage in enumerate(held, 1):
+            for number, passage in enumerate(given, 1):
                 yield Record(source, number, {}), passage
 
-        return cls(source, records, lambda: _fingerprint_passages(held))
+        return cls(source, records, lambda: fingerprint_value([[one.id, one.title, one.text] for one in given]))
 
     def __repr__(self) -> str:
         return f"Corpus({self.source!r})"
@@ -84,18 +85,15 @@ class Corpus:
         if self._held is not None:
             yield from self._held.values()
             return
-        checker = _Duplicates(self._records)
+        duplicates = Duplicates(self._identified)
         count = 0
-        for record, passage in self._records():
+        for _, passage in self._records():
             if self._count is None:
-                checker.add(passage.id)
+                duplicates.add(passage.id)
             count += 1
             yield passage
-        checker.check()
-        if not count:
-            msg = "the corpus is empty: it holds no passage."
-            raise DataError(msg, file=self.source)
-        self._count = count
+        duplicates.check()
+        self._count = self._filled(count)
 
     def __len__(self) -> int:
         if self._count is None:
@@ -112,10 +110,11 @@ class Corpus:
         Raises:
             DataError: There is none; names the nearest id.
         """
-        if self._files:
-            found = self._indexed().read(document_id)
-        else:
+        if not self._files:
             found = self._loaded().get(document_id)
+        else:
+            passages = map(passage_of, self._indexed().candidates(document_id))
+            found = next((one for one in passages if one.id == document_id), None)
         if found is None:
             raise self.unknown(document_id)
         return found
@@ -129,11 +128,13 @@ class Corpus:
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
         """The complaint about an id that no passage has."""
-        msg = f"unknown document id '{document_id}'"
-        if close := nearest(document_id, _alike(document_id, self.ids())):
-            msg += f"; did you mean '{close}'?"
-        known = f"The corpus '{self.source}' has {len(self)} passages and not this one."
-        return DataError(f"{msg}{'' if close else '.'} {known} Is it the corpus that the file was made for?", file=file, line=line)
+        close = nearest(document_id, _alike(document_id, self.ids()))
+        hint = f"; did you mean '{close}'?" if close else "."
+        msg = (
+            f"unknown document id '{document_id}'{hint} It is none of the {len(self)} passages of '{self.source}'. "
+            "Give the corpus that the file was made for."
+        )
+        return DataError(msg, file=file, line=line)
 
     def ids(self) -> list[str]:
         """The ids of all passages, in order."""
@@ -145,20 +146,27 @@ class Corpus:
             self._print = self._fingerprint()
         return self._print
 
+    def _identified(self) -> Iterator[tuple[Record, str]]:
+        for record, passage in self._records():
+            yield record, passage.id
+
+    def _filled(self, count: int) -> int:
+        if not count:
+            msg = "the corpus is empty: it holds no passage."
+            raise DataError(msg, file=self.source)
+        return count
+
     def _loaded(self) -> dict[str, Passage]:
         if self._held is None:
             self._held = {passage.id: passage for passage in self}
         return self._held
 
-    def _indexed(self) -> _Index:
-        if self._index is None:
-            self._index = _Index(self._files, self._records)
-            self._count = len(self._index)
-        return self._index
-
-    def __getstate__(self) -> dict[str, Any]:
-        msg = "a Corpus cannot be pickled; open it again from its source."
-        raise TypeError(msg)
+    def _indexed(self) -> Positions:
+        if self._positions is None:
+            tables = [table_of(file, corpus_table) for file in self._files]
+            self._positions = Positions(self._files, tables, self._identified)
+            self._count = self._filled(len(self._positions))
+        return self._positions
 
 
 def open_corpus(source: str | Path) -> Corpus:
@@ -175,16 +183,16 @@ def open_corpus(source: str | Path) -> Corpus:
     if prefix:
         return Corpus(
             str(source),
-            lambda: _passages(sources.fetched_records(prefix, rest, "docs", "corpus")),
+            lambda: _passages(fetched_records(prefix, rest, "docs", "corpus")),
             lambda: sources.fingerprint(source),
         )
-    files = _files(sources.existing(rest))
-    plain = all(sources.is_plain(file) and sources.first_character(file) != "[" for file in files)
+    paths = _files_of(files.existing(rest))
+    plain = all(files.is_plain(path) and files.first_character(path) != "[" for path in paths)
     return Corpus(
         str(source),
-        lambda: _passages(record for file in files for record in sources.read_records(file, corpus_table, "passages")),
-        lambda: _fingerprint_files(files),
-        tuple(files) if plain else (),
+        lambda: _passages(record for path in paths for record in read_records(path, corpus_table, "passages")),
+        lambda: _fingerprint_files(paths),
+        tuple(paths) if plain else (),
     )
 
 
@@ -193,7 +201,7 @@ def passage_of(record: Record) -> Passage:
     fields = record.fields
     name = next((name for name in _IDS if name in fields), None)
     if name is None or ("text" not in fields and "contents" not in fields):
-        raise sources.unknown_form(record, "passage", FORMS)
+        raise record.unknown_form("passage", FORMS)
     if "text" in fields:
         title = record.text("title") if fields.get("title") is not None else ""
         return Passage(record.identifier(name), title, record.text("text"))
@@ -238,29 +246,24 @@ def _documentation(source: str, packages: str) -> Corpus:
     return Corpus(source, records, lambda: pydoc.fingerprint(packages))
 
 
-def _files(path: Path) -> list[Path]:
+def _files_of(path: Path) -> list[Path]:
     """The files of a corpus: itself, the corpus of a BEIR folder, or all data files of a folder."""
     if path.is_file():
         return [path]
-    for name in ("corpus.jsonl", "collection.tsv", "corpus.tsv"):
-        if found := sources.find_file(path, name):
-            return [found]
-    ends = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv") for end in sources.COMPRESSIONS)
-    files = sorted(one for one in path.iterdir() if one.is_file() and one.name.endswith(ends))
-    if not files:
-        found = ", ".join(sorted(one.name for one in path.iterdir())[:12]) or "nothing"
-        msg = f"the folder holds no corpus.jsonl and no .jsonl, .json or .tsv file, but {found}."
+    for name in _CORPUS_FILES:
+        if corpus := files.find_file(path, name):
+            return [corpus]
+    ends = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv") for end in files.COMPRESSIONS)
+    found = sorted(one for one in path.iterdir() if one.is_file() and one.name.endswith(ends))
+    if not found:
+        msg = f"the folder holds no corpus.jsonl and no .jsonl, .json or .tsv file, but {files.listing(path)}."
         raise DataError(msg, file=path)
-    return files
+    return found
 
 
-def _fingerprint_files(files: list[Path]) -> str:
-    prints = [fingerprint_file(file) for file in files]
+def _fingerprint_files(paths: list[Path]) -> str:
+    prints = [fingerprint_file(path) for path in paths]
     return prints[0] if len(prints) == 1 else fingerprint_value(prints)
-
-
-def _fingerprint_passages(passages: list[Passage]) -> str:
-    return fingerprint_value([[one.id, one.title, one.text] for one in passages])
 
 
 def _alike(name: str, known: Iterable[str]) -> list[str]:
@@ -268,93 +271,5 @@ def _alike(name: str, known: Iterable[str]) -> list[str]:
     if len(known := list(known)) <= _NEAREST_AMONG:
         return known
     lengths = (len(name) - 1, len(name), len(name) + 1)
-    alike = [one for one in known if len(one) in lengths and (one[:3] == name[:3] or one[-3:] == name[-3:])]
+    alike = [one for one in known if len(one) in lengths and (one[:2] == name[:2] or one[-2:] == name[-2:])]
     return alike[:_NEAREST_AMONG]
-
-
-class _Duplicates:
-    """Finds an id that was given twice, at 8 bytes an id."""
-
-    def __init__(self, records: Callable[[], Iterator[tuple[Record, Passage]]]) -> None:
-        self._records = records
-        self._hashes = array("q")
-        self._next_check = 1024
-
-    def add(self, document_id: str) -> None:
-        self._hashes.append(hash(document_id))
-        if len(self._hashes) == self._next_check:
-            self.check()
-            self._next_check *= 2
-
-    def check(self) -> None:
-        """Raise DataError where two ids so far are equal."""
-        import numpy
-
-        ordered = numpy.sort(numpy.frombuffer(self._hashes, dtype=numpy.int64)) if self._hashes else numpy.empty(0)
-        twice = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-        if not twice:
-            return
-        first: dict[str, Record] = {}
-        for record, passage in self._records():
-            if hash(passage.id) in twice:
-                if passage.id in first:
-                    raise duplicated(passage.id, record, first[passage.id])
-                first[passage.id] = record
-
-
-def duplicated(identifier: str, record: Record, first: Record) -> DataError:
-    """The complaint about an id that stands twice."""
-    place = f"element {first.element}" if first.element else f"line {first.line}"
-    where = place if first.file == record.file else f"{first.file}, {place}"
-    return record.error(f"the id '{identifier}' is used already at {where}. Every id stands for one thing.")
-
-
-class _Index:
-    """Where each passage of plain files lies, by the hash of its id: sorted hashes, start and end bytes."""
-
-    def __init__(self, files: tuple[Path, ...], records: Callable[[], Iterator[tuple[Record, Passage]]]) -> None:
-        import numpy
-
-        self._files = files
-        self._names = [str(file) for file in files]
-        self._tables = [sources.table_of(file, corpus_table) for file in files]
-        self._bases = numpy.cumsum([0, *(file.stat().st_size for file in files)])
-        hashes, starts, sizes = array("q"), array("q"), array("q")
-        duplicates = _Duplicates(records)
-        base_of = dict(zip(self._names, self._bases.tolist(), strict=False))
-        for record, passage in records():
-            duplicates.add(passage.id)
-            starts.append(base_of[record.file] + record.start)
-            sizes.append(record.end - record.start)
-        duplicates.check()
-        hashes = duplicates._hashes
-        order = numpy.argsort(numpy.frombuffer(hashes, dtype=numpy.int64), kind="stable") if hashes else []
-        self._hashes = numpy.frombuffer(hashes, dtype=numpy.int64)[order] if hashes else numpy.empty(0)
-        self._starts = numpy.frombuffer(starts, dtype=numpy.int64)[order] if hashes else numpy.empty(0)
-        self._sizes = numpy.frombuffer(sizes, dtype=numpy.int64)[order] if hashes else numpy.empty(0)
-
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    def missing(self, document_ids: Iterable[str]) -> set[str]:
-        import numpy
-
-        wanted = list(document_ids)
-        hashes = numpy.array([hash(one) for one in wanted], dtype=numpy.int64)
-        places = numpy.minimum(numpy.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        return {wanted[i] for i in numpy.flatnonzero(self._hashes[places] != hashes).tolist()}
-
-    def read(self, document_id: str) -> Passage | None:
-        place = int(self._hashes.searchsorted(hash(document_id)))
-        while place < len(self._hashes) and self._hashes[place] == hash(document_id):
-            passage = self._read(int(self._starts[place]), int(self._sizes[place]))
-            if passage.id == document_id:
-                return passage
-            place += 1
-        return None
-
-    def _read(self, start: int, size: int) -> Passage:
-        number = int(self._bases.searchsorted(start, side="right")) - 1
-        with self._files[number].open("rb") as stream:
-            stream.seek(start - int(self._bases[number]))
-            return passage_of(sources.parse_record(stream.read(size), self._names[number], self._tables[number]))

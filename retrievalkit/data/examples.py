@@ -10,19 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.data import sources
+from retrievalkit.data import files, sources
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.qrels import judgements
 from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, straight_quotes
-from retrievalkit.data.sources import Record, Table
+from retrievalkit.data.records import Record, Table, read_records
+from retrievalkit.data.remote import fetched_records
 from retrievalkit.errors import DataError
 
 FORMS = (
     "ours (query_id, query, positives, negatives)",
-    "Tevatron (query_id, query, positive_passages, negative_passages) or (query_id, query_text, positive_document_ids, negative_document_ids)",
+    "Tevatron (query_id, query, positive_passages, negative_passages)",
+    "Tevatron 2 (query_id, query_text, positive_document_ids, negative_document_ids)",
     "DPR (question, answers, positive_ctxs, hard_negative_ctxs)",
     "triples (anchor, positive, negative) or (query, pos, neg)",
 )
+_ONE_THING = "Every id stands for one thing."
+_PASSAGE_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
 _ANCHORS = ("anchor", "query", "question", "sentence1")
 _POSITIVES = ("positive", "pos", "positives")
 _NEGATIVES = ("negative", "neg", "negatives")
@@ -89,14 +93,15 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
     if prefix in ("pydoc", "irds") or sources.is_folder(source):
         examples = _judged(source, split)
     elif prefix == "hf":
-        examples = _collect(source, sources.fetched_records(prefix, rest, "examples", split))
+        examples = _collect(source, fetched_records(prefix, rest, "examples", split))
     else:
-        path = sources.existing(rest)
-        examples = _collect(source, sources.read_records(path, _table, "training examples"))
+        path = files.existing(rest)
+        examples = _collect(source, read_records(path, _table, "training examples"))
     if not examples.rows:
         count = examples.dropped
-        msg = f"none of the {count} examples has a positive." if count else "there is no example in it."
-        raise DataError(f"{msg} Training needs a passage that answers each query.", file=source)
+        what = f"none of the {count} examples has a positive." if count else "there is no example in it."
+        msg = f"{what} Training needs a passage that answers each query."
+        raise DataError(msg, file=source)
     if corpus is not None:
         check_examples(examples, corpus)
     return examples
@@ -104,7 +109,7 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     """Write examples as JSON lines of ids and return how many there were."""
-    return sources.write_jsonl(path, (_row(example) for example in examples))
+    return files.write_jsonl(path, (_row(example) for example in examples))
 
 
 def check_examples(examples: Examples, corpus: Corpus | None) -> None:
@@ -142,7 +147,7 @@ def example_of(record: Record, namer: QuestionNamer) -> tuple[Example, list[Pass
         return _by_ids(record, "query", "positives", "negatives"), []
     if any(name in fields for name in _ANCHORS) and any(name in fields for name in _POSITIVES):
         return _triple(record)
-    raise sources.unknown_form(record, "training example", FORMS)
+    raise record.unknown_form("training example", FORMS)
 
 
 def _row(example: Example) -> dict[str, Any]:
@@ -164,8 +169,8 @@ def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
         example, passages = example_of(record, namer)
         first, line = texts.setdefault(example.query_id, (example.query, record.line))
         if first != example.query:
-            msg = f"the query id '{example.query_id}' is used already at line {line}, for another query."
-            raise record.error(f"{msg} Every id stands for one thing.")
+            msg = f"the query id '{example.query_id}' is used already at line {line}, for another query. {_ONE_THING}"
+            raise record.error(msg)
         if not example.positives:
             examples.dropped += 1
             continue
@@ -179,8 +184,8 @@ def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
 def _keep(held: dict[str, Passage], passage: Passage, record: Record) -> None:
     first = held.setdefault(passage.id, passage)
     if first.text != passage.text:
-        msg = f"the passage id '{passage.id}' stands for another text earlier in the file."
-        raise record.error(f"{msg} Every id stands for one thing.")
+        msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {_ONE_THING}"
+        raise record.error(msg)
 
 
 def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Example:
@@ -209,8 +214,8 @@ def _teacher(record: Record) -> dict[str, float] | None:
 
 def _tevatron(record: Record) -> tuple[Example, list[Passage]]:
     _require(record, "query_id", "query")
-    positives = [_embedded(one, record, "positive_passages") for one in _list(record, "positive_passages")]
-    negatives = [_embedded(one, record, "negative_passages") for one in _list(record, "negative_passages")]
+    positives = [_embedded(one, record, "positive_passages") for one in record.items("positive_passages")]
+    negatives = [_embedded(one, record, "negative_passages") for one in record.items("negative_passages")]
     example = Example(
         record.identifier("query_id"),
         record.text("query"),
@@ -223,9 +228,9 @@ def _tevatron(record: Record) -> tuple[Example, list[Passage]]:
 
 def _dpr(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
     _require(record, "question")
-    positives = [_embedded(one, record, "positive_ctxs") for one in _list(record, "positive_ctxs")]
+    positives = [_embedded(one, record, "positive_ctxs") for one in record.items("positive_ctxs")]
     name = "hard_negative_ctxs" if record.fields.get("hard_negative_ctxs") else "negative_ctxs"
-    negatives = [_embedded(one, record, name) for one in _list(record, name)]
+    negatives = [_embedded(one, record, name) for one in record.items(name)]
     question = straight_quotes(record.text("question"))
     example = Example(
         namer.name(question),
@@ -260,7 +265,7 @@ def _embedded(value: object, record: Record, where: str) -> Passage:
         msg = f"'{where}' should hold passages (objects with docid, title and text)."
         raise record.error(msg)
     inner = record._replace(fields=value)
-    name = next((one for one in ("docid", "passage_id", "psg_id", "_id", "id") if value.get(one) not in (None, "")), None)
+    name = next((one for one in _PASSAGE_IDS if value.get(one) not in (None, "")), None)
     if "text" not in value:
         msg = f"a passage in '{where}' has no text; it has these fields: {', '.join(value) or 'none'}."
         raise record.error(msg)
@@ -269,16 +274,11 @@ def _embedded(value: object, record: Record, where: str) -> Passage:
     return Passage(inner.identifier(name) if name else hashed_id(f"{title}\n{text}"), title, text)
 
 
-def _list(record: Record, name: str) -> list[Any]:
-    value = record.fields.get(name)
-    return [] if value is None else sources.as_list(value, name, record)
-
-
 def _require(record: Record, *names: str) -> None:
     missing = [name for name in names if name not in record.fields]
     if missing:
         found = ", ".join(record.fields)
-        msg = f"missing field{'s' * (len(missing) > 1)}: {', '.join(missing)}; it has {found}. Forms: {'; '.join(FORMS)}."
+        msg = f"missing: {', '.join(missing)}; it has {found}. Known forms: {'; '.join(FORMS)}."
         raise record.error(msg)
 
 

@@ -30,6 +30,7 @@ class Module:
         exports_of: Names of modules whose `__all__` is added.
         aliases: Name -> the dotted name that is assigned to it.
         instances: Name -> the class whose instance is assigned to it.
+        elsewhere: (module, qualified name, docstring) of what is documented here for another module.
     """
 
     name: str
@@ -44,6 +45,14 @@ class Module:
     aliases: dict[str, str] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
     elsewhere: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def add(self, name: str, doc: str, *, export: bool) -> None:
+        """Add what another module documents, and offer it where this one lists what it offers."""
+        top = name.partition(".")[0]
+        self.docs.setdefault(name, doc)
+        self.defined.add(top)
+        if export and self.exports is not None and not top.startswith("_"):
+            self.exports.append(top)
 
 
 def read_module(source: str, name: str, *, package: bool = False) -> Module:
@@ -210,7 +219,10 @@ class _Reader:
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 self.export(left)
                 self.export(right)
-            case ast.Call(func=ast.Attribute(value=inner, attr="copy")) | ast.Call(func=ast.Name(id="list" | "sorted"), args=[inner]):
+            case (
+                ast.Call(func=ast.Attribute(value=inner, attr="copy"))
+                | ast.Call(func=ast.Name(id="list" | "sorted"), args=[inner])
+            ):
                 self.export(inner)
             case ast.Attribute(value=owner, attr="__all__") if path := _dotted(owner):
                 self.module.exports = self.module.exports or []
@@ -220,12 +232,15 @@ class _Reader:
                 self.module.computed = True
 
     def call(self, call: ast.Call) -> None:
+        """Read a call that stands alone: it may add to `__all__`, or document what compiled code defines."""
         match call:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="extend" | "append"), args=[value]):
                 self.export(ast.List(elts=[value]) if isinstance(value, ast.Constant) else value)
             case ast.Call(func=ast.Name(id="extend_all"), args=[value]) if path := _dotted(value):
                 self.module.exports_of.append(path)  # how numpy adds a module's names to `__all__`
-            case ast.Call(func=function, args=arguments) if (path := _dotted(function)) and path.rpartition(".")[2] in _DOC_CALLS:
+            case ast.Call(func=function, args=arguments) if (path := _dotted(function)) and path.rpartition(".")[
+                2
+            ] in _DOC_CALLS:
                 self.module.elsewhere.extend(_documented_elsewhere(self.module, path.rpartition(".")[2], arguments))
 
 
@@ -237,20 +252,25 @@ def _documented_elsewhere(module: Module, function: str, arguments: list[ast.exp
     """
     texts = [_string(one) for one in arguments]
     parent = module.name.rpartition(".")[0]
-    if function == "add_newdoc" and len(arguments) == 3 and texts[0] and texts[1]:  # noqa: PLR2004 - the call's own form
+    if function == "add_newdoc" and len(arguments) == 3 and texts[0] and texts[1]:
         if texts[2]:
             yield texts[0], texts[1], texts[2]
         pairs = arguments[2].elts if isinstance(arguments[2], ast.List) else [arguments[2]]
         for pair in pairs:
-            if isinstance(pair, ast.Tuple) and len(pair.elts) == 2:  # noqa: PLR2004 - a pair
+            if isinstance(pair, ast.Tuple) and len(pair.elts) == 2:
                 attribute, doc = (_string(one) for one in pair.elts)
                 if attribute and doc:
                     yield texts[0], f"{texts[1]}.{attribute}", doc
-    elif function == "add_newdoc" and len(arguments) == 2 and texts[0] and texts[1]:  # noqa: PLR2004
+    elif function == "add_newdoc" and len(arguments) == 2 and texts[0] and texts[1]:
         yield parent, texts[0], texts[1]
     elif function == "add_docstr_all" and len(arguments) > 1 and texts[0] and texts[1]:
         yield parent, f"Tensor.{texts[0]}", texts[1]
-    elif function in ("add_docstr", "_add_docstr") and len(arguments) > 1 and texts[1] and (path := _dotted(arguments[0])):
+    elif (
+        function in ("add_docstr", "_add_docstr")
+        and len(arguments) > 1
+        and texts[1]
+        and (path := _dotted(arguments[0]))
+    ):
         owner, _, name = path.partition(".")
         yield owner, name, texts[1]
 
@@ -298,7 +318,7 @@ class _Scope:
         return self._exports[name]
 
     def public(self, name: str) -> list[str]:
-        """The names that a module offers to users: what a plain module without `__all__` imports is its own business."""
+        """The names that a module offers to users; what a plain module without `__all__` imports is its own affair."""
         module = self.modules[name]
         if module.package or module.exports is not None:
             return self.exports(name)

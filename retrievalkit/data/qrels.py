@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from retrievalkit.data import sources
-from retrievalkit.data.sources import Record
+from retrievalkit.data import files, sources
+from retrievalkit.data.records import Record, shown
+from retrievalkit.data.remote import fetched_records
 from retrievalkit.errors import DataError
 
 Qrels = dict[str, dict[str, int]]
+Form = Literal["trec", "beir"]
 
 FORMS = (
     "TREC (query 0 document grade)",
@@ -33,33 +35,36 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
         DataError: A line is damaged, or judges what another line judges otherwise.
     """
     qrels: Qrels = {}
-    places: dict[tuple[str, str], int] = {}
     for record, query_id, document_id, grade in judgements(source, split):
         judged = qrels.setdefault(query_id, {})
         if judged.setdefault(document_id, grade) != grade:
             first = _first_line(source, split, query_id, document_id)
-            msg = f"query '{query_id}' and document '{document_id}' were judged {judged[document_id]} at line {first}"
-            raise record.error(f"{msg}, and {grade} here. Keep one of the lines.")
+            before = f"judged {judged[document_id]} at line {first}"
+            msg = f"document '{document_id}' of query '{query_id}' was {before}, and is {grade} here. Keep one line."
+            raise record.error(msg)
     if not qrels:
         msg = "there is no judgement in it."
         raise DataError(msg, file=source)
-    del places
     return qrels
 
 
-def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: Literal["trec", "beir"] | None = None) -> int:
+def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: Form | None = None) -> int:
     """Write judgements and return how many there were; without a form, `.tsv` is BEIR and the rest TREC."""
-    name = Path(path).name
-    beir = form == "beir" if form else name.removesuffix(".gz").removesuffix(".zst").endswith(".tsv")
-    count = 0
-    with sources.write_text(path) as stream:
-        if beir:
+    name = Path(path).name.removesuffix(".gz").removesuffix(".zst")
+    form = form or ("beir" if name.endswith(".tsv") else "trec")
+    rows = [(query, document, grade) for query, judged in qrels.items() for document, grade in judged.items()]
+    with files.write_text(path) as stream:
+        if form == "beir":
             stream.write("query-id\tcorpus-id\tscore\n")
-        for query_id, judged in qrels.items():
-            for document_id, grade in judged.items():
-                stream.write(f"{query_id}\t{document_id}\t{grade}\n" if beir else f"{query_id} 0 {document_id} {grade}\n")
-                count += 1
-    return count
+            stream.writelines(f"{query}\t{document}\t{grade}\n" for query, document, grade in rows)
+        else:
+            stream.writelines(_trec_line((query, "0", document, str(grade))) for query, document, grade in rows)
+    return len(rows)
+
+
+def _trec_line(cells: tuple[str, ...]) -> str:
+    """Cells with spaces between; with tabs where a cell holds white space itself."""
+    return ("\t" if any(len(cell.split()) > 1 for cell in cells) else " ").join(cells) + "\n"
 
 
 def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record, str, str, int]]:
@@ -68,9 +73,9 @@ def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record
     if prefix == "pydoc":
         yield from _documentation(str(source), rest)
     elif prefix:
-        yield from (_from_fields(record) for record in sources.fetched_records(prefix, rest, "qrels", split))
+        yield from (_from_fields(record) for record in fetched_records(prefix, rest, "qrels", split))
     else:
-        yield from _from_lines(_file(sources.existing(rest), split))
+        yield from _from_lines(_file(files.existing(rest), split))
 
 
 def splits(folder: Path) -> list[str]:
@@ -82,7 +87,7 @@ def _file(path: Path, split: str) -> Path:
     if not path.is_dir():
         return path
     folder = path / "qrels" if (path / "qrels").is_dir() else path
-    if found := sources.find_file(folder, f"{split}.tsv"):
+    if found := files.find_file(folder, f"{split}.tsv"):
         return found
     known = ", ".join(splits(path)) or "none"
     msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). Splits there: {known}."
@@ -91,19 +96,21 @@ def _file(path: Path, split: str) -> Path:
 
 def _from_lines(path: Path) -> Iterator[tuple[Record, str, str, int]]:
     file = str(path)
-    for line, text in sources.read_lines(path):
-        cells = text.split("\t") if "\t" in text else text.split()
-        if not cells or (line == 1 and cells[0].strip().lower() in _QUERIES):
+    for line in files.filled_lines(path):
+        cells = columns(line.text, (3, 4))
+        if line.number == 1 and cells[0].strip().lower() in _QUERIES:
             continue
-        record = Record(file, line, {})
-        if len(cells) == 4:
-            query_id, _, document_id, grade = cells
-        elif len(cells) == 3:
-            query_id, document_id, grade = cells
-        else:
+        record = Record(file, line.number, {})
+        if len(cells) not in (3, 4):
             msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(FORMS)}."
             raise record.error(msg)
-        yield record, query_id, document_id, _grade(grade, record)
+        yield record, cells[0], cells[-2], _grade(cells[-1], record)
+
+
+def columns(text: str, widths: tuple[int, ...]) -> list[str]:
+    """The cells of a line of a TREC file: separated by tabs if that gives a known width, or else by any space."""
+    cells = text.split("\t")
+    return cells if len(cells) in widths else text.split()
 
 
 def _from_fields(record: Record) -> tuple[Record, str, str, int]:
@@ -111,7 +118,7 @@ def _from_fields(record: Record) -> tuple[Record, str, str, int]:
         next((name for name in names if name in record.fields), None) for names in (_QUERIES, _DOCUMENTS, _GRADES)
     )
     if query is None or document is None or grade is None:
-        raise sources.unknown_form(record, "judgement", FORMS)
+        raise record.unknown_form("judgement", FORMS)
     return record, record.identifier(query), record.identifier(document), _grade(record.fields[grade], record)
 
 
@@ -122,7 +129,7 @@ def _grade(value: Any, record: Record) -> int:
             return int(number)
     except (ValueError, TypeError, OverflowError):
         pass
-    msg = f"the grade is {value!r}, and should be a whole number."
+    msg = f"the grade is {shown(value)}, and should be a whole number."
     raise record.error(msg)
 
 
@@ -134,5 +141,5 @@ def _documentation(source: str, packages: str) -> Iterator[tuple[Record, str, st
 
 
 def _first_line(source: str | Path, split: str, query_id: str, document_id: str) -> int:
-    found: Iterable[int] = (r.line for r, query, document, _ in judgements(source, split) if (query, document) == (query_id, document_id))
-    return next(iter(found))
+    pairs = ((record.line, query, document) for record, query, document, _ in judgements(source, split))
+    return next(line for line, query, document in pairs if (query, document) == (query_id, document_id))

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrievalkit.data import sources
-from retrievalkit.data.sources import Record, Table
+from retrievalkit.data import files, sources
+from retrievalkit.data.records import Record, Table, read_records, shown
+from retrievalkit.data.remote import fetched_records
 from retrievalkit.errors import DataError
 
 FORMS = (
@@ -55,8 +56,12 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
 
 def write_queries(path: str | Path, queries: Iterable[Query]) -> int:
     """Write queries as BEIR JSON lines and return how many there were."""
-    rows = ({"_id": one.id, "text": one.text, **({"answers": list(one.answers)} if one.answers else {})} for one in queries)
-    return sources.write_jsonl(path, rows)
+    return files.write_jsonl(path, map(_row, queries))
+
+
+def _row(query: Query) -> dict[str, object]:
+    row: dict[str, object] = {"_id": query.id, "text": query.text}
+    return {**row, "answers": list(query.answers)} if query.answers else row
 
 
 def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:
@@ -69,7 +74,7 @@ def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:
             yield Record(str(source), number, {}), Query(question.id, question.text)
         return
     namer = QuestionNamer()
-    for record in _records(source, prefix, rest):
+    for record in _records(prefix, rest):
         yield record, query_of(record, namer)
 
 
@@ -79,7 +84,7 @@ def query_of(record: Record, namer: QuestionNamer) -> Query:
     text = next((name for name in _TEXTS if name in fields), None)
     identifier = next((name for name in _IDS if name in fields), None)
     if text is None or (identifier is None and text != "question"):
-        raise sources.unknown_form(record, "query", FORMS)
+        raise record.unknown_form("query", FORMS)
     if identifier is None:
         question = straight_quotes(record.text(text))
         return Query(namer.name(question), question, record.texts("answers"))
@@ -123,12 +128,12 @@ def query_table(row: list[str]) -> Table | None:
     return Table(("id", "text"))
 
 
-def _records(source: str | Path, prefix: str, rest: str) -> Iterator[Record]:
+def _records(prefix: str, rest: str) -> Iterator[Record]:
     if prefix:
-        yield from sources.fetched_records(prefix, rest, "queries", "queries")
+        yield from fetched_records(prefix, rest, "queries", "queries")
         return
-    path = sources.existing(rest)
-    for record in sources.read_records(sources.inside(path, "queries.jsonl", "queries"), query_table, "queries"):
+    path = files.inside(files.existing(rest), "queries.jsonl", "queries")
+    for record in read_records(path, query_table, "queries"):
         if "answer_list" in record.fields:
             record.fields["answers"] = _literal_answers(record)
         yield record
@@ -140,20 +145,20 @@ def _literal_answers(record: Record) -> list[str]:
     try:
         answers = ast.literal_eval(cell)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        msg = f"the answers are no list of texts: {cell[:60]}. Write them as [\"one\", \"two\"]."
-        raise record.error(msg) from None
-    return [str(one) for one in sources.as_list(answers, "answers", record)]
+        answers = None
+    if not isinstance(answers, list | tuple):
+        msg = f'the answers are no list of texts: {shown(cell)}. Write them as ["one", "two"].'
+        raise record.error(msg)
+    return [str(one) for one in answers]
 
 
 def _unique(found: Iterable[tuple[Record, Query]]) -> list[Query]:
-    """Each query once. Examples may repeat a query; two texts under one id are an error, as is a BEIR id given twice."""
+    """Each query once: examples may repeat one, a file of queries may not, and nowhere does an id have two texts."""
     kept: dict[str, tuple[Record, Query]] = {}
     for record, query in found:
         first = kept.setdefault(query.id, (record, query))
         if first[0] is not record and (first[1].text != query.text or not _is_example(record)):
-            from retrievalkit.data.corpus import duplicated
-
-            raise duplicated(query.id, record, first[0])
+            raise record.duplicated(query.id, first[0])
     return [query for _, query in kept.values()]
 
 

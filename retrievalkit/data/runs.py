@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from retrievalkit.data import sources
+from retrievalkit.data import files
+from retrievalkit.data.qrels import columns
+from retrievalkit.data.records import shown
 from retrievalkit.errors import DataError
 
 Run = dict[str, list[tuple[str, float]]]
+
+FORMS = ("TREC (query Q0 document rank score tag)", "MS MARCO (query, document, rank)")
+_TREC, _MS_MARCO = 6, 3
 
 
 def read_run(path: str | Path) -> Run:
@@ -22,91 +26,82 @@ def read_run(path: str | Path) -> Run:
     Raises:
         DataError: A line is damaged, or a document comes twice for a query.
     """
-    path = sources.existing(path)
+    path = files.inside(files.existing(path), "run.trec", "results")
     found: dict[str, dict[str, float]] = {}
-    last: str | None = None
-    documents: dict[str, float] = {}
-    for line, text in sources.read_lines(path):
+    last, documents = "", dict[str, float]()
+    for line, _, _, text in files.read_lines(path):
         try:
-            query, _, document, _, score, _ = text.split()
-            value = float(score)
+            query, _, document, _, cell, _ = text.split()
+            score = float(cell)
         except ValueError:
-            cells = _cells(path, line, text)
-            if not cells:
+            if not text.strip():
                 continue
-            query, document, value = cells
+            query, document, score = _unusual(path, line, text)
         if query != last:
             last, documents = query, found.setdefault(query, {})
-        if document in documents:
-            raise _twice(path, line, query, document)
-        documents[document] = value
+        if document in documents or score != score:  # which only NaN does
+            raise _bad(path, line, query, document, score)
+        documents[document] = score
     if not found:
         msg = "there is no result in it."
         raise DataError(msg, file=path)
-    return {query: _ordered(path, list(documents.items())) for query, documents in found.items()}
+    return {query: _ordered(list(documents.items())) for query, documents in found.items()}
 
 
 def write_run(path: str | Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: str = "rkit") -> int:
     """Write a run in TREC form, in the order given, and return how many lines there were.
 
-    Scores are written as the shortest number that gives the same 32-bit float. A line whose ids hold spaces is
-    separated by tabs, which `read_run` understands.
+    Scores are written as the shortest number that gives the same 32-bit float. Where an id holds a space, a query's
+    lines are separated by tabs, which `read_run` understands.
     """
     count = 0
-    with sources.write_text(path) as stream:
+    with files.write_text(path) as stream:
         for query, results in run.items():
-            scores = _shortest([score for _, score in results])
-            lines = [
-                f"{query} Q0 {document} {rank} {score} {tag}\n"
-                for rank, ((document, _), score) in enumerate(zip(results, scores, strict=True), 1)
-            ]
-            if " " in query or any(" " in document for document, _ in results):
-                lines = [
-                    f"{query}\tQ0\t{document}\t{rank}\t{score}\t{tag}\n"
-                    for rank, ((document, _), score) in enumerate(zip(results, scores, strict=True), 1)
-                ]
-            stream.write("".join(lines))
-            count += len(lines)
+            spaced = any(len(one.split()) != 1 for one in (query, *(document for document, _ in results)))
+            start, gap = ("\t".join((query, "Q0", "")), "\t") if spaced else (f"{query} Q0 ", " ")
+            stream.writelines(
+                f"{start}{document}{gap}{rank}{gap}{score}{gap}{tag}\n"
+                for rank, ((document, _), score) in enumerate(zip(results, _shortest(results), strict=True), 1)
+            )
+            count += len(results)
     return count
 
 
-def _shortest(scores: Sequence[float]) -> list[str]:
+def _shortest(results: Sequence[tuple[str, float]]) -> list[str]:
     import numpy
 
-    return [str(one) for one in numpy.asarray(scores, dtype=numpy.float32).astype(str).tolist()]
+    scores = numpy.array([score for _, score in results], dtype=numpy.float32)
+    return list(map(str, scores.astype(str).tolist()))
 
 
-def _ordered(path: Path, results: list[tuple[str, float]]) -> list[tuple[str, float]]:
+def _ordered(results: list[tuple[str, float]]) -> list[tuple[str, float]]:
     if all(first[1] > second[1] for first, second in pairwise(results)):
         return results
-    if any(math.isnan(score) for _, score in results):
-        msg = "a score is NaN, which has no place in an order."
-        raise DataError(msg, file=path)
     return sorted(results, key=lambda one: (one[1], one[0]), reverse=True)
 
 
-def _cells(path: Path, line: int, text: str) -> tuple[str, str, float] | None:
-    """Query, document and score of a line that is not the usual one; None for an empty line."""
-    cells = text.split("\t") if "\t" in text else text.split()
-    if not text.strip():
-        return None
+def _unusual(path: Path, line: int, text: str) -> tuple[str, str, float]:
+    """Query, document and score of a line that is not the usual one."""
+    cells = columns(text, (_TREC, _MS_MARCO))
+    if len(cells) not in (_TREC, _MS_MARCO):
+        msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(FORMS)}."
+        raise DataError(msg, file=path, line=line)
     try:
-        if len(cells) == 6:
+        if len(cells) == _TREC:
             return cells[0], cells[2], float(cells[4])
-        if len(cells) == 3:
-            return cells[0], cells[1], 1 / float(cells[2])
+        return cells[0], cells[1], 1 / int(cells[2])
     except (ValueError, ZeroDivisionError):
-        value = cells[4] if len(cells) == 6 else cells[2]
-        msg = f"'{value}' is no {'score' if len(cells) == 6 else 'rank (1, 2, ...)'}."
+        what, cell = ("score", cells[4]) if len(cells) == _TREC else ("rank (1, 2, 3 ...)", cells[2])
+        msg = f"{shown(cell)} is no {what}. Known forms: {'; '.join(FORMS)}."
         raise DataError(msg, file=path, line=line) from None
-    msg = f"the line has {len(cells)} columns. Known forms: TREC (query Q0 document rank score tag); query, document, rank."
-    raise DataError(msg, file=path, line=line)
 
 
-def _twice(path: Path, line: int, query: str, document: str) -> DataError:
-    for first, text in sources.read_lines(path):
-        cells = text.split("\t") if "\t" in text else text.split()
-        if cells and cells[0] == query and document in cells[1:3]:
+def _bad(path: Path, line: int, query: str, document: str, score: float) -> DataError:
+    if score != score:
+        return DataError(f"the score of '{document}' is NaN, which has no place in an order.", file=path, line=line)
+    for first in files.filled_lines(path):
+        cells = columns(first.text, (_TREC, _MS_MARCO))
+        if cells[0] == query and document in cells[1:3]:
             break
-    msg = f"document '{document}' is found twice for query '{query}': it stands at line {first} already."
+    msg = f"document '{document}' stands already at line {first.number} for query '{query}'. A result comes once."
     return DataError(msg, file=path, line=line)

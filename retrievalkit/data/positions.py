@@ -1,0 +1,131 @@
+"""Finding things among very many ids with little memory: an id that stands twice, and where a passage lies in a file.
+
+Ids are kept as 64-bit hashes, 8 bytes each. What hashes find is looked up in the file, so that a collision costs time
+and never gives a wrong answer.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.data.records import Record, Table, parse_record
+from retrievalkit.errors import DataError
+
+Identified = Callable[[], Iterator[tuple[Record, str]]]
+
+
+class Duplicates:
+    """Finds an id that is given twice.
+
+    Args:
+        identified: Makes a fresh iterator over (place, id), to find out where the ids stand.
+    """
+
+    def __init__(self, identified: Identified) -> None:
+        self._identified = identified
+        self.hashes = array("q")
+        self._next = 1024
+
+    def add(self, identifier: str) -> None:
+        """Take note of the next id.
+
+        Raises:
+            DataError: As `check` does; not at once, but before twice as many ids have been added.
+        """
+        self.hashes.append(hash(identifier))
+        if len(self.hashes) == self._next:
+            self.check()
+            self._next *= 2
+
+    def check(self) -> None:
+        """Look whether two ids so far are equal.
+
+        Raises:
+            DataError: They are; names both places.
+        """
+        import numpy
+
+        ordered = numpy.sort(_int64(self.hashes))
+        repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+        if repeated:
+            self._compare(repeated)
+
+    def _compare(self, repeated: set[int]) -> None:
+        first: dict[str, Record] = {}
+        for record, identifier in self._identified():
+            if hash(identifier) in repeated:
+                if identifier in first:
+                    raise record.duplicated(identifier, first[identifier])
+                first[identifier] = record
+
+
+class Positions:
+    """Where each record of plain files lies, by its id: 24 bytes a record.
+
+    Args:
+        files: In order.
+        tables: How each is read.
+        identified: Makes a fresh iterator over (place, id).
+    """
+
+    def __init__(self, files: tuple[Path, ...], tables: list[Table | None], identified: Identified) -> None:
+        import numpy
+
+        self._files = files
+        self._tables = tables
+        self._bases = numpy.cumsum([0, *(file.stat().st_size for file in files)])
+        self._stamps = [_stamp(file) for file in files]
+        base_of = dict(zip(map(str, files), self._bases.tolist(), strict=False))
+        duplicates, starts, sizes = Duplicates(identified), array("q"), array("q")
+        for record, identifier in identified():
+            duplicates.add(identifier)
+            starts.append(base_of[record.file] + record.start)
+            sizes.append(record.end - record.start)
+        duplicates.check()
+        order = numpy.argsort(_int64(duplicates.hashes), kind="stable")
+        self._hashes = _int64(duplicates.hashes)[order]
+        self._starts = _int64(starts)[order]
+        self._sizes = _int64(sizes)[order]
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def missing(self, identifiers: Iterable[str]) -> set[str]:
+        """Those of the ids that no record has."""
+        import numpy
+
+        wanted = list(identifiers)
+        hashes = numpy.array([hash(one) for one in wanted], dtype=numpy.int64)
+        places = numpy.minimum(numpy.searchsorted(self._hashes, hashes), len(self) - 1)
+        return {wanted[place] for place in numpy.flatnonzero(self._hashes[places] != hashes).tolist()}
+
+    def candidates(self, identifier: str) -> Iterator[Record]:
+        """The records whose id has the hash of this one: one, or none, or in a billion years two."""
+        place = int(self._hashes.searchsorted(hash(identifier)))
+        while place < len(self) and self._hashes[place] == hash(identifier):
+            yield self._read(int(self._starts[place]), int(self._sizes[place]))
+            place += 1
+
+    def _read(self, start: int, size: int) -> Record:
+        number = int(self._bases.searchsorted(start, side="right")) - 1
+        file = self._files[number]
+        if _stamp(file) != self._stamps[number]:
+            msg = "the file was changed while it was being read. Start again."
+            raise DataError(msg, file=file)
+        with file.open("rb") as stream:
+            stream.seek(start - int(self._bases[number]))
+            return parse_record(stream.read(size), str(file), self._tables[number])
+
+
+def _int64(values: array[int]) -> Any:
+    import numpy
+
+    return numpy.frombuffer(values, dtype=numpy.int64) if values else numpy.empty(0, dtype=numpy.int64)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns

@@ -151,6 +151,13 @@ class VectorStore:
         start, end = self._rows_of(text), self._rows_of(text + 1)
         return self._map(shard, start - shard.first_row, end - shard.first_row)
 
+    def texts_of(self, rows: np.ndarray) -> np.ndarray:
+        """Which text each of these vectors belongs to."""
+        if self.offsets is None:
+            return rows // (self.vectors_per_text or 1)
+        texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
+        return texts
+
     def verify(self) -> None:
         """Read every file whole and compare it with its checksum.
 

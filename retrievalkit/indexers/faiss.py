@@ -1,0 +1,285 @@
+"""Indexes of the faiss library (Douze et al. 2024) over vectors/ folders: any factory string, by inner product.
+
+faiss finds vectors, and the best k*m vectors hold the best k texts where a text has at most m. A query of several
+vectors (ColBERT) gets candidates from each of them, which are then scored by the exact rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import VectorBlock, VectorStore
+from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.score import check_k, documents_of_vectors, top_k
+
+# What faiss's GPU indexes can return for a query.
+GPU_MOST = 2048
+_BLOCK = 16_384
+
+
+class Faiss(Indexer):
+    """Searches with faiss: exactly with the factory "Flat", approximately and faster with others.
+
+    Args:
+        factory: faiss's index factory string, such as "Flat", "IVF1024,Flat", "HNSW32" or "IVF1024,PQ48".
+        parameters: Search parameters as faiss writes them, such as "nprobe=16" or "efSearch=64".
+        train_size: Vectors that an index which needs training is trained on.
+        shard_vectors: Most vectors of an index file; files are built and searched one after the other.
+        candidates: For queries of several vectors: how many vectors each of them retrieves, at least.
+        device: "auto" is the GPU where faiss was built for it and supports the index.
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self,
+        *,
+        factory: str = "Flat",
+        parameters: str = "",
+        train_size: int = 100_000,
+        shard_vectors: int = 1_000_000,
+        candidates: int = 1000,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+    ) -> None:
+        self._faiss = _import_faiss()
+        for name, value in (("train_size", train_size), ("shard_vectors", shard_vectors), ("candidates", candidates)):
+            if value < 1:
+                msg = f"option '{name}' of indexer 'faiss' is {value}, and must be 1 or more."
+                raise OptionError(msg)
+        gpus = self._faiss.get_num_gpus() if hasattr(self._faiss, "get_num_gpus") else 0
+        if device == "cuda" and not gpus:
+            msg = "option 'device' of indexer 'faiss' is cuda, and faiss finds no GPU. Use cpu, or faiss-gpu-cu12."
+            raise UnsupportedError(msg)
+        self.factory = factory
+        self.parameters = parameters
+        self.train_size = train_size
+        self.shard_vectors = shard_vectors
+        self.candidates = candidates
+        self.device = device
+        self.on_gpu = device != "cpu" and gpus > 0
+        self.exact = factory.replace(" ", "") == "Flat"
+        self._store: VectorStore | None = None
+        self._shards: list[tuple[int, Any]] = []
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
+        """Train on a sample, add the vectors block by block, write one file a shard."""
+        if not source.dim or source.vocabulary:
+            has = "vectors and weights" if source.dim else "weights over a vocabulary and no vectors"
+            msg = f"'{source.folder}' holds {has}; indexer 'faiss' searches vectors alone. Use --indexer flat."
+            raise UnsupportedError(msg)
+        source.verify()
+        source.link(index_dir / "vectors")
+        self._use_threads()
+        empty = self._trained(source)
+        shards = 0
+        index, first = self._faiss.clone_index(empty), 0
+        for block in source.blocks(_BLOCK):
+            assert block.vectors is not None
+            if index.ntotal and index.ntotal + len(block.vectors) > self.shard_vectors:
+                self._write(index, index_dir, first)
+                shards, first, index = shards + 1, first + index.ntotal, self._faiss.clone_index(empty)
+            index.add(_as_float32(block.vectors))
+        self._write(index, index_dir, first)
+        return {"texts": len(source), "vectors": source.rows, "files": shards + 1}
+
+    def open(self, index_dir: Path) -> None:
+        """Map the index files into memory."""
+        self._use_threads()
+        self._store = VectorStore(index_dir / "vectors")
+        files = sorted(index_dir.glob("vectors-from-*.faiss"))
+        self._shards = [(int(file.stem.rpartition("-")[2]), self._read(file)) for file in files]
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts: exact for the factory "Flat" and queries of one vector, else among what faiss found."""
+        store = self._opened()
+        check_k(k)
+        vectors = _check_queries(queries, store).float().cpu().contiguous()
+        k = min(k, len(store))
+        if vectors.shape[1] == 1 and (queries.vector_mask is None or bool(queries.vector_mask.all())):
+            found = self._search_single(vectors[:, 0].numpy(), k)
+        else:
+            found = self._search_many(Representation(vectors, queries.vector_mask), k)
+        return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def _search_single(self, vectors: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rows and scores of the best texts of each query; shards are searched one after the other and merged."""
+        best = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
+        for first, index in self._shards:
+            for row, (texts, scores) in enumerate(self._search_shard(index, first, vectors, k)):
+                best[row] = _merge(best[row], (texts, scores), k)
+        return best
+
+    def _search_shard(
+        self, index: Any, first: int, vectors: np.ndarray, k: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        store = self._opened()
+        most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+        # One more than the rule needs shows whether a tie was cut off.
+        wanted = min(most, k * -(-store.rows // len(store)) + 1)
+        found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
+        open_queries = np.arange(len(vectors))
+        while len(open_queries):
+            all_scores, all_rows = index.search(vectors[open_queries], wanted)
+            unsure = []
+            for query, scores, rows in zip(open_queries, all_scores, all_rows, strict=True):
+                found[query] = documents_of_vectors(
+                    np.where(rows < 0, -1, rows + first),
+                    scores,
+                    k,
+                    m=store.vectors_per_text or 1,
+                    offsets=store.offsets,
+                )
+                if not self._is_sure(found[query][1], scores, rows, k):
+                    unsure.append(query)
+            if wanted >= most:
+                break
+            open_queries, wanted = np.array(unsure, dtype=np.int64), min(most, 2 * wanted)
+        yield from found
+
+    def _is_sure(self, texts: np.ndarray, scores: np.ndarray, rows: np.ndarray, k: int) -> bool:
+        """Whether no vector that was not retrieved can change the k best texts."""
+        if rows[-1] < 0:
+            return True
+        if len(texts) < k:
+            return False
+        return not self.exact or bool(texts[-1] > scores[-1])
+
+    def _search_many(self, queries: Representation, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        assert queries.vectors is not None
+        found = []
+        for row in range(len(queries)):
+            query = queries.rows(slice(row, row + 1))
+            assert query.vectors is not None
+            vectors = query.vectors[0] if query.vector_mask is None else query.vectors[0][query.vector_mask[0]]
+            candidates = self._candidates(vectors.numpy(), max(k, self.candidates))
+            scores, places = top_k(query, [_block_of(self._opened(), candidates)], min(k, len(candidates)))
+            # The block counts its texts from 0, in ascending order: so ties are in the order of the index.
+            found.append((candidates[places[0].numpy()], scores[0].numpy()))
+        return found
+
+    def _candidates(self, vectors: np.ndarray, wanted: int) -> np.ndarray:
+        """The texts, ascending, that one of these vectors retrieves."""
+        store = self._opened()
+        texts = []
+        for first, index in self._shards:
+            _, rows = index.search(vectors, min(wanted, index.ntotal, GPU_MOST if self.on_gpu else index.ntotal))
+            texts.append(store.texts_of(rows[rows >= 0] + first))
+        return np.unique(np.concatenate(texts))
+
+    def _trained(self, source: VectorStore) -> Any:
+        faiss = self._faiss
+        try:
+            index = faiss.index_factory(source.dim, self.factory, faiss.METRIC_INNER_PRODUCT)
+        except RuntimeError as error:
+            msg = (
+                f"faiss makes no index of the factory '{self.factory}' for vectors of {source.dim} numbers: "
+                f"{_reason(error)}. Examples: Flat, IVF1024,Flat, HNSW32, IVF1024,PQ48."
+            )
+            raise OptionError(msg) from error
+        if not index.is_trained:
+            try:
+                index.train(_sample(source, self.train_size))
+            except RuntimeError as error:
+                size = min(self.train_size, source.rows)
+                msg = f"faiss cannot train '{self.factory}' on {size} vectors: {_reason(error)}. Choose a smaller one."
+                raise OptionError(msg) from error
+        self._set_parameters(index)
+        return index
+
+    def _set_parameters(self, index: Any) -> None:
+        if self.parameters:
+            try:
+                self._faiss.ParameterSpace().set_index_parameters(index, self.parameters)
+            except RuntimeError as error:
+                msg = f"faiss does not take the parameters '{self.parameters}' for '{self.factory}': {_reason(error)}."
+                raise OptionError(msg) from error
+
+    def _write(self, index: Any, index_dir: Path, first: int) -> None:
+        self._faiss.write_index(index, str(index_dir / f"vectors-from-{first:012d}.faiss"))
+
+    def _read(self, file: Path) -> Any:
+        faiss = self._faiss
+        flag = getattr(faiss, "IO_FLAG_MMAP_IFC", None) or faiss.IO_FLAG_MMAP
+        try:
+            index = faiss.read_index(str(file), flag)
+        except RuntimeError:
+            # Not every kind of index can be mapped.
+            index = faiss.read_index(str(file))
+        self._set_parameters(index)
+        if self.on_gpu:
+            try:
+                return faiss.index_cpu_to_all_gpus(index)
+            except RuntimeError:
+                if self.device == "cuda":
+                    raise
+                self.on_gpu = False
+        return index
+
+    def _use_threads(self) -> None:
+        # faiss brings an OpenMP of its own, which does not know what torch was told.
+        self._faiss.omp_set_num_threads(torch.get_num_threads())
+
+    def _opened(self) -> VectorStore:
+        assert self._store is not None, "open comes before search"
+        return self._store
+
+
+def _import_faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
+    return faiss
+
+
+def _reason(error: RuntimeError) -> str:
+    """What faiss says, without the C++ function and line."""
+    return str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
+
+
+def _as_float32(vectors: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(vectors, dtype=np.float32)
+
+
+def _sample(source: VectorStore, size: int) -> np.ndarray:
+    """At most `size` vectors, drawn from all over the folder; the same ones every time."""
+    size = min(size, source.rows)
+    chosen = np.sort(np.random.default_rng(0).choice(source.rows, size, replace=False))
+    parts, first = [], 0
+    for _, shard in source.shards():
+        start, end = np.searchsorted(chosen, [first, first + len(shard)])
+        parts.append(_as_float32(shard[chosen[start:end] - first]))
+        first += len(shard)
+    return np.concatenate(parts)
+
+
+def _check_queries(queries: Representation, store: VectorStore) -> torch.Tensor:
+    if queries.vectors is None or queries.weights is not None:
+        msg = "the index holds vectors alone, and the queries have weights. Use the model that the index was made with."
+        raise UnsupportedError(msg)
+    if queries.vectors.shape[2] != store.dim:
+        msg = f"queries have vectors of size {queries.vectors.shape[2]} and documents of size {store.dim}. "
+        raise UnsupportedError(msg + "Encode both with one model.")
+    return queries.vectors
+
+
+def _merge(
+    left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray], k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k best of both; what is left comes first among equals."""
+    texts, scores = np.concatenate([left[0], right[0]]), np.concatenate([left[1], right[1]])
+    order = np.argsort(-scores, kind="stable")[:k]
+    return texts[order], scores[order]
+
+
+def _block_of(store: VectorStore, texts: np.ndarray) -> VectorBlock:
+    """The vectors of some texts, as a block."""
+    parts = [store.vectors_of(text) for text in texts.tolist()]
+    starts = np.cumsum([0, *(len(part) for part in parts)])
+    return VectorBlock(0, len(texts), np.concatenate(parts), starts, None)

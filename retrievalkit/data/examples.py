@@ -5,7 +5,7 @@ Examples hold ids. Where a file brings the texts of its passages (Tevatron 1.x, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,13 +84,17 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
     Args:
         source: A file, a BEIR folder, `pydoc:`, `hf:` or `irds:`.
         corpus: If given, every id is looked up in it.
-        split: Of a BEIR folder, whose judgements above 0 are the positives.
+        split: Of a folder: SPLIT.jsonl there, or else the judgements of a BEIR folder, of which those above 0 are
+            the positives.
 
     Raises:
         DataError: An example is damaged, an id is in no corpus, or no example has a positive.
     """
     prefix, rest = sources.split_prefix(source)
-    if prefix in ("pydoc", "irds") or sources.is_folder(source):
+    written = files.find_file(Path(rest), f"{split}.jsonl") if sources.is_folder(source) else None
+    if written is not None:
+        examples = _collect(written, read_records(written, _table, "training examples"))
+    elif prefix in ("pydoc", "irds") or sources.is_folder(source):
         examples = _judged(source, split)
     elif prefix == "hf":
         examples = _collect(source, fetched_records(prefix, rest, "examples", split))
@@ -145,9 +149,16 @@ def example_of(record: Record, namer: QuestionNamer) -> tuple[Example, list[Pass
         return _by_ids(record, "query_text", "positive_document_ids", "negative_document_ids"), []
     if "query_id" in fields and "positives" in fields:
         return _by_ids(record, "query", "positives", "negatives"), []
-    if any(name in fields for name in _ANCHORS) and any(name in fields for name in _POSITIVES):
+    if has_form(fields.keys()):
         return _triple(record)
     raise record.unknown_form("training example", FORMS)
+
+
+def has_form(names: Set[str]) -> bool:
+    """Whether a record with these fields is a training example."""
+    if names & {"positive_ctxs", "positive_passages", "positive_document_ids"}:
+        return True
+    return bool(names & set(_ANCHORS)) and any(_is(name, _POSITIVES) for name in names)
 
 
 def _row(example: Example) -> dict[str, Any]:

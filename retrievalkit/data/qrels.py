@@ -98,13 +98,18 @@ def _from_lines(path: Path) -> Iterator[tuple[Record, str, str, int]]:
     file = str(path)
     for line in files.filled_lines(path):
         cells = columns(line.text, (3, 4))
-        if line.number == 1 and cells[0].strip().lower() in _QUERIES:
+        if line.number == 1 and is_header(cells):
             continue
         record = Record(file, line.number, {})
         if len(cells) not in (3, 4):
             msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(FORMS)}."
             raise record.error(msg)
         yield record, cells[0], cells[-2], _grade(cells[-1], record)
+
+
+def is_header(cells: list[str]) -> bool:
+    """Whether the first line of a file of judgements names its columns."""
+    return cells[0].strip().lower() in _QUERIES and len(cells) > 1 and cells[1].strip().lower() in _DOCUMENTS
 
 
 def columns(text: str, widths: tuple[int, ...]) -> list[str]:

@@ -1,0 +1,156 @@
+"""Any known data format in, ours out: `rkit convert IN OUT`.
+
+    rkit convert biencoder-nq-train.json nq/            examples and the passages that came with them
+    rkit convert psgs_w100.tsv corpus.jsonl.gz          a corpus, as BEIR
+    rkit convert dev.run dev.trec                       a run, as TREC
+    rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
+    rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
+
+What a file holds is told by its keys or columns; `--kind` says it where they fit two things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import get_args
+
+from retrievalkit import artifacts
+from retrievalkit.data import files, sources
+from retrievalkit.data.corpus import Passage, open_corpus
+from retrievalkit.data.examples import read_examples, write_examples
+from retrievalkit.data.kinds import Kind, kind_of
+from retrievalkit.data.qrels import read_qrels, splits, write_qrels
+from retrievalkit.data.queries import read_queries, write_queries
+from retrievalkit.data.runs import read_run, write_run
+from retrievalkit.errors import InputError, OptionError, nearest
+
+Counts = dict[str, int]
+
+_FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".trec", ".run", ".qrels", ".qrel")
+
+
+def convert(
+    source: str | Path,
+    output: str | Path,
+    *,
+    kind: Kind | None = None,
+    split: str | None = None,
+    corpus: str | Path | None = None,
+) -> Counts:
+    """Read a source in any known form and write it in ours.
+
+    Args:
+        source: A file, a folder, `hf:`, `irds:` or `pydoc:`.
+        output: A file (.jsonl, .tsv, .trec ..., with .gz or .zst to pack it), or a folder, which is any other name.
+        kind: What the source holds, or the part of a collection that is wanted.
+        split: Of a collection with several.
+        corpus: In which the documents of examples are looked up.
+
+    Returns:
+        What was written -> how much.
+
+    Raises:
+        InputError: The source is damaged or of an unknown kind, or does not go into such an output.
+    """
+    if kind is not None and kind not in get_args(Kind):
+        close = nearest(kind, get_args(Kind))
+        hint = f" Did you mean '{close}'?" if close else ""
+        msg = f"unknown kind '{kind}'.{hint} Known: {', '.join(get_args(Kind))}."
+        raise OptionError(msg)
+    kind = kind or kind_of(source)
+    path = Path(output)
+    if _is_file(path):
+        return _write_file(kind, source, path, split, corpus)
+    with artifacts.write_folder(path) as staging:
+        counts = _write_folder(kind, source, staging, split, corpus)
+        inputs = {"source": artifacts.describe_input(source, sources.fingerprint(source))}
+        options = {"kind": kind, "split": split}
+        artifacts.write_manifest(
+            staging, "collection", command="convert", options=options, inputs=inputs, counts=counts
+        )
+    return counts
+
+
+def _is_file(path: Path) -> bool:
+    name = path.name
+    for end in files.COMPRESSIONS[1:]:
+        name = name.removesuffix(end)
+    return not path.is_dir() and name.endswith(_FILES)
+
+
+def _write_file(kind: Kind, source: str | Path, path: Path, split: str | None, corpus: str | Path | None) -> Counts:
+    if kind == "collection":
+        msg = (
+            f"'{source}' is a whole collection, and '{path}' one file. Give a folder as output, or say which part is "
+            f"wanted: --kind {', '.join(_WRITERS)} or examples."
+        )
+        raise OptionError(msg)
+    if kind == "examples":
+        return _examples(source, path, split, corpus)
+    return _WRITERS[kind](source, path, split)
+
+
+def _write_folder(kind: Kind, source: str | Path, folder: Path, split: str | None, corpus: str | Path | None) -> Counts:
+    if kind == "examples":
+        return _examples(source, folder / f"{split or 'train'}.jsonl", split, corpus, beside=folder / "corpus.jsonl")
+    if kind != "collection":
+        return _WRITERS[kind](source, folder / _NAMES[kind].format(split or "test"), split)
+    counts = {**_passages(source, folder / _NAMES["corpus"]), **_queries(source, folder / _NAMES["queries"], split)}
+    counts["judgements"] = 0
+    for one in _splits(source, split):
+        counts["judgements"] += _judgements(source, folder / _NAMES["qrels"].format(one), one)["judgements"]
+    return counts
+
+
+def _splits(source: str | Path, split: str | None) -> list[str]:
+    if split is not None:
+        return [split]
+    return splits(Path(source)) if sources.is_folder(source) else ["test"]
+
+
+def _passages(source: str | Path, path: Path, _: str | None = None) -> Counts:
+    return {"passages": _write_passages(path, open_corpus(source))}
+
+
+def _queries(source: str | Path, path: Path, split: str | None) -> Counts:
+    return {"queries": write_queries(path, read_queries(source, split))}
+
+
+def _judgements(source: str | Path, path: Path, split: str | None) -> Counts:
+    return {"judgements": write_qrels(path, read_qrels(source, split or "test"))}
+
+
+def _results(source: str | Path, path: Path, _: str | None) -> Counts:
+    return {"results": write_run(path, read_run(source))}
+
+
+_WRITERS: dict[str, Callable[[str | Path, Path, str | None], Counts]] = {
+    "corpus": _passages,
+    "queries": _queries,
+    "qrels": _judgements,
+    "run": _results,
+}
+_NAMES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/{}.tsv", "run": "run.trec"}
+
+
+def _examples(
+    source: str | Path, path: Path, split: str | None, corpus: str | Path | None, *, beside: Path | None = None
+) -> Counts:
+    """Write examples, and the passages that came with them to the file `beside`."""
+    known = None if corpus is None else open_corpus(corpus)
+    examples = read_examples(source, corpus=known, split=split or "train")
+    if examples.passages and beside is None and known is None:
+        msg = (
+            f"'{source}' brings the texts of {len(examples.passages)} passages, and '{path}' would hold ids alone. "
+            f"Give a folder as output: the texts are written beside the examples."
+        )
+        raise InputError(msg)
+    counts = {"examples": write_examples(path, examples)}
+    if examples.passages and beside is not None:
+        counts["passages"] = _write_passages(beside, examples.passages.values())
+    return {**counts, "without a positive": examples.dropped} if examples.dropped else counts
+
+
+def _write_passages(path: Path, passages: Iterable[Passage]) -> int:
+    return files.write_jsonl(path, ({"_id": one.id, "title": one.title, "text": one.text} for one in passages))

@@ -81,7 +81,7 @@ def encode(
         for number, shard in job.shards(skip=writer.completed_shards()):
             writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
         counts = writer.finish()
-        corpus = {"corpus": {"source": str(texts), "fingerprint": source.fingerprint}} if side == "document" else {}
+        corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
         return artifacts.write_manifest(
             staging,
             "vectors",
@@ -91,7 +91,7 @@ def encode(
             counts=counts,
             checkpoint=checkpoint,
             files=writer.checksums(),
-            **corpus,
+            **(corpus if side == "document" else {}),
         )
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 _RANGE = 1 << 16
 ATTENTION = "retrievalkit_cpu"
@@ -27,7 +29,7 @@ def drop_mask(shape: Sequence[int], probability: float) -> Tensor:
     seed = int(torch.randint(0, 2**62, (1,)))
     words = np.random.SFC64(seed).random_raw((count + 3) // 4)
     draws = torch.from_numpy(words.view(np.int16))[:count]  # uniform over -32768 ... 32767
-    return (draws < _threshold(probability) - _RANGE // 2).view(*shape)
+    return (draws < _threshold(probability) - _RANGE // 2).view(tuple(shape))
 
 
 def keep_scale(probability: float) -> float:
@@ -55,10 +57,10 @@ def use_fast_dropout(model: nn.Module) -> None:
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, FastDropout(child.p))
-    configuration = getattr(model, "config", None)
+    configuration: Any = getattr(model, "config", None)
     if getattr(configuration, "_attn_implementation", None) == "sdpa":
         transformers.AttentionInterface.register(ATTENTION, attention)
-        transformers.AttentionMaskInterface.register(ATTENTION, transformers.masking_utils.sdpa_mask)
+        transformers.AttentionMaskInterface.register(ATTENTION, sdpa_mask)
         configuration._attn_implementation = ATTENTION
 
 
@@ -90,8 +92,7 @@ def attention(
     # Grouped heads, causal masks without a tensor, biases: left to transformers.
     plain = key.shape[1] == query.shape[1] and not getattr(module, "is_causal", False)
     if not dropout or query.device.type != "cpu" or not plain:
-        fused = transformers.integrations.sdpa_attention.sdpa_attention_forward
-        result: tuple[Tensor, None] = fused(
+        result: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
         return result

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from retrievalkit.artifacts import locate_model
@@ -21,6 +22,19 @@ from retrievalkit.contracts import Batch, Encoder, EncoderInfo, Needs, Side, Tex
 from retrievalkit.encoders.dropout import use_fast_dropout
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.quiet import quiet
+
+_LIKE_ROBERTA = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "longformer", "xmod")
+# Whatever transformers raises at a model that is not there, is damaged, or needs a package that is not installed.
+_LOADING_ERRORS = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    ImportError,
+    SafetensorError,
+)
 
 
 class Transformer(Encoder):
@@ -87,7 +101,7 @@ class Transformer(Encoder):
         if getattr(self.backbone, "pooler", None) is not None:
             self.backbone.pooler = None
         use_fast_dropout(self.backbone)
-        missing = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
+        missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
         if missing:
             msg = (
                 f"the weights of '{self.source}' lack {len(missing)} tensors of its architecture "
@@ -124,7 +138,8 @@ class Transformer(Encoder):
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:  # noqa: ARG002 - of the contract
         """Pad tokenised texts to the longest of them."""
         lengths = [len(ids) for ids in token_ids]
-        input_ids = np.full((len(token_ids), max(lengths)), self._padding_id, dtype=np.int64)
+        # At least one column: a model without special tokens makes no token of an empty text.
+        input_ids = np.full((len(token_ids), max([1, *lengths])), self._padding_id, dtype=np.int64)
         mask = np.zeros_like(input_ids)
         for row, ids in enumerate(token_ids):
             input_ids[row, : lengths[row]] = ids
@@ -170,7 +185,8 @@ class Transformer(Encoder):
         return [one for one in self.tokenizer.all_special_ids if one not in ordinary]
 
     def _check_tokenizer(self) -> None:
-        if len(self.tokenizer) > self.info.vocabulary_size:
+        # Models round their number of embeddings up, by little. A tokenizer whose files are missing is nearly empty.
+        if not self.info.vocabulary_size / 2 <= len(self.tokenizer) <= self.info.vocabulary_size:
             msg = (
                 f"the tokenizer of '{self.source}' has {len(self.tokenizer)} tokens and its model "
                 f"{self.info.vocabulary_size} embeddings. They do not belong together."
@@ -190,7 +206,7 @@ def _loading(source: str) -> Iterator[None]:
     try:
         with quiet():
             yield
-    except (OSError, ValueError, KeyError) as error:
+    except _LOADING_ERRORS as error:
         what = "the folder" if Path(source).exists() else "the hub or a local folder"
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         msg = f"cannot load the model '{source}' from {what}: {reason}"
@@ -198,9 +214,9 @@ def _loading(source: str) -> Iterator[None]:
 
 
 def _model_class(config: Any) -> Any:
-    # Encoder-decoder models (T5) have a class for the encoder alone; AutoModel would load the decoder too.
-    encoder_decoder = getattr(config, "is_encoder_decoder", False)
-    return transformers.AutoModelForTextEncoding if encoder_decoder else transformers.AutoModel
+    # Encoder-decoder models (T5) have a class for the encoder alone; AutoModel would want the decoder too.
+    encoders = transformers.MODEL_FOR_TEXT_ENCODING_MAPPING
+    return transformers.AutoModelForTextEncoding if type(config) in encoders else transformers.AutoModel
 
 
 def _set_dropout(config: Any, probability: float) -> None:
@@ -214,6 +230,6 @@ def _longest_input(config: Any) -> int:
     # Relative positions (T5) have no limit.
     if limit is None or limit <= 0:
         return 1_000_000
-    # RoBERTa and MPNet number positions from the padding id on.
-    offset = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
-    return int(limit) - offset
+    # These number positions from behind the padding id on, which MPNet takes to be 1 whatever it is.
+    offsets = dict.fromkeys(_LIKE_ROBERTA, (config.pad_token_id or 0) + 1) | {"mpnet": 2}
+    return int(limit) - offsets.get(config.model_type, 0)

@@ -1,98 +1,111 @@
-"""Dropout on a CPU: the masks are as frequent and as reproducible as torch's, and attention with them is attention."""
+"""Dropout from a fast generator: right in its probability and expectation, and repeated by a seed."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-import transformers
 from torch import nn
+from torch.nn import functional
 
-from retrievalkit.encoders.dropout import FastDropout, attention, drop_mask, keep_scale, use_fast_dropout
-
-
-def test_masks_have_the_probability_asked_for():
-    torch.manual_seed(0)
-    mask = drop_mask((1000, 1000), 0.1)
-    assert mask.shape == (1000, 1000)
-    # Four standard deviations of a million draws.
-    assert float(mask.float().mean()) == pytest.approx(0.1, abs=4 * (0.1 * 0.9 / 1e6) ** 0.5)
+from retrievalkit.encoders import dropout
 
 
-def test_masks_are_independent_between_neighbours():
-    torch.manual_seed(0)
-    mask = drop_mask((400_000,), 0.5).float() - 0.5
+def seeded(function, *arguments, seed=0, **options):
+    torch.manual_seed(seed)
+    return function(*arguments, **options)
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_the_share_of_dropped_values_is_the_probability(probability):
+    """Within five standard deviations of 250,001 draws."""
+    share = seeded(dropout.drop_mask, (250_001,), probability).float().mean().item()
+    assert abs(share - probability) < 5 * (probability * (1 - probability) / 250_001) ** 0.5
+
+
+def test_neighbouring_values_are_dropped_independently():
+    """Four of them come from one 64-bit draw."""
+    mask = seeded(dropout.drop_mask, (400_000,), 0.5).float() * 2 - 1
     for distance in (1, 2, 3, 4):
-        assert abs(float((mask[distance:] * mask[:-distance]).mean())) < 0.25 * 4 / 400_000**0.5
+        assert abs((mask[:-distance] * mask[distance:]).mean().item()) < 5 / 400_000**0.5
 
 
-def test_masks_follow_torchs_random_state():
-    torch.manual_seed(3)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0)])
+def test_a_mask_has_any_shape(shape):
+    assert dropout.drop_mask(shape, 0.5).shape == shape
+
+
+def test_masks_follow_from_torchs_random_state():
     state = torch.get_rng_state()
-    first, second = drop_mask((50,), 0.5), drop_mask((50,), 0.5)
+    first = dropout.drop_mask((1000,), 0.5)
+    second = dropout.drop_mask((1000,), 0.5)
     torch.set_rng_state(state)
-    assert torch.equal(drop_mask((50,), 0.5), first)
+    assert torch.equal(dropout.drop_mask((1000,), 0.5), first)
     assert not torch.equal(first, second)
 
 
 def test_kept_values_are_scaled_so_that_the_mean_stays():
-    torch.manual_seed(0)
-    dropout = FastDropout(0.3).train()
-    values = dropout(torch.ones(1_000_000))
-    assert float(values.mean()) == pytest.approx(1.0, abs=0.005)
-    dropped, kept = sorted(values.unique().tolist())
-    assert dropped == 0.0
-    assert kept == pytest.approx(1 / 0.7, rel=1e-4)
+    layer = dropout.FastDropout(0.3)
+    made = seeded(layer, torch.ones(200_000))
+    assert made.unique().tolist() == pytest.approx([0.0, 1 / 0.7], rel=1e-4)
+    assert made.mean().item() == pytest.approx(1.0, abs=0.01)
 
 
-def test_nothing_is_dropped_in_eval_mode_or_with_probability_zero():
-    values = torch.randn(10)
-    assert torch.equal(FastDropout(0.5).eval()(values), values)
-    assert torch.equal(FastDropout(0.0).train()(values), values)
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_dropping_nothing_or_all_is_exact(probability):
+    assert torch.equal(dropout.FastDropout(probability)(torch.ones(10)), torch.full((10,), 1 - probability))
 
 
-def test_gradients_flow_through_kept_values_only():
-    torch.manual_seed(0)
-    values = torch.randn(1000, requires_grad=True)
-    dropped = FastDropout(0.5).train()(values)
-    dropped.sum().backward()
-    assert torch.equal(values.grad == 0, dropped == 0)
+def test_nothing_is_dropped_in_eval_mode():
+    assert torch.equal(dropout.FastDropout(0.5).eval()(torch.ones(100)), torch.ones(100))
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_attention_with_dropout_is_softmax_attention_with_a_mask(masked):
-    """Against the plain expression, with the same mask drawn again."""
-    torch.manual_seed(0)
-    query, key, value = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
-    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
-    mask[1, :, :, 3:] = False
-    state = torch.get_rng_state()
-    found, _ = attention(nn.Module(), query, key, value, mask if masked else None, dropout=0.4, scaling=0.7)
-    torch.set_rng_state(state)
-    scores = torch.einsum("bhid,bhjd->bhij", query, key) * 0.7
-    if masked:
-        scores[~mask.expand_as(scores)] = -torch.inf
-    weights = scores.softmax(-1)
-    dropped = drop_mask(weights.shape, 0.4)
-    weights = weights * ~dropped * keep_scale(0.4)
-    expected = torch.einsum("bhij,bhjd->bihd", weights, value)
-    torch.testing.assert_close(found, expected)
+def test_gradients_pass_where_values_do():
+    values = torch.ones(1000, requires_grad=True)
+    made = dropout.FastDropout(0.5)(values)
+    made.sum().backward()
+    assert torch.equal(values.grad, made.detach())
 
 
-def test_a_model_without_dropout_gives_the_same_states_and_gradients():
-    config = transformers.BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
-    )
-    torch.manual_seed(0)
-    plain = transformers.BertModel(config)
-    fast = transformers.BertModel(config)
-    fast.load_state_dict(plain.state_dict())
-    use_fast_dropout(fast)
-    assert sum(isinstance(module, FastDropout) for module in fast.modules()) > 0
-    ids, mask = torch.randint(0, 50, (3, 7)), torch.ones(3, 7, dtype=torch.long)
-    mask[1, 4:] = 0
-    for model in (plain.eval(), fast.eval()):
-        model(ids, mask).last_hidden_state[:, 0].square().sum().backward()
-    torch.testing.assert_close(plain(ids, mask).last_hidden_state, fast(ids, mask).last_hidden_state)
-    torch.testing.assert_close(
-        plain.embeddings.word_embeddings.weight.grad, fast.embeddings.word_embeddings.weight.grad
-    )
+class Layer(nn.Module):
+    is_causal = False
+
+
+@pytest.mark.parametrize("form", ["none", "bool", "added"])
+def test_attention_is_softmax_of_inner_products_with_weights_dropped(form):
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 5, 8, generator=generator, dtype=torch.float64)
+    keep = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    keep[1, :, :, 3:] = False
+    added = torch.zeros(keep.shape, dtype=torch.float64).masked_fill(~keep, -torch.inf)
+    mask = {"none": None, "bool": keep, "added": added}[form]
+    made, weights = seeded(dropout.attention, Layer(), query, key, value, mask, dropout=0.25)
+    assert weights is None
+
+    scores = query @ key.mT / 8**0.5
+    shares = (scores if form == "none" else scores + added).softmax(-1)
+    shares = shares.masked_fill(seeded(dropout.drop_mask, shares.shape, 0.25), 0.0) / 0.75
+    torch.testing.assert_close(made, (shares @ value).transpose(1, 2))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_attention_without_dropout_or_with_a_causal_mask_is_torchs_own(rate):
+    query, key, value = torch.randn(3, 2, 4, 5, 8)
+    layer = Layer()
+    layer.is_causal = bool(rate)
+    made, _ = seeded(dropout.attention, layer, query, key, value, None, dropout=rate)
+    expected = seeded(functional.scaled_dot_product_attention, query, key, value, dropout_p=rate, is_causal=bool(rate))
+    torch.testing.assert_close(made, expected.transpose(1, 2))
+
+
+def test_a_models_dropout_is_replaced_and_its_own_subclasses_are_not():
+    class Special(nn.Dropout):
+        pass
+
+    model = nn.Sequential(nn.Dropout(0.1), nn.Sequential(nn.Dropout(0.2)), Special(0.3))
+    dropout.use_fast_dropout(model)
+    assert [type(one) for one in (model[0], model[1][0], model[2])] == [
+        dropout.FastDropout,
+        dropout.FastDropout,
+        Special,
+    ]
+    assert (model[0].p, model[1][0].p) == (0.1, 0.2)

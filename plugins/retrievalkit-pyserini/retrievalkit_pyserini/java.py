@@ -168,8 +168,8 @@ def _memory_option() -> list[str]:
     megabytes = int(match[1]) * (1024 if match[2] in "gG" else 1) if match else 0
     if not SMALLEST <= megabytes <= _machine_megabytes():
         msg = (
-            f"{MEMORY} is '{memory}', and must be from {SMALLEST}m to what the machine has, {_machine_megabytes()}m, as "
-            "a number with m or g. Change or unset it."
+            f"{MEMORY} is '{memory}', and must be from {SMALLEST}m to what the machine has, {_machine_megabytes()}m, "
+            "as a number with m or g. Change or unset it."
         )
         raise OptionError(msg)
     return [f"-Xmx{memory}"]

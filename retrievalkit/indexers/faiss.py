@@ -73,7 +73,6 @@ class Faiss(Indexer):
             has = "vectors and weights" if source.dim else "weights over a vocabulary and no vectors"
             msg = f"'{source.folder}' holds {has}; indexer 'faiss' searches vectors alone. Use --indexer flat."
             raise UnsupportedError(msg)
-        source.verify()
         source.link(index_dir / "vectors")
         self._use_threads()
         empty = self._trained(source)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from retrievalkit import registry, testing
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.indexers.faiss import Faiss
 from retrievalkit.score import scores
 
@@ -200,15 +200,6 @@ def test_queries_of_another_model_are_refused(tmp_path):
         indexer.search(Representation(weights=torch.zeros(1, 9)), 3)
     with pytest.raises(OptionError, match="k is -1"):
         indexer.search(queries(), -1)
-
-
-def test_altered_vectors_are_not_indexed(tmp_path):
-    """Found by checksum when the index is built."""
-    write(tmp_path / "vectors", [1] * 5)
-    path = tmp_path / "vectors" / "ids.txt"
-    path.write_text(path.read_text().replace("t3", "t9"))
-    with pytest.raises(ArtifactError, match=r"ids\.txt' was altered"):
-        Faiss().build(VectorStore(tmp_path / "vectors"), tmp_path / "index")
 
 
 def test_faiss_that_is_not_installed_is_named(monkeypatch):

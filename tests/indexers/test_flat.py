@@ -135,18 +135,6 @@ def test_the_index_does_not_need_the_vectors_folder(tmp_path):
     assert_exact(indexer, queries_like(documents), documents, 3)
 
 
-def test_altered_vectors_are_not_indexed(tmp_path):
-    """Building reads all of the folder, and compares checksums."""
-    written(tmp_path / "vectors")
-    path = tmp_path / "vectors" / "vectors-00001.npy"
-    damaged = bytearray(path.read_bytes())
-    damaged[-1] ^= 8
-    path.write_bytes(damaged)
-    (tmp_path / "index").mkdir()
-    with pytest.raises(ArtifactError, match=r"vectors-00001\.npy' was altered"):
-        Flat().build(VectorStore(tmp_path / "vectors"), tmp_path / "index")
-
-
 def test_a_truncated_index_is_found_when_it_is_opened(tmp_path):
     """The file is named."""
     written(tmp_path / "vectors")

@@ -1,0 +1,135 @@
+"""The program behind `rkit index`: a vectors/ folder or a corpus in, an index/ folder out.
+
+    rkit index VECTORS|CORPUS --indexer N --output DIR
+
+The folder holds what the indexer wrote and a manifest that says who can open it, what was indexed, and which checkpoint
+encodes queries for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from retrievalkit import artifacts, registry
+from retrievalkit.contracts import Indexer
+from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
+from retrievalkit.retriever import describe
+
+Indexed = Literal["vectors", "texts"]
+_DEFAULTS: dict[Indexed, str] = {"vectors": "flat", "texts": "bm25"}
+
+
+def build_index(
+    source: str | Path,
+    *,
+    indexer: str | None = None,
+    output: str | Path,
+    options: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Build an index.
+
+    Args:
+        source: A vectors folder, or a corpus (a file, a folder, `hf:`, `irds:` or `pydoc:` name).
+        indexer: Registered name; None = "flat" for vectors, "bm25" for a corpus.
+        output: The index folder to write.
+        options: Options of the indexer.
+        overwrite: Replace an output folder that is there already.
+
+    Returns:
+        The manifest of the folder.
+
+    Raises:
+        InputError: The source is of another kind than the indexer indexes, or is damaged; or a name or an option is
+            wrong.
+    """
+    artifacts.check_output(output, overwrite=overwrite)
+    holds = _kind_of_source(source)
+    component = _component(indexer, holds, source)
+    component_class = component.load()
+    _check_pairing(component.name, component_class, holds, source)
+    owner = f"indexer '{component.name}'"
+    checked = registry.check_options(owner, component_class, options or {})
+    made: Indexer = component_class(**checked)
+    opened: VectorStore | Corpus = VectorStore(source) if holds == "vectors" else open_corpus(source)
+    if isinstance(opened, VectorStore):
+        opened.verify()
+    with artifacts.write_folder(output, overwrite=overwrite) as staging:
+        counts = made.build(opened, staging)
+        return artifacts.write_manifest(
+            staging,
+            "index",
+            command="index",
+            options={"indexer": component.name, **checked},
+            counts=counts,
+            indexer={**describe("indexer", component.name, checked), "indexes": holds},
+            **_origin(opened, source, Path(output)),
+        )
+
+
+def _kind_of_source(source: str | Path) -> Indexed:
+    kind = artifacts.kind_of(source)
+    if kind in ("checkpoint", "index"):
+        do = (
+            f"Encode a corpus with it first: rkit encode {source} CORPUS --output vectors"
+            if kind == "checkpoint"
+            else ""
+        )
+        msg = f"'{source}' is {'a checkpoint' if kind == 'checkpoint' else 'an index already'}. {do}".strip()
+        raise ArtifactError(msg)
+    return "vectors" if kind == "vectors" else "texts"
+
+
+def _component(indexer: str | None, holds: Indexed, source: str | Path) -> registry.Component:
+    try:
+        return registry.component("indexer", indexer or _DEFAULTS[holds])
+    except UnknownNameError as error:
+        if indexer == "bm25" or indexer is None:
+            msg = f"{error} To index the texts of '{source}', install one: pip install retrievalkit-pyserini"
+            raise InputError(msg) from error
+        raise
+
+
+def _check_pairing(name: str, component_class: Any, holds: Indexed, source: str | Path) -> None:
+    if component_class.indexes == holds:
+        return
+    if holds == "vectors":
+        msg = (
+            f"indexer '{name}' indexes texts, and '{source}' is a vectors folder. Give the corpus instead, or an "
+            f"indexer of vectors, such as --indexer flat."
+        )
+        raise InputError(msg)
+    msg = (
+        f"indexer '{name}' indexes vectors, and '{source}' is no vectors folder. Encode the corpus first "
+        f"(rkit encode CHECKPOINT {source} --output vectors), then: rkit index vectors --indexer {name}"
+    )
+    raise InputError(msg)
+
+
+def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> dict[str, Any]:
+    """The manifest's entries about what was indexed: its fingerprint, the corpus, and what encodes queries."""
+    if isinstance(opened, Corpus):
+        fingerprint = opened.fingerprint()
+        corpus = {"source": str(source), "fingerprint": fingerprint}
+        inputs = {"corpus": artifacts.describe_input(source, fingerprint)}
+        return {"inputs": inputs, "corpus": _located(corpus, inputs["corpus"]["path"], output)}
+    manifest = opened.manifest
+    found: dict[str, Any] = {"inputs": {"vectors": artifacts.describe_input(source, opened.fingerprint)}}
+    if "checkpoint" in manifest:
+        found["checkpoint"] = _located(manifest["checkpoint"], manifest["checkpoint"]["path"], output)
+    if "corpus" in manifest:
+        path = manifest["inputs"].get("texts", {}).get("path", manifest["corpus"]["source"])
+        found["corpus"] = _located(manifest["corpus"], path, output)
+    return found
+
+
+def _located(entry: Mapping[str, Any], path: str, output: Path) -> dict[str, Any]:
+    """The entry with its place, also relative to the index, so that both can be moved together."""
+    if not os.path.isabs(path):
+        return dict(entry)
+    return {**entry, "path": path, "relative_path": os.path.relpath(path, output.absolute())}

@@ -1,0 +1,154 @@
+"""Building indexes: what goes with what, and what the manifest says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retrievalkit import artifacts, registry, testing
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.index import build_index
+
+
+@pytest.fixture(autouse=True)
+def overlap(monkeypatch):
+    """A plugin with an indexer of texts, from a local file; other plugins are left out."""
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(Path(__file__).with_name("overlap_plugin.py")))
+    monkeypatch.setenv("RKIT_PLUGINS", "")
+    registry.default_registry.cache_clear()
+    yield
+    registry.default_registry.cache_clear()
+
+
+def write_vectors(folder, *, checkpoint=None, corpus=None, texts=6):
+    """A vectors folder as `rkit encode` writes it."""
+    folder.mkdir()
+    writer = VectorWriter(folder)
+    vectors = np.random.default_rng(0).standard_normal((texts, 1, 4)).astype(np.float32)
+    writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors)
+    counts = writer.finish()
+    extra = {} if checkpoint is None else {"checkpoint": checkpoint}
+    inputs = {}
+    if corpus is not None:
+        extra["corpus"] = {"source": str(corpus), "fingerprint": "c" * 32}
+        inputs["texts"] = artifacts.describe_input(corpus, "c" * 32)
+    artifacts.write_manifest(
+        folder, "vectors", command="encode", options={}, inputs=inputs, counts=counts, files=writer.checksums(), **extra
+    )
+    return folder
+
+
+def test_an_index_of_vectors_says_who_made_it_and_what_encodes_queries(tmp_path):
+    """Indexer, options with defaults, version; the checkpoint and the corpus of the vectors, also by relative path."""
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "t0", "text": "x"}\n')
+    checkpoint = {"path": str(tmp_path / "stage1"), "fingerprint": "f" * 32}
+    vectors = write_vectors(tmp_path / "vectors", checkpoint=checkpoint, corpus=tmp_path / "corpus.jsonl")
+    build_index(vectors, output=tmp_path / "out" / "dense", options={"block": "64"})
+    manifest = artifacts.read_manifest(tmp_path / "out" / "dense", "index")
+    assert manifest["indexer"] == {
+        "name": "flat",
+        "options": {"block": 64, "device": "auto", "precision": "fp32"},
+        "distribution": "retrievalkit",
+        "version": manifest["versions"]["retrievalkit"],
+        "indexes": "vectors",
+    }
+    assert manifest["options"] == {"indexer": "flat", "block": 64}
+    assert manifest["counts"] == {"texts": 6, "vectors": 6}
+    assert manifest["checkpoint"] == {**checkpoint, "relative_path": "../../stage1"}
+    assert manifest["corpus"]["relative_path"] == "../../corpus.jsonl"
+    assert manifest["inputs"]["vectors"]["path"] == str(vectors)
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path):
+    """No time stamp, nothing random."""
+    vectors = write_vectors(tmp_path / "vectors")
+    for indexer in ("flat", "faiss"):
+        for _ in range(2):
+            build_index(vectors, indexer=indexer, output=tmp_path / "i", overwrite=True)
+            found = {path.relative_to(tmp_path): path.read_bytes() for path in (tmp_path / "i").rglob("*.*")}
+        build_index(vectors, indexer=indexer, output=tmp_path / "i", overwrite=True)
+        assert found == {path.relative_to(tmp_path): path.read_bytes() for path in (tmp_path / "i").rglob("*.*")}
+
+
+def test_an_index_of_texts_says_which_corpus(tmp_path):
+    """Source as typed, its place, and its fingerprint."""
+    collection = testing.tiny_collection(tmp_path / "data")
+    build_index(str(collection.corpus), indexer="overlap", output=tmp_path / "words", options={"lower": "false"})
+    manifest = json.loads((tmp_path / "words" / "manifest.json").read_text())
+    assert manifest["indexer"]["options"] == {"lower": False}
+    assert manifest["indexer"]["distribution"].endswith("overlap_plugin.py")
+    assert manifest["corpus"]["source"] == str(collection.corpus)
+    assert manifest["corpus"]["fingerprint"] == manifest["inputs"]["corpus"]["fingerprint"]
+    assert manifest["counts"] == {"texts": 42}
+    assert "checkpoint" not in manifest
+
+
+def test_texts_and_vectors_are_not_mixed_up(tmp_path):
+    """An indexer of texts refuses vectors, and the other way round; both say what to do."""
+    vectors = write_vectors(tmp_path / "vectors")
+    collection = testing.tiny_collection(tmp_path / "data")
+    with pytest.raises(InputError, match=r"'overlap' indexes texts, and .* is a vectors folder\. Give the corpus"):
+        build_index(vectors, indexer="overlap", output=tmp_path / "i")
+    with pytest.raises(InputError, match=r"'flat' indexes vectors, and .* is no vectors folder\. Encode the corpus"):
+        build_index(collection.corpus, indexer="flat", output=tmp_path / "i")
+    assert not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "index"])
+def test_other_folders_of_ours_are_not_indexed(tmp_path, kind):
+    """A checkpoint is to be encoded with; an index is one already."""
+    (tmp_path / "x").mkdir()
+    artifacts.write_manifest(tmp_path / "x", kind, command="x", options={})
+    with pytest.raises(ArtifactError, match=f"is an? {kind}"):
+        build_index(tmp_path / "x", output=tmp_path / "i")
+
+
+def test_wrong_names_and_options_are_refused_before_anything_is_read(tmp_path):
+    """The nearest name is offered; BM25 without its plugin says what to install."""
+    vectors = write_vectors(tmp_path / "vectors")
+    with pytest.raises(UnknownNameError, match="did you mean 'flat'"):
+        build_index(vectors, indexer="flatt", output=tmp_path / "i")
+    with pytest.raises(OptionError, match="did you mean 'block'"):
+        build_index(vectors, output=tmp_path / "i", options={"blocks": 3})
+    corpus = testing.tiny_collection(tmp_path / "data").corpus
+    with pytest.raises(InputError, match="pip install retrievalkit-pyserini"):
+        build_index(corpus, output=tmp_path / "i")
+    with pytest.raises(DataError):
+        build_index(tmp_path / "nowhere.jsonl", indexer="overlap", output=tmp_path / "i")
+    assert not (tmp_path / "i").exists()
+
+
+def test_a_folder_that_is_there_is_replaced_only_when_asked(tmp_path):
+    """--overwrite replaces an index; without it nothing is touched."""
+    vectors = write_vectors(tmp_path / "vectors")
+    build_index(vectors, output=tmp_path / "i")
+    with pytest.raises(ArtifactError, match="exists already"):
+        build_index(vectors, indexer="faiss", output=tmp_path / "i")
+    assert artifacts.read_manifest(tmp_path / "i")["indexer"]["name"] == "flat"
+    build_index(vectors, indexer="faiss", output=tmp_path / "i", overwrite=True)
+    assert artifacts.read_manifest(tmp_path / "i")["indexer"]["name"] == "faiss"
+
+
+@pytest.mark.parametrize("indexer", ["flat", "faiss"])
+def test_altered_vectors_are_not_indexed(tmp_path, indexer):
+    """One changed byte is found by its checksum; nothing half-written stays."""
+    vectors = write_vectors(tmp_path / "vectors")
+    path = vectors / "vectors-00000.npy"
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 8
+    path.write_bytes(damaged)
+    with pytest.raises(ArtifactError, match=r"vectors-00000\.npy' was altered"):
+        build_index(vectors, indexer=indexer, output=tmp_path / "i")
+    assert [one.name for one in tmp_path.iterdir() if one.name.strip(".")[:1] == "i"] == []
+
+
+def test_a_damaged_corpus_leaves_nothing_behind(tmp_path):
+    """The file and the line are named."""
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n')
+    with pytest.raises(DataError, match=r"corpus\.jsonl:2"):
+        build_index(tmp_path / "corpus.jsonl", indexer="overlap", output=tmp_path / "words")
+    assert not list(tmp_path.glob("*words*"))

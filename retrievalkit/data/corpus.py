@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from retrievalkit.artifacts import fingerprint_file, fingerprint_value
 from retrievalkit.data import files, sources
@@ -66,6 +67,7 @@ class Corpus:
         self._held: dict[str, Passage] | None = None
         self._count: int | None = None
         self._print: str | None = None
+        self._again: tuple[Any, ...] = (open_corpus, (source,))
 
     @classmethod
     def of(cls, passages: Iterable[Passage], source: str = "memory") -> Corpus:
@@ -76,7 +78,13 @@ class Corpus:
             for number, passage in enumerate(given, 1):
                 yield Record(source, number, {}), passage
 
-        return cls(source, records, lambda: fingerprint_value([[one.id, one.title, one.text] for one in given]))
+        corpus = cls(source, records, lambda: fingerprint_value([[one.id, one.title, one.text] for one in given]))
+        corpus._again = (Corpus.of, (given, source))
+        return corpus
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Hashes of text differ between processes, so that another one has to build its own positions.
+        return self._again
 
     def __repr__(self) -> str:
         return f"Corpus({self.source!r})"
@@ -266,10 +274,11 @@ def _fingerprint_files(paths: list[Path]) -> str:
     return prints[0] if len(prints) == 1 else fingerprint_value(prints)
 
 
-def _alike(name: str, known: Iterable[str]) -> list[str]:
+def _alike(name: str, known: list[str]) -> list[str]:
     """Of many ids, some that may be near a name: comparing with all of millions would take minutes."""
-    if len(known := list(known)) <= _NEAREST_AMONG:
+    if len(known) <= _NEAREST_AMONG:
         return known
     lengths = (len(name) - 1, len(name), len(name) + 1)
     alike = [one for one in known if len(one) in lengths and (one[:2] == name[:2] or one[-2:] == name[-2:])]
+    alike.sort(key=lambda one: (one[:2] != name[:2]) + (one[-2:] != name[-2:]) + (one[-4:] != name[-4:]))
     return alike[:_NEAREST_AMONG]

@@ -20,6 +20,7 @@ from retrievalkit.errors import DataError, MissingDependencyError, nearest, shor
 
 COMPRESSIONS = ("", ".gz", ".zst")
 CHUNK = 1 << 20
+_LOOK = 1 << 12
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -87,8 +88,7 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
     with path.open("rb") as stream, _complaining(path):
         start = stream.peek(4)[:4]
         if start.startswith(_ZSTD):
-            with _zstandard(path).ZstdDecompressor().stream_reader(stream, read_across_frames=True) as unpacked:
-                yield io.BufferedReader(unpacked, CHUNK)
+            yield io.BufferedReader(_Zstandard(stream, _zstandard(path).ZstdDecompressor()), CHUNK)
         elif start.startswith(_GZIP):
             with gzip.open(stream) as unpacked:
                 yield cast("IO[bytes]", unpacked)
@@ -130,7 +130,7 @@ def filled_lines(path: str | Path) -> Iterator[Line]:
 def first_character(path: str | Path) -> str:
     """The first character of a file that is no white space; "" for an empty file."""
     with open_bytes(path) as stream:
-        while block := stream.read(CHUNK):
+        while block := stream.read(_LOOK):
             if text := block.decode("utf-8", "replace").lstrip("\ufeff \t\r\n"):
                 return text[0]
     return ""
@@ -170,6 +170,43 @@ def _zstandard(path: Path) -> Any:
     except ImportError:
         raise MissingDependencyError("zstandard", f"the file '{path}'") from None
     return zstandard
+
+
+class _Zstandard(io.RawIOBase):
+    """Unpacks a stream of zstandard frames; the package's own reader takes a stream that is cut off for a whole one."""
+
+    def __init__(self, stream: IO[bytes], decompressor: Any) -> None:
+        self._stream = stream
+        self._decompressor = decompressor
+        self._frame: Any = None
+        self._rest = b""  # packed bytes after the end of a frame
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer as far as there is something, and return how far."""
+        while not self._ready and self._unpack():
+            pass
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def _unpack(self) -> bool:
+        packed = self._rest or self._stream.read(CHUNK // 8)
+        if not packed:
+            if self._frame is not None:
+                msg = "the last frame has no end"
+                raise EOFError(msg)
+            return False
+        self._frame = self._frame or self._decompressor.decompressobj()
+        self._ready = memoryview(self._frame.decompress(packed))
+        self._rest = self._frame.unused_data if self._frame.eof else b""
+        if self._frame.eof:
+            self._frame = None
+        return True
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: 
 
 def _trec_line(cells: tuple[str, ...]) -> str:
     """Cells with spaces between; with tabs where a cell holds white space itself."""
-    return ("\t" if any(len(cell.split()) > 1 for cell in cells) else " ").join(cells) + "\n"
+    return ("\t" if any(cell.split() != [cell] for cell in cells) else " ").join(cells) + "\n"
 
 
 def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record, str, str, int]]:

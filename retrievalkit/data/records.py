@@ -164,7 +164,8 @@ def table_of(path: str | Path, form: TableForm) -> Table | None:
     """How a file is read if it is a table; None where it is JSON, or no table that `form` knows."""
     if files.first_character(path) in ("{", "["):
         return None
-    return form(next(csv.reader([next(filled_lines(path)).text], delimiter="\t")))
+    first = next(filled_lines(path), None)
+    return first and form(next(csv.reader([first.text], delimiter="\t")))
 
 
 def parse_record(raw: bytes, file: str, table: Table | None) -> Record:

@@ -31,7 +31,7 @@ def read_run(path: str | Path) -> Run:
     last, documents = "", dict[str, float]()
     for line, _, _, text in files.read_lines(path):
         try:
-            query, _, document, _, cell, _ = text.split()
+            query, _, document, _, cell, _ = text.split("\t") if "\t" in text else text.split()
             score = float(cell)
         except ValueError:
             if not text.strip():
@@ -57,7 +57,7 @@ def write_run(path: str | Path, run: Mapping[str, Sequence[tuple[str, float]]], 
     count = 0
     with files.write_text(path) as stream:
         for query, results in run.items():
-            spaced = any(len(one.split()) != 1 for one in (query, *(document for document, _ in results)))
+            spaced = any(one.split() != [one] for one in (query, *(document for document, _ in results)))
             start, gap = ("\t".join((query, "Q0", "")), "\t") if spaced else (f"{query} Q0 ", " ")
             stream.writelines(
                 f"{start}{document}{gap}{rank}{gap}{score}{gap}{tag}\n"

@@ -1,0 +1,270 @@
+"""Corpora in every form: the passages, random access, and the complaints."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.data import files
+from retrievalkit.data.corpus import Corpus, Passage, open_corpus, split_contents
+from retrievalkit.errors import DataError
+
+A, B = Passage("1", "Violin", "A string instrument."), Passage("x 2", "", "\u00dcber tabs\tand\nlines")
+
+
+def jsonl(tmp_path, rows, name="corpus.jsonl"):
+    path = tmp_path / name
+    files.write_jsonl(path, rows)
+    return path
+
+
+def beir(*passages):
+    return [{"_id": one.id, "title": one.title, "text": one.text} for one in passages]
+
+
+FORMS = {
+    "beir": beir(A, B),
+    "beir with more fields": [{**row, "metadata": {"url": "x"}} for row in beir(A, B)],
+    "beir without title": [{"_id": "1", "title": A.title, "text": A.text}, {"_id": "x 2", "text": B.text}],
+    "tevatron": [{"docid": 1, "title": A.title, "text": A.text}, {"docid": "x 2", "title": None, "text": B.text}],
+    "id and text": [{"id": one.id, "title": one.title, "text": one.text} for one in (A, B)],
+}
+
+
+@pytest.mark.parametrize("rows", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.jsonl.zst"])
+def test_json_lines(tmp_path, rows, name):
+    corpus = open_corpus(jsonl(tmp_path, rows, name))
+    assert list(corpus) == list(corpus) == [A, B]
+    assert len(corpus) == 2
+    assert (corpus.get("x 2"), corpus.get("1")) == (B, A)
+    assert "1" in corpus
+    assert "3" not in corpus
+    assert 1 not in corpus
+    assert corpus.missing(["1", "3", "x 2", "4"]) == {"3", "4"}
+    assert corpus.ids() == ["1", "x 2"]
+
+
+def test_a_json_array(tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps(beir(A, B)))
+    corpus = open_corpus(tmp_path / "c.json")
+    assert list(corpus) == [A, B]
+    assert corpus.get("1") == A
+
+
+@pytest.mark.parametrize(
+    ("contents", "title", "text"),
+    [
+        ("Violin\nA string instrument.", "Violin", "A string instrument."),
+        ('"Weird Al"\nA singer.\nAnd more.', "Weird Al", "A singer.\nAnd more."),
+        ("One line only.", "", "One line only."),
+        ("One line only.\n", "", "One line only."),
+    ],
+)
+def test_pyserini(tmp_path, contents, title, text):
+    corpus = open_corpus(jsonl(tmp_path, [{"id": "1", "contents": contents}]))
+    assert list(corpus) == [corpus.get("1")] == [Passage("1", title, text)]
+    assert split_contents(contents) == (title, text)
+
+
+def test_dpr(tmp_path):
+    """With csv quoting, after which stray quotation marks at both ends of the text go, as in DPR's own reader."""
+    path = tmp_path / "psgs.tsv"
+    path.write_text(
+        'id\ttext\ttitle\n1\t"Aaron ""the"" prophet"\tAaron\n2\tplain\t"""Weird Al"" Yankovic"\n'
+        '3\t"He said ""hi"""\t\n4\t"two\nlines"\tT\n'
+    )
+    corpus = open_corpus(path)
+    wanted = [
+        Passage("1", "Aaron", 'Aaron "the" prophet'),
+        Passage("2", '"Weird Al" Yankovic', "plain"),
+        Passage("3", "", 'He said "hi'),
+        Passage("4", "T", "two\nlines"),
+    ]
+    assert list(corpus) == wanted
+    assert [corpus.get(one) for one in "4321"] == wanted[::-1]
+
+
+def test_dpr_columns_are_found_by_their_names(tmp_path):
+    (tmp_path / "c.tsv").write_text("id\ttitle\ttext\n1\tViolin\tA string instrument.\n")
+    assert list(open_corpus(tmp_path / "c.tsv")) == [A]
+
+
+def test_ms_marco(tmp_path):
+    """Quotation marks mean nothing there."""
+    (tmp_path / "collection.tsv").write_text('0\t"Manhattan" project\n1\tThe "end\n')
+    corpus = open_corpus(tmp_path)
+    assert list(corpus) == [Passage("0", "", '"Manhattan" project'), Passage("1", "", 'The "end')]
+    assert corpus.get("1").text == 'The "end'
+
+
+def test_a_table_without_header(tmp_path):
+    (tmp_path / "c.tsv").write_text("1\tA string instrument.\tViolin\n")
+    assert list(open_corpus(tmp_path / "c.tsv")) == [A]
+
+
+def test_a_beir_folder(tmp_path):
+    jsonl(tmp_path, beir(A), "corpus.jsonl.gz")
+    jsonl(tmp_path, [{"_id": "q", "text": "what"}], "queries.jsonl")
+    assert list(open_corpus(tmp_path)) == [A]
+    assert open_corpus(tmp_path).fingerprint() == open_corpus(tmp_path / "corpus.jsonl.gz").fingerprint()
+
+
+def test_a_folder_of_files(tmp_path):
+    """In the order of names; a passage is found in whichever file it is."""
+    jsonl(tmp_path, [{"id": "x 2", "contents": "b"}], "docs01.jsonl")
+    jsonl(tmp_path, beir(A), "docs00.jsonl")
+    (tmp_path / "README.txt").write_text("no corpus")
+    corpus = open_corpus(tmp_path)
+    assert list(corpus) == [A, Passage("x 2", "", "b")]
+    assert (corpus.get("x 2").text, corpus.get("1")) == ("b", A)
+
+
+def test_a_folder_without_a_corpus(tmp_path):
+    (tmp_path / "README.txt").touch()
+    with pytest.raises(DataError, match=r"holds no corpus\.jsonl and no .* but README\.txt"):
+        open_corpus(tmp_path)
+
+
+def test_in_memory():
+    corpus = Corpus.of(iter([A, B]))
+    assert list(corpus) == list(corpus) == [A, B]
+    assert corpus.get("1") == A
+    assert corpus.source == "memory"
+    assert corpus.fingerprint() == Corpus.of([A, B]).fingerprint() != Corpus.of([A]).fingerprint()
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_an_unknown_id_names_the_nearest(tmp_path, name):
+    path = jsonl(tmp_path, [{"_id": f"doc-{number}", "text": "t"} for number in range(20)], name)
+    corpus = open_corpus(path)
+    with pytest.raises(DataError, match="unknown document id 'doc17'; did you mean 'doc-17'\\? It is none of the 20"):
+        corpus.get("doc17")
+    with pytest.raises(DataError, match=r"^train:7: unknown document id 'zzz'\\. It is none"):
+        raise corpus.unknown("zzz", file="train", line=7)
+
+
+def test_the_nearest_of_very_many(tmp_path):
+    corpus = Corpus.of(Passage(f"doc-{number}", "", "") for number in range(6000))
+    assert "did you mean 'doc-5170'" in str(corpus.unknown("doc5170"))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+@pytest.mark.parametrize("second", [2, 900, 1100, 5000])
+def test_a_duplicated_id_names_both_lines(tmp_path, name, second):
+    rows = [{"_id": str(number), "text": "t"} for number in range(5000)]
+    rows[second - 1]["_id"] = "0"
+    path = jsonl(tmp_path, rows, name)
+    message = rf"{name}:{second}: the id '0' is used already at line 1\. Every id"
+    for use in (list, len, lambda corpus: corpus.get("0"), lambda corpus: "0" in corpus):
+        with pytest.raises(DataError, match=message):
+            use(open_corpus(path))
+
+
+def test_a_duplicate_is_found_long_before_the_end(tmp_path):
+    rows = [{"_id": str(min(number, 10)), "text": "t"} for number in range(5000)]
+    corpus = iter(open_corpus(jsonl(tmp_path, rows)))
+    with pytest.raises(DataError):
+        for _ in range(2000):
+            next(corpus)
+
+
+def test_a_duplicate_in_another_file_names_it(tmp_path):
+    jsonl(tmp_path, beir(A), "one.jsonl")
+    jsonl(tmp_path, beir(A), "two.jsonl")
+    with pytest.raises(DataError, match=r"two\.jsonl:1: the id '1' is used already at .*one\.jsonl, line 1"):
+        len(open_corpus(tmp_path))
+
+
+def test_equal_hashes_of_different_ids(tmp_path, monkeypatch):
+    """Two ids may have one hash: they are no duplicates, and each is found."""
+    from retrievalkit.data import positions
+
+    monkeypatch.setattr(positions, "hash", lambda _: 7, raising=False)
+    corpus = open_corpus(jsonl(tmp_path, beir(A, B)))
+    assert list(corpus) == [A, B]
+    assert (corpus.get("1"), corpus.get("x 2")) == (A, B)
+    with pytest.raises(DataError, match="unknown document id 'y'"):
+        corpus.get("y")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"_id": "2"}, "no form of a passage has these fields: _id\\. Known forms: BEIR \\(_id, title, text\\); Tev"),
+        ({"text": "x"}, "these fields: text"),
+        ({}, "these fields: none"),
+        ({"_id": "2", "text": None}, "'text' is null, and should be text"),
+        ({"_id": "2", "text": 5}, "'text' is 5, and should be text"),
+        ({"_id": "2", "title": 5, "text": ""}, "'title' is 5"),
+        ({"_id": None, "text": ""}, "'_id' is null; an id is text or a whole number"),
+        ({"_id": "a\tb", "text": ""}, "an id holds no tabs"),
+    ],
+)
+def test_a_damaged_passage_is_named(tmp_path, row, message):
+    path = jsonl(tmp_path, [*beir(A), row])
+    for use in (list, lambda corpus: corpus.get("1")):
+        with pytest.raises(DataError, match=rf"corpus\.jsonl:2: .*{message}"):
+            use(open_corpus(path))
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "[]"])
+def test_an_empty_corpus(tmp_path, text):
+    (tmp_path / "a.jsonl").write_text(text)
+    for use in (list, len, lambda corpus: corpus.get("1")):
+        with pytest.raises(DataError, match=r"a\.jsonl: .*empty"):
+            use(open_corpus(tmp_path / "a.jsonl"))
+    with pytest.raises(DataError, match="memory: the corpus is empty"):
+        list(Corpus.of([]))
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        open_corpus(tmp_path / "no.jsonl")
+
+
+def test_a_file_that_changes_under_way(tmp_path):
+    path = jsonl(tmp_path, beir(A, B))
+    corpus = open_corpus(path)
+    corpus.get("1")
+    jsonl(tmp_path, beir(B, A, Passage("3", "", "")))
+    with pytest.raises(DataError, match="was changed"):
+        corpus.get("1")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_corpus_goes_to_another_process(tmp_path, name):
+    """Data loaders that spawn their workers send it there."""
+    corpus = open_corpus(jsonl(tmp_path, beir(A, B), name))
+    corpus.get("1")
+    assert pickle.loads(pickle.dumps(corpus)).get("x 2") == B
+    assert list(pickle.loads(pickle.dumps(Corpus.of([A, B])))) == [A, B]
+
+
+def test_random_access_holds_no_texts(tmp_path):
+    path = jsonl(tmp_path, ({"_id": f"d{number}", "text": "word " * 400} for number in range(2000)))
+    corpus = open_corpus(path)
+    corpus.get("d1")
+    tracemalloc.start()
+    corpus = open_corpus(path)
+    assert corpus.get("d1999").text.startswith("word")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000 < path.stat().st_size
+
+
+IDS = st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8), min_size=1, unique=True)
+
+
+@given(ids=IDS, text=st.text(max_size=40), end=st.sampled_from(["", ".gz"]))
+def test_every_passage_is_found(tmp_path_factory, ids, text, end):
+    passages = [Passage(one, text[:3], text + one) for one in ids]
+    corpus = open_corpus(jsonl(tmp_path_factory.getbasetemp(), beir(*passages), f"all.jsonl{end}"))
+    assert list(corpus) == passages
+    assert [corpus.get(one.id) for one in passages] == passages
+    assert corpus.missing([*ids, "\n"]) == {"\n"}

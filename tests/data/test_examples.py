@@ -1,0 +1,277 @@
+"""Training examples in every form, and the complaints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.data import files
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.examples import Example, check_examples, read_examples, write_examples
+from retrievalkit.data.queries import hashed_id
+from retrievalkit.errors import DataError
+
+
+def jsonl(tmp_path, rows, name="train.jsonl"):
+    path = tmp_path / name
+    files.write_jsonl(path, rows)
+    return path
+
+
+def array(tmp_path, rows, **options):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(rows, **options), encoding="utf-8")
+    return path
+
+
+def passage(number, key="docid", **more):
+    return {key: number, "title": f"T{number}", "text": f"text {number}", **more}
+
+
+OURS = {"query_id": "q1", "query": "who", "positives": ["1", "2"], "negatives": ["3"], "answers": ["me"]}
+PASSAGES = {one: Passage(one, f"T{one}", f"text {one}") for one in "123"}
+
+
+def test_ours(tmp_path):
+    examples = read_examples(jsonl(tmp_path, [{**OURS, "teacher": {"1": 2, "3": -0.5}}]))
+    assert examples.rows == [Example("q1", "who", ("1", "2"), ("3",), ("me",), {"1": 2.0, "3": -0.5})]
+    assert (examples.passages, examples.dropped, examples.lines) == ({}, 0, [1])
+    assert list(examples) == examples.rows
+    assert len(examples) == 1
+
+
+def test_what_may_be_absent(tmp_path):
+    rows = [{"query_id": 1, "query": "who", "positives": [5]}, {"query_id": "2", "query": "what", "positives": []}]
+    examples = read_examples(jsonl(tmp_path, rows))
+    assert examples.rows == [Example("1", "who", ("5",))]
+    assert examples.dropped == 1
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz", "train.jsonl.zst"])
+def test_tevatron(tmp_path, name):
+    row = {
+        "query_id": "q1",
+        "query": "who",
+        "positive_passages": [passage("1"), passage(2)],
+        "negative_passages": [passage("3")],
+        "answers": ["me"],
+    }
+    examples = read_examples(jsonl(tmp_path, [row], name))
+    assert examples.rows == [Example("q1", "who", ("1", "2"), ("3",), ("me",))]
+    assert examples.passages == PASSAGES
+
+
+def test_tevatron_2(tmp_path):
+    row = {
+        "query_id": 1,
+        "query_text": "who",
+        "query_image": None,
+        "positive_document_ids": ["1", 2],
+        "negative_document_ids": ["3"],
+        "source": None,
+    }
+    examples = read_examples(jsonl(tmp_path, [row]))
+    assert examples.rows == [Example("1", "who", ("1", "2"), ("3",))]
+    assert examples.passages == {}
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+def test_dpr(tmp_path, indent):
+    rows = [
+        {
+            "dataset": "nq",
+            "question": "who\u2019s",
+            "answers": ["me", "you"],
+            "positive_ctxs": [passage("1", "passage_id", score=1000, title_score=1), passage("2", "psg_id")],
+            "negative_ctxs": [passage("9", "passage_id")],
+            "hard_negative_ctxs": [passage("3", "passage_id", title_score="x")],
+        },
+        {"question": "no positive", "answers": [], "positive_ctxs": [], "hard_negative_ctxs": [passage("4")]},
+        {
+            "question": "no hard negative",
+            "answers": ["x"],
+            "positive_ctxs": [{"title": None, "text": "untitled", "passage_id": "5"}],
+            "negative_ctxs": [passage("6", "passage_id")],
+            "hard_negative_ctxs": [],
+        },
+        {"question": "no negative", "answers": ["x"], "positive_ctxs": [{"title": "T", "text": "no id"}]},
+    ]
+    examples = read_examples(array(tmp_path, rows, indent=indent))
+    made = hashed_id("T\nno id")
+    assert examples.rows == [
+        Example(hashed_id("who's"), "who's", ("1", "2"), ("3",), ("me", "you")),
+        Example(hashed_id("no hard negative"), "no hard negative", ("5",), ("6",), ("x",)),
+        Example(hashed_id("no negative"), "no negative", (made,), (), ("x",)),
+    ]
+    assert examples.dropped == 1
+    assert examples.passages == {
+        **PASSAGES,
+        "5": Passage("5", "", "untitled"),
+        "6": Passage("6", "T6", "text 6"),
+        made: Passage(made, "T", "no id"),
+    }
+
+
+def test_a_question_that_comes_twice_in_dpr_gets_two_ids(tmp_path):
+    rows = [{"question": "who", "answers": [], "positive_ctxs": [passage(one)]} for one in "12"]
+    first, second = read_examples(array(tmp_path, rows)).rows
+    assert second.query_id == f"{first.query_id}-2"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"anchor": "who", "positive": "text 1", "negative": "text 2"},
+        {"query": "who", "pos": ["text 1"], "neg": ["text 2"]},
+        {"question": "who", "positive": "text 1", "negative_1": "text 2"},
+        {"query": "who", "positives": ["text 1"], "negatives": ["text 2"]},
+    ],
+)
+def test_triples(tmp_path, row):
+    """The ids are made of the texts, so that the same text has the same id everywhere."""
+    examples = read_examples(jsonl(tmp_path, [row]))
+    one, two = hashed_id("text 1"), hashed_id("text 2")
+    assert examples.rows == [Example(hashed_id("who"), "who", (one,), (two,))]
+    assert examples.passages == {one: Passage(one, "", "text 1"), two: Passage(two, "", "text 2")}
+
+
+def test_triples_in_a_table(tmp_path):
+    (tmp_path / "t.tsv").write_text("anchor\tpositive\tnegative\nwho\ttext 1\ttext 2\n")
+    assert read_examples(tmp_path / "t.tsv").rows[0].positives == (hashed_id("text 1"),)
+
+
+def test_triples_repeat_an_anchor(tmp_path):
+    rows = [{"anchor": "who", "positive": "text 1", "negative": f"text {one}"} for one in "23"]
+    assert [row.query_id for row in read_examples(jsonl(tmp_path, rows)).rows] == [hashed_id("who")] * 2
+
+
+@pytest.fixture
+def beir(tmp_path):
+    files.write_jsonl(tmp_path / "queries.jsonl", ({"_id": one, "text": one * 2, "answers": [one]} for one in "abc"))
+    (tmp_path / "qrels").mkdir()
+    judged = "query-id\tcorpus-id\tscore\nc\t1\t1\na\t2\t0\nc\t3\t2\nb\t3\t1\n"
+    (tmp_path / "qrels" / "train.tsv").write_text(judged)
+    return tmp_path
+
+
+def test_a_beir_folder(beir):
+    """Documents judged above 0 are positives; a query with none is dropped, and counted."""
+    examples = read_examples(beir)
+    assert examples.rows == [Example("c", "cc", ("1", "3"), (), ("c",)), Example("b", "bb", ("3",), (), ("b",))]
+    assert (examples.dropped, examples.lines) == (1, [2, 5])
+
+
+def test_a_beir_folder_without_the_split(beir):
+    with pytest.raises(DataError, match=r"no judgements for the split 'dev' .*Splits there: train\."):
+        read_examples(beir, split="dev")
+
+
+def test_a_judged_query_without_text(beir):
+    with (beir / "qrels" / "train.tsv").open("a") as stream:
+        stream.write("d\t1\t1\n")
+    with pytest.raises(DataError, match=r"train\.tsv:6: the judged query 'd' is not among the 3 queries"):
+        read_examples(beir)
+
+
+def test_a_folder_with_a_file_of_examples(beir):
+    jsonl(beir, [OURS])
+    assert read_examples(beir).rows[0].query_id == "q1"
+
+
+def test_ids_are_looked_up(tmp_path):
+    path = jsonl(tmp_path, [{**OURS, "positives": ["1"]}, {**OURS, "query_id": "q2", "negatives": ["1", "33"]}])
+    corpus = Corpus.of(PASSAGES.values())
+    with pytest.raises(DataError, match=r"train\.jsonl:2: unknown document id '33'; did you mean '3'\?"):
+        read_examples(path, corpus=corpus)
+    known = Corpus.of([*PASSAGES.values(), Passage("33", "", "")])
+    assert len(read_examples(path, corpus=known)) == 2
+
+
+def test_ids_are_looked_up_among_the_texts_that_came_along(tmp_path):
+    row = {"query_id": "1", "query": "who", "positive_passages": [passage("8")], "negative_passages": []}
+    examples = read_examples(jsonl(tmp_path, [row]), corpus=Corpus.of(PASSAGES.values()))
+    check_examples(examples, None)
+
+
+def test_ids_without_any_text(tmp_path):
+    with pytest.raises(DataError, match=r"name 3 documents whose texts they do not hold\. Give the corpus"):
+        check_examples(read_examples(jsonl(tmp_path, [OURS])), None)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"a": 1}, r"no form of a training example has these fields: a\. Known forms: ours .*; DPR"),
+        ({"_id": "1", "text": "who"}, r"no form of a training example has these fields: _id, text"),
+        ({"positives": ["1"], "query_id": "q2"}, r"missing: query; it has positives, query_id\. Known"),
+        ({"positive_passages": []}, r"missing: query_id, query; it has positive_passages"),
+        ({"positive_ctxs": []}, r"missing: question; it has positive_ctxs"),
+        ({**OURS, "query_id": "q2", "positives": "1"}, r"'positives' is '1', and should be a list"),
+        ({**OURS, "query_id": "q2", "positives": [None]}, r"'positives' is null; an id is text or"),
+        ({**OURS, "query_id": "q2", "query": None}, r"'query' is null, and should be text"),
+        ({**OURS, "query_id": "q2", "teacher": {"1": "high"}}, r"'teacher' should map document ids to numbers"),
+        ({**OURS, "query": "other"}, r"the query id 'q1' is used already at line 1, for another query"),
+        ({"query_id": "q2", "query": "x", "positive_passages": ["1"]}, r"'positive_passages' should hold passages"),
+        (
+            {"query_id": "q2", "query": "x", "positive_passages": [{"docid": "1"}]},
+            r"a passage in 'positive_passages' has no text; it has these fields: docid",
+        ),
+    ],
+)
+def test_damage_is_named(tmp_path, row, message):
+    with pytest.raises(DataError, match=rf"train\.jsonl:2: {message}"):
+        read_examples(jsonl(tmp_path, [OURS, row]))
+
+
+def test_damage_in_an_array_names_the_element(tmp_path):
+    rows = [{"question": "who", "positive_ctxs": [passage("1")]}, {"question": "what", "positive_ctxs": [{"text": 5}]}]
+    with pytest.raises(DataError, match=r"train\.json:1: element 2: 'text' is 5"):
+        read_examples(array(tmp_path, rows))
+
+
+def test_one_id_for_two_texts(tmp_path):
+    rows = [
+        {"query_id": str(one), "query": "who", "positive_passages": [passage("1", text=f"text {one}")]}
+        for one in (1, 2)
+    ]
+    with pytest.raises(DataError, match=r":2: the passage id '1' stands for another text earlier"):
+        read_examples(jsonl(tmp_path, rows))
+
+
+def test_nothing_to_train_on(tmp_path):
+    with pytest.raises(DataError, match=r"none of the 1 examples has a positive\. Training needs"):
+        read_examples(jsonl(tmp_path, [{**OURS, "positives": []}]))
+    (tmp_path / "e.json").write_text("[]")
+    with pytest.raises(DataError, match=r"e\.json: there is no example in it"):
+        read_examples(tmp_path / "e.json")
+    (tmp_path / "e.jsonl").touch()
+    with pytest.raises(DataError, match=r"the file is empty, and training examples were expected"):
+        read_examples(tmp_path / "e.jsonl")
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+ID = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5)
+IDS = st.lists(ID, max_size=4).map(tuple)
+EXAMPLES = st.lists(
+    st.builds(
+        Example,
+        ID,
+        TEXT,
+        st.lists(ID, min_size=1, max_size=4).map(tuple),
+        IDS,
+        st.lists(TEXT, max_size=2).map(tuple),
+        st.none() | st.dictionaries(ID, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+    ),
+    min_size=1,
+    unique_by=lambda one: one.query_id,
+)
+
+
+@given(examples=EXAMPLES)
+def test_what_was_written_is_read(tmp_path_factory, examples):
+    path = tmp_path_factory.getbasetemp() / "all-e.jsonl"
+    assert write_examples(path, examples) == len(examples)
+    assert read_examples(path).rows == examples

@@ -1,0 +1,138 @@
+"""Text files, plain or compressed: what comes in, what goes out, and the complaints."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.data import files
+from retrievalkit.errors import DataError, MissingDependencyError
+
+LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=30), max_size=20)
+
+
+def numbered(path):
+    return [(line.number, line.text) for line in files.read_lines(path)]
+
+
+@pytest.mark.parametrize("end", ["", ".gz", ".zst"])
+def test_what_was_written_is_read(tmp_path, end):
+    path = tmp_path / f"a.txt{end}"
+    with files.write_text(path) as stream:
+        stream.write("eins\nzw\u00f6lf\n\nvier\n")
+    assert numbered(path) == [(1, "eins"), (2, "zw\u00f6lf"), (3, ""), (4, "vier")]
+    assert files.is_plain(path) == (end == "")
+
+
+@given(lines=LINES, end=st.sampled_from(["", ".gz", ".zst"]))
+def test_lines_come_back_as_they_were(lines, end):
+    """Whatever characters a line holds: form feeds and U+2028 are no line ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"a{end}"
+        with files.write_text(path) as stream:
+            stream.writelines(line + "\n" for line in lines)
+        assert [line.text for line in files.read_lines(path)] == [
+            line.removeprefix("\ufeff") if number == 0 else line for number, line in enumerate(lines)
+        ]
+
+
+def test_compression_is_told_by_the_bytes(tmp_path):
+    """A file named .gz that is plain, and a packed one without the name, are read all the same."""
+    (tmp_path / "plain.gz").write_text("a\n")
+    (tmp_path / "packed.jsonl").write_bytes(gzip.compress(b"b\n"))
+    assert numbered(tmp_path / "plain.gz") == [(1, "a")]
+    assert numbered(tmp_path / "packed.jsonl") == [(1, "b")]
+
+
+def test_line_ends_and_byte_order_mark_are_taken_off(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfa\r\nb\r\nc")
+    assert [(line.start, line.end, line.text) for line in files.read_lines(path)] == [
+        (3, 6, "a"),
+        (6, 9, "b"),
+        (9, 10, "c"),
+    ]
+
+
+def test_the_same_rows_give_the_same_gzip_bytes(tmp_path):
+    for name in ("a.gz", "b.gz"):
+        with files.write_text(tmp_path / name) as stream:
+            stream.write("x\n")
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+@pytest.mark.parametrize("end", ["", ".gz", ".zst"])
+def test_a_failed_write_leaves_nothing(tmp_path, end):
+    with pytest.raises(ZeroDivisionError), files.write_text(tmp_path / f"a.txt{end}") as stream:
+        stream.write("half")
+        1 / 0  # noqa: B018
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_file_names_the_nearest(tmp_path):
+    (tmp_path / "corpus.jsonl.gz").touch()
+    with pytest.raises(DataError, match=r"corpus\.jsonl' does not exist; did you mean '.*corpus\.jsonl\.gz'\?"):
+        files.existing(tmp_path / "corpus.jsonl")
+    with pytest.raises(DataError, match="does not exist\\. Check the path"):
+        files.existing(tmp_path / "zzz")
+    with pytest.raises(DataError, match="neither does the folder"):
+        files.existing(tmp_path / "no" / "corpus.jsonl")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(DataError, match="is a folder, and a file was expected"):
+        numbered(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["", ".gz", ".zst"])
+def test_wrong_encoding_names_line_and_byte(tmp_path, end):
+    path = tmp_path / f"a.txt{end}"
+    with files.write_file(path) as staging, staging.open("wb") as raw, files._packed(raw, path) as stream:
+        stream.write("gut\ndr\u00fcben\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.txt.*:2: byte 0xfc at position 3 of the line is not UTF-8.*Save it as"):
+        numbered(path)
+
+
+def test_utf_16_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes("text".encode("utf-16"))
+    with pytest.raises(DataError, match="UTF-16"):
+        numbered(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("end", [".gz", ".zst"])
+def test_a_cut_off_file_is_an_error(tmp_path, end):
+    path = tmp_path / f"a{end}"
+    with files.write_text(path) as stream:
+        stream.writelines(f"{number * number}\n" for number in range(20_000))
+    path.write_bytes(path.read_bytes()[:-3000])
+    with pytest.raises(DataError, match="damaged or cut off"):
+        numbered(path)
+
+
+def test_zstandard_is_asked_for_only_when_needed(tmp_path, monkeypatch):
+    path = tmp_path / "a.zst"
+    with files.write_text(path) as stream:
+        stream.write("a\n")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingDependencyError, match="pip install zstandard"):
+        numbered(path)
+
+
+def test_first_character_skips_white_space(tmp_path):
+    (tmp_path / "a").write_text("\n \t {}")
+    (tmp_path / "b").write_text(" \n")
+    assert files.first_character(tmp_path / "a") == "{"
+    assert files.first_character(tmp_path / "b") == ""
+
+
+def test_a_file_is_found_packed_or_not(tmp_path):
+    (tmp_path / "queries.jsonl.zst").touch()
+    assert files.inside(tmp_path, "queries.jsonl", "queries") == tmp_path / "queries.jsonl.zst"
+    with pytest.raises(DataError, match=r"has no corpus\.jsonl .*It holds queries\.jsonl\.zst"):
+        files.inside(tmp_path, "corpus.jsonl", "passages")

@@ -1,0 +1,82 @@
+"""Judgements in every form, and the complaints."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.data.qrels import read_qrels, splits, write_qrels
+from retrievalkit.errors import DataError
+
+QRELS = {"q1": {"d1": 2, "d2": 0}, "q2": {"d1": 1}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q1 0 d1 2\nq1 0 d2 0\nq2 0 d1 1\n",
+        "q1\t0\td1\t2\r\nq1\t0\td2\t0\r\n\r\nq2\t0\td1\t1",
+        "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\nq2\td1\t1\n",
+        "q1\td1\t2\nq1\td2\t0\nq2\td1\t1\n",
+        "q1 Q0 d1  2\nq1 Q0 d2  0.0\nq2 Q0 d1  1\n",
+        "q1 0\td1 2\nq1 0\td2 0\nq2 0\td1 1\nq2 0\td1 1\n",
+    ],
+)
+def test_forms(tmp_path, text):
+    (tmp_path / "q").write_bytes(text.encode())
+    assert read_qrels(tmp_path / "q") == QRELS
+
+
+def test_negative_grades_stay(tmp_path):
+    (tmp_path / "q").write_text("1 0 a -2\n")
+    assert read_qrels(tmp_path / "q") == {"1": {"a": -2}}
+
+
+def test_a_beir_folder(tmp_path):
+    write_qrels(tmp_path / "qrels" / "test.tsv.gz", QRELS, "beir")
+    write_qrels(tmp_path / "qrels" / "dev.tsv", {"q3": {"d": 1}})
+    assert read_qrels(tmp_path) == QRELS
+    assert read_qrels(tmp_path, "dev") == {"q3": {"d": 1}}
+    assert splits(tmp_path) == ["dev", "test"]
+    with pytest.raises(DataError, match=r"for the split 'train' .*Splits there: dev, test"):
+        read_qrels(tmp_path, "train")
+
+
+def test_the_form_follows_the_name(tmp_path):
+    write_qrels(tmp_path / "a.tsv.gz", QRELS)
+    write_qrels(tmp_path / "b.tsv", QRELS, "trec")
+    assert write_qrels(tmp_path / "c.qrels", QRELS) == 3
+    assert read_qrels(tmp_path / "a.tsv.gz") == QRELS
+    assert (tmp_path / "b.tsv").read_text() == (tmp_path / "c.qrels").read_text() == "q1 0 d1 2\nq1 0 d2 0\nq2 0 d1 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 0 a 1\n1 0 a\tb c 1\n", r"q:2: the line has 6 columns\. Known forms: TREC"),
+        ("1 0 a high\n", r"q:1: the grade is 'high', and should be a whole number"),
+        ("1 0 a 0.5\n", r"q:1: the grade is '0\.5'"),
+        ("1 0 a inf\n", r"q:1: the grade is 'inf'"),
+        ("1 0 a 1\n1 0 b 1\n1 0 a 2\n", r"q:3: document 'a' of query '1' was judged 1 at line 1, and is 2 here"),
+        ("", r"q: there is no judgement in it"),
+        ("query-id\tcorpus-id\tscore\n", r"there is no judgement"),
+        ('{"_id": "1"}\n', r"q:1: the line has 2 columns"),
+    ],
+)
+def test_damage_is_named(tmp_path, text, message):
+    (tmp_path / "q").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_qrels(tmp_path / "q")
+
+
+ID = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5).filter(str.strip)
+ALL = st.dictionaries(ID, st.dictionaries(ID, st.integers(-3, 9), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@given(qrels=ALL, form=st.sampled_from(["trec", "beir"]))
+def test_what_was_written_is_read(tmp_path_factory, qrels, form):
+    """Ids with spaces too."""
+    path = tmp_path_factory.getbasetemp() / "all-q"
+    write_qrels(path, qrels, form)
+    assert read_qrels(path) == qrels

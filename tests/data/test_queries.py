@@ -1,0 +1,145 @@
+"""Queries in every form, and the complaints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.data import files
+from retrievalkit.data.queries import Query, hashed_id, read_queries, straight_quotes, write_queries
+from retrievalkit.errors import DataError
+
+
+def jsonl(tmp_path, rows, name="queries.jsonl"):
+    path = tmp_path / name
+    files.write_jsonl(path, rows)
+    return path
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"_id": "7", "text": "who?", "answers": ["me", "you"]},
+        {"_id": 7, "text": "who?", "answers": ["me", "you"], "metadata": {}},
+        {"query_id": "7", "query": "who?", "answers": ["me", "you"]},
+        {"query_id": 7, "query_text": "who?", "query_image": None, "answers": ["me", "you"]},
+        {"query_id": "7", "query": "who?", "positives": ["1"], "negatives": [], "answers": ["me", "you"]},
+        {"qid": "7", "question": "who?", "answers": ["me", "you"]},
+        {"id": "7", "text": "who?", "answers": ["me", "you"]},
+    ],
+)
+@pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
+def test_json_lines(tmp_path, row, name):
+    assert read_queries(jsonl(tmp_path, [row], name)) == [Query("7", "who?", ("me", "you"))]
+
+
+def test_one_answer_may_stand_alone(tmp_path):
+    assert read_queries(jsonl(tmp_path, [{"_id": "7", "text": "who?", "answers": "me"}]))[0].answers == ("me",)
+
+
+def test_a_table(tmp_path):
+    (tmp_path / "q.tsv").write_text('1\twho "am I\n2\twhat\n')
+    assert read_queries(tmp_path / "q.tsv") == [Query("1", 'who "am I'), Query("2", "what")]
+
+
+def test_a_table_with_header(tmp_path):
+    (tmp_path / "q.tsv").write_text("query_id\tquery\n1\twho\n")
+    assert read_queries(tmp_path / "q.tsv") == [Query("1", "who")]
+
+
+def test_dpr(tmp_path):
+    """The answers are a Python list; ids are made of the question; the right quotation mark becomes an apostrophe."""
+    path = tmp_path / "nq-test.qa.csv"
+    path.write_text(
+        "who\u2019s on first\t['Who', \"it's\"]\n"
+        '"when was ""x"" made"\t"[\'May 18 , 2018\', ""a \'quoted\' one""]"\n'
+        "who's on first\t['again']\n"
+    )
+    first, second, third = read_queries(path)
+    assert first == Query(hashed_id("who's on first"), "who's on first", ("Who", "it's"))
+    assert (second.text, second.answers) == ('when was "x" made', ("May 18 , 2018", "a 'quoted' one"))
+    assert third == Query(f"{first.id}-2", "who's on first", ("again",))
+
+
+def test_dpr_answers_are_never_run(tmp_path):
+    path = tmp_path / "q.csv"
+    path.write_text("fine\t['a']\nbad\t[__import__('os').getcwd()]\n")
+    with pytest.raises(DataError, match=r"q\.csv:2: the answers are no list of texts: .*Write them as"):
+        read_queries(path)
+
+
+def test_dpr_training_file_gives_the_same_ids(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"question": "who\u2019s", "answers": ["x"], "positive_ctxs": []}]))
+    (tmp_path / "a.csv").write_text("who\u2019s\t['x']\n")
+    assert read_queries(tmp_path / "a.json") == read_queries(tmp_path / "a.csv")
+
+
+def test_quotation_marks_stay_in_other_forms(tmp_path):
+    assert read_queries(jsonl(tmp_path, [{"_id": "1", "text": "who\u2019s"}]))[0].text == "who\u2019s"
+    assert straight_quotes("\u2018who\u2019s\u2019") == "\u2018who's'"
+
+
+def test_a_beir_folder(tmp_path):
+    jsonl(tmp_path, [{"_id": one, "text": one * 2} for one in "abc"], "queries.jsonl.gz")
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nc\t1\t1\na\t1\t0\n")
+    assert [one.id for one in read_queries(tmp_path)] == ["a", "b", "c"]
+    assert [one.id for one in read_queries(tmp_path, "test")] == ["a", "c"]
+    with pytest.raises(DataError, match=r"split 'dev' .*Splits there: test\."):
+        read_queries(tmp_path, "dev")
+
+
+def test_a_folder_without_queries(tmp_path):
+    jsonl(tmp_path, [{"_id": "1", "text": "x"}], "corpus.jsonl")
+    with pytest.raises(DataError, match=r"the folder has no queries\.jsonl .*It holds corpus\.jsonl"):
+        read_queries(tmp_path)
+
+
+def test_examples_may_repeat_a_query(tmp_path):
+    """A second training stage puts two sets one after the other."""
+    rows = [{"query_id": "1", "query": "who", "positives": [one], "negatives": []} for one in "ab"]
+    assert read_queries(jsonl(tmp_path, rows)) == [Query("1", "who")]
+    rows[1]["query"] = "what"
+    with pytest.raises(DataError, match=r"queries\.jsonl:2: the id '1' is used already at line 1"):
+        read_queries(jsonl(tmp_path, rows))
+
+
+def test_a_duplicated_id_names_both_lines(tmp_path):
+    with pytest.raises(DataError, match=r"queries\.jsonl:3: the id '1' is used already at line 1"):
+        read_queries(jsonl(tmp_path, [{"_id": one, "text": "who"} for one in "121"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"q: the file is empty, and queries were expected"),
+        ('{"_id": "1"}', r"q:1: no form of a query has these fields: _id\. Known forms: BEIR \(_id, text\)"),
+        ('{"text": "who"}', r"these fields: text\. Known"),
+        ('{"_id": "1", "text": ["who"]}', r"q:1: 'text' is \[\"who\"\], and should be text"),
+        ('{"_id": "1", "text": "who", "answers": [1]}', r"q:1: 'answers' is 1, and should be text"),
+        ("a\tb\tc\td\n", r"q:1: no form of queries is a table of 4"),
+        ("1\twho\n2\n", r"q:2: the row has 1 column, and the table has 2: id, text"),
+        ("[]", r"q: there is no query in it"),
+    ],
+)
+def test_damage_is_named(tmp_path, text, message):
+    (tmp_path / "q").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_queries(tmp_path / "q")
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+ID = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+QUERIES = st.lists(
+    st.builds(Query, ID, TEXT, st.lists(TEXT, max_size=3).map(tuple)), min_size=1, unique_by=lambda one: one.id
+)
+
+
+@given(queries=QUERIES)
+def test_what_was_written_is_read(tmp_path_factory, queries):
+    path = tmp_path_factory.getbasetemp() / "all-q.jsonl"
+    assert write_queries(path, queries) == len(queries)
+    assert read_queries(path) == queries

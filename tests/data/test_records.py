@@ -1,0 +1,147 @@
+"""Records out of JSON lines, JSON arrays and tables, with their places."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.data import files
+from retrievalkit.data.records import Record, Table, parse_record, read_records, table_of
+from retrievalkit.errors import DataError
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=3), max_size=8)
+
+
+def no_table(row):
+    return None
+
+
+def pair(row):
+    return Table(("id", "text"))
+
+
+def read(path, form=no_table):
+    return list(read_records(path, form, "things"))
+
+
+def written(tmp_path, text, name="a.jsonl"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_json_lines_have_lines_and_bytes(tmp_path):
+    path = written(tmp_path, '{"a": 1}\n\n  {"a": "\u00e9"}\n')
+    first, second = read(path)
+    assert (first.line, first.fields) == (1, {"a": 1})
+    assert (second.line, second.fields) == (3, {"a": "\u00e9"})
+    raw = path.read_bytes()
+    assert parse_record(raw[second.start : second.end], "", None).fields == second.fields
+
+
+@given(rows=OBJECTS, indent=st.sampled_from([None, 0, 2]), chunk=st.integers(1, 40))
+def test_an_array_is_read_whatever_the_chunks(tmp_path_factory, rows, indent, chunk):
+    """The elements of an array, cut anywhere while reading, are what json.loads gives."""
+    path = tmp_path_factory.getbasetemp() / "all.json"
+    path.write_text(json.dumps(rows, indent=indent, ensure_ascii=False), "utf-8", "surrogatepass")
+    if "\ud800" <= max(path.read_text("utf-8", "surrogatepass")) <= "\udfff":
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "CHUNK", chunk)
+        assert [record.fields for record in read(path)] == rows
+
+
+def test_array_elements_have_numbers_and_lines(tmp_path):
+    path = written(tmp_path, '[\n {"a": 1},\n {"a":\n 2}\n]\n')
+    assert [(one.element, one.line, one.fields) for one in read(path)] == [(1, 2, {"a": 1}), (2, 3, {"a": 2})]
+    assert "a.jsonl:3: element 2: wrong" in str(read(path)[1].error("wrong"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1}\n{"a": }\n', r"a\.jsonl:2: broken JSON: Expecting value at column 7\. Each line holds"),
+        ('{"a": 1}\n[1, 2]\n', r":2: the line holds \[1, 2\], and should hold one JSON object"),
+        ('[{"a": 1}, {"a": }]', r":1: element 2: broken JSON: Expecting value\. Is the file whole"),
+        ('[{"a": 1},\n{"a": 1', r":2: element 2: broken JSON"),
+        ('[{"a": 1} {"a": 2}]', r":1: element 1: broken JSON: neither ',' nor ']'"),
+        ('[{"a": 1}', r"element 1: broken JSON: neither"),
+        ("[[0, 12, 13]]", r"element 1: it is \[0, 12, 13\], and should be a JSON object"),
+        ("", r"a\.jsonl: the file is empty, and things were expected"),
+        ("\n \n", r"the file is empty"),
+        ("a\tb\tc\n", r":1: no form of things is a table of 3 tab-separated columns: 'a\\tb\\tc'"),
+        ("{\n", r":1: broken JSON"),
+    ],
+)
+def test_damage_is_named_with_its_place(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        read(written(tmp_path, text))
+
+
+def test_wrong_encoding_inside_an_array(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(b'[{"a": 1},\n{"a": "\xfc"}]')
+    with pytest.raises(DataError, match=r"a\.json:2: byte 0xfc at position 8"):
+        read(path)
+
+
+def test_a_row_of_another_width(tmp_path):
+    with pytest.raises(DataError, match=r":2: the row has 3 columns, and the table has 2: id, text"):
+        read(written(tmp_path, "1\tone\n2\ttwo\tmore\n"), pair)
+
+
+def test_a_quoted_cell_may_hold_tabs_and_line_breaks(tmp_path):
+    """And the record is found again by its bytes."""
+    path = written(tmp_path, 'id\ttext\n1\t"a\tb\n""c"""\n\n2\t"d"\n')
+    table = Table(("id", "text"), header=True, quoted=True, bare="text")
+    records = read(path, lambda row: table)
+    assert [(one.line, one.fields) for one in records] == [
+        (2, {"id": "1", "text": 'a\tb\n"c'}),
+        (5, {"id": "2", "text": "d"}),
+    ]
+    raw = path.read_bytes()
+    assert [parse_record(raw[one.start : one.end], "", table).fields for one in records] == [
+        one.fields for one in records
+    ]
+
+
+def test_a_very_long_quoted_cell(tmp_path):
+    path = written(tmp_path, f'1\t"{"x" * 200_000}"\n')
+    (record,) = read(path, lambda row: Table(("id", "text"), quoted=True))
+    assert len(record.fields["text"]) == 200_000
+
+
+def test_table_of_json_is_none(tmp_path):
+    assert table_of(written(tmp_path, '{"a": 1}'), pair) is None
+    assert table_of(written(tmp_path, "1\tone\n"), pair) == Table(("id", "text"))
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("a", "a"), (7, "7"), ("\u00e9 x", "\u00e9 x")])
+def test_ids(value, wanted):
+    assert Record("f", 1, {"_id": value}).identifier("_id") == wanted
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5, "", ["a"], "a\tb", "a\nb"])
+def test_what_is_no_id(value):
+    with pytest.raises(DataError, match=r"f:1: '_id' is .*; an id "):
+        Record("f", 1, {"_id": value}).identifier("_id")
+
+
+def test_texts_and_lists():
+    record = Record("f", 1, {"text": "a\ud83d", "one": "x", "many": ["x", "y"], "none": None, "number": 3})
+    assert record.text("text") == "a\ufffd"
+    assert record.texts("one") == ("x",)
+    assert record.texts("many") == ("x", "y")
+    assert record.texts("none") == record.texts("absent") == ()
+    with pytest.raises(DataError, match="'number' is 3, and should be text"):
+        record.text("number")
+    with pytest.raises(DataError, match="'number' is 3, and should be a list"):
+        record.texts("number")

@@ -36,6 +36,7 @@ HOOKS = {
     "indexer": "register_indexers",
     "pretrainer": "register_pretrainers",
 }
+_loaded_files: list[str] = []
 _SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers")
 
 
@@ -209,6 +210,8 @@ def default_registry() -> Registry:
             distribution.version if distribution else "unknown",
         )
         _add_imported(registry, plugin, entry_point.load)
+    while _loaded_files:  # by an earlier registry of this process
+        sys.modules.pop(_loaded_files.pop(), None)
     for path in _plugin_files():
         _add_imported(registry, Plugin(path.stem, str(path), "local file"), lambda path=path: _load_file(path))
     return registry
@@ -260,6 +263,7 @@ def _load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Under its stem, so that the file's import strings ("my_pooler:MyPooler") find it.
     sys.modules[path.stem] = module
+    _loaded_files.append(path.stem)
     try:
         spec.loader.exec_module(module)
     except BaseException:

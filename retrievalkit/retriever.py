@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -124,13 +126,15 @@ class Retriever(nn.Module):
         if not path.is_file():
             msg = f"'{folder}' is not a checkpoint: it has no {CONFIGURATION}. 'rkit train' writes one."
             raise ArtifactError(msg)
-        description = json.loads(path.read_text(encoding="utf-8"))
+        with _damage_explained(folder):
+            description = json.loads(path.read_text(encoding="utf-8"))
         _check_trust(description, folder)
         with _missing_plugins_explained(description, folder):
             sides = SIDES if description["separate_towers"] else ("encoder",)
             folders = {"shared" if side == "encoder" else side: folder / side for side in sides}
             retriever = cls._assemble(folders, description)
-        retriever.pooler.load_state_dict(load_file(folder / POOLER_WEIGHTS))
+        with _damage_explained(folder):
+            retriever.pooler.load_state_dict(load_file(folder / POOLER_WEIGHTS))
         retriever.fingerprint = checkpoint_fingerprint(folder)
         return retriever.to(device or default_device()).eval()
 
@@ -244,6 +248,15 @@ def checkpoint_fingerprint(folder: str | Path) -> str:
         if isinstance(recorded, str):
             return recorded
     return artifacts.fingerprint_folder(folder, skip=NOT_WEIGHTS)
+
+
+@contextmanager
+def _damage_explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        msg = f"the checkpoint '{folder}' is damaged: {' '.join(str(error).split())} Copy or train it anew."
+        raise ArtifactError(msg) from error
 
 
 def _check_trust(description: Mapping[str, Any], where: str | Path) -> None:

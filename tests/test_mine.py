@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit import mine as program
+from retrievalkit import registry
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.data.merging import merge_examples
@@ -381,3 +382,102 @@ def test_vectors_are_not_searched(collection):
     (folder / "manifest.json").write_text('{"kind": "vectors"}')
     with pytest.raises(ArtifactError, match="a vectors folder, which is indexed first"):
         collection.mine(folder)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A collection of countries and an untrained checkpoint."""
+    from retrievalkit.testing import tiny_collection, tiny_model
+    from retrievalkit.train import TrainingOptions, train
+
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny_collection(folder / "data")
+    model = tiny_model(folder / "model")
+    train(
+        model=str(model),
+        corpus=str(folder / "data"),
+        examples=str(folder / "data"),
+        output=folder / "checkpoint",
+        pooler="mean",
+        options=TrainingOptions(epochs=0),
+    )
+    return folder
+
+
+def mine_tiny(tiny, source, output, **options):
+    program.mine(source, corpus=tiny / "data", examples=tiny / "data", output=output, **options)
+    return read_examples(output).rows
+
+
+def test_mining_with_a_checkpoint_equals_mining_from_its_index_and_from_its_run(tiny, tmp_path):
+    """The corpus is encoded and searched on the way, and nothing of that stays."""
+    from retrievalkit.data.queries import read_queries
+    from retrievalkit.data.runs import write_run
+    from retrievalkit.encode import encode
+    from retrievalkit.index import build_index
+    from retrievalkit.search import search
+
+    rows = mine_tiny(tiny, tiny / "checkpoint", tmp_path / "a.jsonl", depth=20)
+    encode(tiny / "checkpoint", tiny / "data", side="document", output=tmp_path / "vectors")
+    build_index(tmp_path / "vectors", indexer="flat", output=tmp_path / "index")
+    assert mine_tiny(tiny, tmp_path / "index", tmp_path / "b.jsonl", depth=20) == rows
+    run = search([tmp_path / "index"], queries=read_queries(tiny / "data"), k=20)
+    write_run(tmp_path / "run.trec", run)
+    assert mine_tiny(tiny, tmp_path / "run.trec", tmp_path / "c.jsonl", depth=20) == rows
+    assert sum(len(row.negatives) for row in rows) > 15 * len(rows)
+    left = {path.name for path in tmp_path.iterdir()} - {"vectors", "index", "run.trec"}
+    assert left == {f"{name}.jsonl{end}" for name in "abc" for end in ("", ".audit.json")}
+
+
+def test_an_interrupted_mining_goes_on_with_the_vectors_it_has(tiny, tmp_path, monkeypatch):
+    """Encoding the corpus is the long part: it is not done twice, and the outcome is the same."""
+    import retrievalkit.encode
+    import retrievalkit.search
+
+    search = retrievalkit.search.search
+    rows = mine_tiny(tiny, tiny / "checkpoint", tmp_path / "whole.jsonl")
+
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(retrievalkit.search, "search", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mine_tiny(tiny, tiny / "checkpoint", tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+    monkeypatch.setattr(retrievalkit.search, "search", search)
+    monkeypatch.setattr(retrievalkit.encode, "encode", interrupted)
+    assert mine_tiny(tiny, tiny / "checkpoint", tmp_path / "out.jsonl") == rows
+    assert {path.name.partition(".jsonl")[0] for path in tmp_path.iterdir()} == {"whole", "out"}
+
+
+@pytest.mark.skipif("bm25" not in registry.names("indexer"), reason="retrievalkit-pyserini is not installed")
+def test_mining_with_lucene(tiny, tmp_path):
+    """BM25 finds the country that a question names; its options reach the index."""
+    rows = mine_tiny(tiny, "bm25", tmp_path / "out.jsonl", depth=20, indexer_options={"threads": 1})
+    assert len(rows) == len(read_examples(tiny / "data").rows)
+    audit = json.loads(program.audit_file(tmp_path / "out.jsonl").read_text())
+    assert audit["source"]["kind"] == "bm25"
+    assert audit["questions_whose_positive_was_found"] == len(rows)
+    assert any(row.negatives for row in rows)
+    with pytest.raises(OptionError, match="did you mean 'threads'"):
+        mine_tiny(tiny, "bm25", tmp_path / "no.jsonl", indexer_options={"thread": 1})
+    assert not (tmp_path / "no.jsonl").exists()
+
+
+@pytest.mark.skipif(not (SHARED / "squad-open").exists(), reason="RKIT_SHARED_DATA has no squad-open")
+def test_answers_on_real_questions(tmp_path):
+    """On SQuAD, a hit that holds the answer is dropped, whatever its rank, and a positive is always among these."""
+    from retrievalkit.data.corpus import open_corpus
+
+    folder = SHARED / "squad-open"
+    examples = read_examples(folder).rows[:50]
+    passages = [passage.id for _, passage in zip(range(200), open_corpus(folder), strict=False)]
+    hits = {row.query_id: [*row.positives, *(one for one in passages if one not in row.positives)] for row in examples}
+    lines = [f"{q} Q0 {one} 1 {-rank} t\n" for q, found in hits.items() for rank, one in enumerate(found)]
+    (tmp_path / "run.trec").write_text("".join(lines))
+    write_examples(tmp_path / "train.jsonl", examples)
+    options = {"corpus": folder, "examples": tmp_path / "train.jsonl", "output": tmp_path / "out.jsonl"}
+    audit = program.mine(tmp_path / "run.trec", drop_answers=True, drop_positives=False, **options)
+    assert audit["filters"][0]["dropped"] >= 50
+    positives = {row.query_id: set(row.positives) for row in examples}
+    assert all(positives[row.query_id].isdisjoint(row.negatives) for row in read_examples(tmp_path / "out.jsonl").rows)

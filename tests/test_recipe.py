@@ -172,7 +172,7 @@ def test_settings_become_nested_options():
 )
 def test_a_setting_that_makes_no_sense_is_refused(settings):
     """The message repeats the setting."""
-    with pytest.raises(OptionError, match="--set ['\"]"):
+    with pytest.raises(OptionError, match=r"--set ['\"]"):
         recipe.parse_set(settings)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example
@@ -110,8 +110,7 @@ class Question:
     copies: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """A passage that was found: its score, its rank from 1, and whether it holds an answer (None = not looked at)."""
 
     document_id: str
@@ -215,8 +214,12 @@ def mine_question(
     left: Sequence[Hit] = found.hits
     for one in filters:
         drops = one.drops(found)
-        dropped(one.name, found, [hit for hit in left if drops(hit)])
-        left = [hit for hit in left if not drops(hit)]
+        kept: list[Hit] = []
+        gone: list[Hit] = []
+        for hit in left:
+            (gone if drops(hit) else kept).append(hit)
+        dropped(one.name, found, gone)
+        left = kept
     negatives = tuple(hit.document_id for hit in choose(left, options, found.question.query.id))
     return Mined(negatives, positive, dropped=options.positives == "retrieved" and positive is None)
 

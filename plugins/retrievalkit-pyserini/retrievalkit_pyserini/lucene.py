@@ -78,6 +78,11 @@ class Writer:
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", str(folder), "-threads", str(threads)]
         arguments += analysis.arguments()
         arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
+        # Found out here, with its reason: Thai is in the Java of a whole JDK only.
+        with lucene_errors(
+            f"take apart texts of the language '{analysis.language}' (a whole JDK 21 may, in JAVA_HOME)"
+        ):
+            java_class("io.anserini.analysis.AnalyzerUtils").analyze(analysis.analyzer(), "text")
         with lucene_errors(f"start an index in '{folder}'"):
             self._indexer = java_class("io.anserini.index.SimpleIndexer")(arguments)
             megabytes = java_class("java.lang.Runtime").getRuntime().maxMemory() / 2**20

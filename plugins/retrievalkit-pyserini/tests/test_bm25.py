@@ -4,6 +4,7 @@ import math
 import re
 import shutil
 from collections import Counter
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -244,6 +245,18 @@ def test_analysis_options(tmp_path, options, query, default, changed):
     for name, settings_, expected in (("default", {}, default), ("changed", options, changed)):
         (tmp_path / name).mkdir()
         assert built(tmp_path / name, texts, **settings_).search([query], 3)[0] == [expected]
+
+
+def test_every_language_has_its_analyzer(tmp_path):
+    """Each language that can be named builds an index and finds a word in it, or says what it wants of Java."""
+    texts = Corpus.of([Passage("1", "", "Berlin 2024 東京 mir"), Passage("2", "", "other")])
+    for language in get_args(bm25.Language):
+        (tmp_path / language).mkdir()
+        try:
+            assert built(tmp_path / language, texts, language=language).search(["2024"], 2)[0] == [["1"]], language
+        except RetrievalkitError as error:
+            assert language == "th"
+            assert "Thai segmentation" in str(error)
 
 
 def test_storing_the_texts(tmp_path, corpus, pyserini):

@@ -79,9 +79,7 @@ class Writer:
         arguments += analysis.arguments()
         arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
         # Found out here, with its reason: Thai is in the Java of a whole JDK only.
-        with lucene_errors(
-            f"take apart texts of the language '{analysis.language}' (a whole JDK 21 may, in JAVA_HOME)"
-        ):
+        with lucene_errors(f"take apart texts in '{analysis.language}' (a whole JDK 21 in JAVA_HOME may)"):
             java_class("io.anserini.analysis.AnalyzerUtils").analyze(analysis.analyzer(), "text")
         with lucene_errors(f"start an index in '{folder}'"):
             self._indexer = java_class("io.anserini.index.SimpleIndexer")(arguments)

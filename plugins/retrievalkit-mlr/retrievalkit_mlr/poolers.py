@@ -32,6 +32,7 @@ class MultiVector(Pooler):
         layers: tuple[int, ...] | None = None,
         tokens: int | Literal["all"] | None = None,
         token: TokenRule = "auto",
+        normalize: bool = False,
     ) -> None:
         """Choose where a document's vectors come from.
 
@@ -43,10 +44,13 @@ class MultiVector(Pooler):
                 them (ColBERT); instead of `layers`.
             token: Which state of a layer is a text's vector: the "first" token's, the "mean" over all tokens, or
                 "auto": the first where it is a special token ([CLS]), the mean where there is none (T5).
+            normalize: Whether every vector is divided by its length (L2), averages after averaging. The paper does not;
+                encoders that were trained on cosines want it, with a temperature of about 0.05 in the loss.
         """
         super().__init__()
         self.info = info
         self.token: TokenRule = token
+        self.normalize = normalize
         self.source = choose_source(info, layers, tokens, token)
         self.setup()
 
@@ -60,6 +64,13 @@ class MultiVector(Pooler):
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """A query's one vector (batch, 1, width), or what the documents become."""
+        representation = self.represent(states, side)
+        if self.normalize and representation.vectors is not None:
+            representation.vectors = nn.functional.normalize(representation.vectors, dim=-1)
+        return representation
+
+    def represent(self, states: TokenStates, side: Side) -> Representation:
+        """What `forward` returns, before any normalisation."""
         if side == "query":
             return self.text_vector(states)
         return self.combine(*self.source(states))
@@ -105,13 +116,13 @@ class SelfContrastive(MultiVector):
         document = self.source.layers if self.training else (self.info.layers,)
         return Needs(layers={"query": (self.info.layers,), "document": document})
 
-    def forward(self, states: TokenStates, side: Side) -> Representation:
+    def represent(self, states: TokenStates, side: Side) -> Representation:
         """(batch, m, width) for documents in training, otherwise (batch, 1, width); the first is the one kept."""
         if side == "document" and not self.training:
             kept = self.text_vector(states)
             kept.kept = 0
             return kept
-        return super().forward(states, side)
+        return super().represent(states, side)
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
         """All of them, the first marked as the one kept."""

@@ -256,3 +256,15 @@ def test_padding_gets_no_gradient(info, make_states):
         gradient = states.layers[4].grad
         assert gradient[states.attention_mask == 0].abs().sum() == 0
         assert gradient[states.attention_mask == 1].abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["multi_layer", "self_contrastive", "layer_average", "scalar_mix"])
+@pytest.mark.parametrize("training", [True, False])
+def test_normalized_vectors_point_the_same_way_and_have_length_one(name, training, info, make_states):
+    states = make_states([3, 5])
+    plain = registry.create("pooler", name, info, layers=(2, 4)).train(training)
+    normalized = registry.create("pooler", name, info, layers=(2, 4), normalize=True).train(training)
+    for side in ("query", "document"):
+        vectors = plain(states, side).vectors
+        expected = vectors / vectors.square().sum(-1, keepdim=True).sqrt()
+        torch.testing.assert_close(normalized(states, side).vectors, expected)

@@ -45,9 +45,9 @@ SYSTEMS = (
     System("BM25", "bm25_run"),
     System("untrained encoder", "untrained_run", "BM25"),
     System("dual encoder", "plain_run", "untrained encoder"),
-    System("self-contrastive, stage 1", "stage1_run", "dual encoder"),
-    System("self-contrastive, stage 2", "stage2_run", "self-contrastive, stage 1"),
-    System("hybrid of BM25 and stage 2", "hybrid_run", "BM25"),
+    System("self-contrastive 1", "stage1_run", "dual encoder"),
+    System("self-contrastive 2", "stage2_run", "self-contrastive 1"),
+    System("hybrid BM25 + stage 2", "hybrid_run", "BM25"),
 )
 
 
@@ -163,22 +163,22 @@ def _difference(differences: Iterable[Mapping[str, Any]], run: str, against: str
 def _print(rows: Sequence[Mapping[str, Any]], results: Sequence[StepResult], output: Path, title: str) -> None:
     console = Console()
     table = Table(title=title, title_justify="left")
-    table.add_column("system", overflow="fold")
+    table.add_column("system")
     for name in (*COLUMNS, "seconds"):
         table.add_column(name, justify="right")
-    table.add_column("nDCG@10 against", overflow="fold")
-    table.add_column("p", justify="right")
     for row in rows:
-        beside = f"{row['difference']:+.4f} {row['against']}" if "against" in row else ""
-        p_value = f"{row['p_corrected']:.4f}" if "against" in row else ""
-        table.add_row(
-            row["system"],
-            *(f"{row[name]:.4f}" for name in COLUMNS),
-            f"{row['seconds']:.0f}",
-            beside,
-            p_value,
-        )
+        table.add_row(row["system"], *(f"{row[name]:.3f}" for name in COLUMNS), f"{row['seconds']:.0f}")
     console.print(table)
+    differences = Table(title="Difference in nDCG@10", title_justify="left")
+    for name in ("system", "against"):
+        differences.add_column(name)
+    for name in ("difference", "p"):
+        differences.add_column(name, justify="right")
+    for row in rows:
+        if "against" in row:
+            cells = (f"{row['difference']:+.4f}", f"{row['p_corrected']:.4f}")
+            differences.add_row(row["system"], row["against"], *cells)
+    console.print(differences)
     total = sum(one.seconds for one in results)
     console.print(
         "seconds: all steps that the system needs, training included. p: paired randomisation test, Holm's correction "

@@ -37,7 +37,7 @@ def test_the_plugin_is_cold():
 def test_every_option_is_described(name):
     """`rkit plugins show` has a sentence for each option."""
     options = registry.options(registry.get("pooler", name))
-    assert set(options) == {"layers", "tokens", "token"}
+    assert set(options) == {"layers", "tokens", "token", "normalize"}
     assert all(option.description for option in options.values())
     assert all(one.description for one in registry.options(registry.get("loss", "self_contrastive")).values())
 

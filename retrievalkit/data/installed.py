@@ -122,7 +122,7 @@ def import_name(name: str) -> str:
     if top == STANDARD_LIBRARY or _is_importable(top):
         return name
     by_import = importlib.metadata.packages_distributions()
-    for imported, distributions in sorted(by_import.items()):
+    for imported, distributions in sorted(by_import.items(), key=lambda one: (one[0].startswith("_"), one[0])):
         if _normal(name) in map(_normal, distributions) and _is_importable(imported):
             return imported
     known = {one for one in by_import if not one.startswith("_") and _is_importable(one)}

@@ -56,12 +56,14 @@ def _of_row(path: Path) -> Kind:
     tabs, cells = first.text.split("\t"), first.text.split()
     if is_header(tabs):
         return "qrels"
-    if examples.has_form({cell.strip().lower() for cell in tabs}):
+    names = {cell.strip().lower() for cell in tabs}
+    if examples.has_form(names):
         return "examples"
-    if (table := query_table(tabs)) and (table.header or "answer_list" in table.names):
-        return "queries"
-    if (table := corpus_table(tabs)) and table.header:
+    asked, told = query_table(tabs), corpus_table(tabs)
+    if told and told.header and names & {"title", "contents", "docid", "doc_id"}:
         return "corpus"
+    if asked and (asked.header or "answer_list" in asked.names) and not (told and told.header):
+        return "queries"
     if len(cells) == 6 or len(tabs) == 6:
         return "run"
     if (len(cells) == 4 or len(tabs) == 4) and cells[-1].lstrip("-").isdigit():

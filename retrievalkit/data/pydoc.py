@@ -25,7 +25,7 @@ from retrievalkit.data import docstrings, installed, pysource
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.docstrings import plain, read_docstring
 from retrievalkit.data.pysource import Module, documented, read_module
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, RetrievalkitError
 
 _RENAMED = {
     "posixpath.": "os.path.",
@@ -104,7 +104,7 @@ def _of_package(package: str) -> list[_Entry]:
             return [_Entry(*json.loads(line)) for line in stream]
     except (OSError, EOFError, ValueError, TypeError):
         entries = _read_package(package)
-    with suppress(OSError):  # a cache is a convenience; the home folder may be read-only or full
+    with suppress(OSError, RetrievalkitError):  # a cache is a convenience; the home folder may be read-only or full
         _keep(cache, entries)
     return entries
 

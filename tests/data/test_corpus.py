@@ -145,7 +145,7 @@ def test_an_unknown_id_names_the_nearest(tmp_path, name):
     corpus = open_corpus(path)
     with pytest.raises(DataError, match="unknown document id 'doc17'; did you mean 'doc-17'\\? It is none of the 20"):
         corpus.get("doc17")
-    with pytest.raises(DataError, match=r"^train:7: unknown document id 'zzz'\\. It is none"):
+    with pytest.raises(DataError, match=r"^train:7: unknown document id 'zzz'\. It is none"):
         raise corpus.unknown("zzz", file="train", line=7)
 
 

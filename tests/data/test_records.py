@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit.data import files
@@ -47,6 +47,7 @@ def test_json_lines_have_lines_and_bytes(tmp_path):
     assert parse_record(raw[second.start : second.end], "", None).fields == second.fields
 
 
+@settings(max_examples=40)
 @given(rows=OBJECTS, indent=st.sampled_from([None, 0, 2]), chunk=st.integers(1, 40))
 def test_an_array_is_read_whatever_the_chunks(tmp_path_factory, rows, indent, chunk):
     """The elements of an array, cut anywhere while reading, are what json.loads gives."""

@@ -7,6 +7,7 @@ that the same inputs give the same bytes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -22,6 +23,7 @@ from retrievalkit.errors import ArtifactError, InputError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+_NEXT_TO_NOTHING = 1 << 16
 _VERSIONED = ("retrievalkit", "torch", "transformers")
 
 
@@ -45,12 +47,27 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
         shutil.rmtree(staging)
     staging.mkdir(parents=True, exist_ok=True)
     try:
-        yield staging
+        with full_disk_named(staging):
+            yield staging
     except BaseException as error:
         if not keep_partial or isinstance(error, InputError):
             shutil.rmtree(staging, ignore_errors=True)
         raise
     _replace_folder(path, staging)
+
+
+@contextmanager
+def full_disk_named(folder: Path) -> Iterator[None]:
+    """A full disk is an OSError, also where a library that writes weights calls it something else."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        full = shutil.disk_usage(folder).free < _NEXT_TO_NOTHING if folder.exists() else False
+        if full or os.strerror(errno.ENOSPC) in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+        raise
 
 
 def partial_folder(path: str | Path) -> Path:

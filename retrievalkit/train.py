@@ -114,6 +114,9 @@ class TrainingOptions:
         if self.warmup_ratio > 1:
             msg = f"warmup_ratio is {self.warmup_ratio}, and must be at most 1: it is a share of all steps."
             raise InputError(msg)
+        if self.micro_batch_size is not None and self.batch_tokens is not None:
+            msg = "batch_tokens has no effect where micro_batch_size is set. Leave one of them out."
+            raise InputError(msg)
         if self.batch_size == 1 and self.negatives == 0:
             msg = "batch_size 1 with negatives 0 has nothing to contrast a positive with. Raise one of them."
             raise InputError(msg)
@@ -124,7 +127,7 @@ _LEAST = {
         *("epochs", "negatives", "learning_rate", "warmup_ratio", "weight_decay", "adam_epsilon"),
         *("max_gradient_norm", "rank_from", "seed"),
     ),
-    1: ("batch_size", "micro_batch_size", "negative_pool", "batch_tokens", "logging_steps", "save_steps"),
+    1: ("batch_size", "micro_batch_size", "negative_pool", "batch_tokens", "limit", "logging_steps", "save_steps"),
 }
 
 
@@ -252,11 +255,15 @@ def _read(source: str, corpus: Corpus | None) -> Examples:
 def _run(objective: Objective, data: _Data, options: TrainingOptions, staging: Path) -> int:
     """Train and return the number of steps. Where this fails, only what can be resumed is kept."""
     try:
-        with quiet():
+        with quiet(), artifacts.full_disk_named(staging):
             return _Run(objective, data, options, staging).train()
     except BaseException:
-        if last_checkpoint(staging / _TRAINER) is None:
+        resumable = last_checkpoint(staging / _TRAINER)
+        if resumable is None:
             shutil.rmtree(staging, ignore_errors=True)
+        else:
+            for folder in set(resumable.parent.iterdir()) - {resumable}:
+                shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
@@ -340,10 +347,13 @@ class _KeepBest(transformers.TrainerCallback):
         self.run = run
         self.dev = dev
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         steps_an_epoch = len(self.run.trainer.step_sampler)
         if state.global_step % steps_an_epoch == 0 or state.global_step == state.max_steps:
+            should_log = control.should_log
             self._judge(epoch=(state.global_step - 1) // steps_an_epoch)
+            # Logging what was judged counts, for the Trainer, as the logging of this step.
+            control.should_log = should_log
 
     def _judge(self, epoch: int) -> None:
         run, folder = self.run, self.run.staging

@@ -105,7 +105,7 @@ def top_k(
     best = _Best(len(queries), k, queries.device, 0.0 if queries.vectors is None else float("-inf"))
     blocks = [_as_block(documents)] if isinstance(documents, Representation) else documents
     with torch.no_grad():
-        parts = None
+        parts, scratch = None, _Scratch()
         for block in blocks:
             parts = parts or list(_query_parts(queries, max(width, _rows(block)), dtype))
             _check_block(queries, block)
@@ -115,7 +115,7 @@ def top_k(
                 if part.single and block.weights is None:
                     assert vectors is not None
                     # The best vector of a document decides, so that vectors can be sieved before documents are made.
-                    tile = part.row_scores(vectors, _rows(block))
+                    tile = part.row_scores(vectors, _rows(block), scratch)
                     best.offer(part.first, tile, block.first, documents_of, _most(block))
                 else:
                     best.offer(part.first, part.document_scores(block, vectors), block.first, None, 1)
@@ -159,6 +159,19 @@ def documents_of_vectors(
     return documents[order], scores[order]
 
 
+class _Scratch:
+    """Memory for one tile of scores, taken again for each: fresh memory costs a good part of a product's time."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
+        """(rows, columns) of the same type and device as `like`; what was taken before is overwritten."""
+        if self._memory.numel() < rows * columns or self._memory.dtype != like.dtype:
+            self._memory = torch.empty(rows * columns, dtype=like.dtype, device=like.device)
+        return self._memory[: rows * columns].view(rows, columns)
+
+
 class _QueryPart:
     """Some of the queries: as many as make a tile of scores with a block."""
 
@@ -169,7 +182,6 @@ class _QueryPart:
         self.m = 0 if queries.vectors is None else queries.vectors.shape[1]
         self.single = self.m == 1 and (self.mask is None or bool(self.mask.all()))
         self.device = queries.device
-        self._buffer: Tensor | None = None
         if queries.vectors is not None:
             self.vectors = queries.vectors.reshape(-1, queries.vectors.shape[2]).to(dtype)
             if len(self.vectors) == 1:
@@ -177,13 +189,11 @@ class _QueryPart:
                 self.vectors = self.vectors.expand(2, -1).contiguous()
         self.terms = None if queries.weights is None else _terms(queries.weights)
 
-    def row_scores(self, vectors: Tensor, rows: int) -> Tensor:
+    def row_scores(self, vectors: Tensor, rows: int, scratch: _Scratch) -> Tensor:
         """(count, rows): the scores of a block's vectors with queries of one vector; valid until the next call."""
-        shape = (len(self.vectors), len(vectors))
-        if self._buffer is None or self._buffer.shape != shape:
-            self._buffer = torch.empty(shape, dtype=vectors.dtype, device=vectors.device)
-        torch.mm(self.vectors, vectors.T, out=self._buffer)
-        return self._buffer[: self.count, :rows].float()
+        tile = scratch.take(len(self.vectors), len(vectors), vectors)
+        torch.mm(self.vectors, vectors.T, out=tile)
+        return tile[: self.count, :rows].float()
 
     def document_scores(self, block: VectorBlock, vectors: Tensor | None) -> Tensor:
         """(count, texts): the scores of a block's documents."""

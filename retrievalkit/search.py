@@ -25,7 +25,7 @@ from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Run
-from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnknownNameError
 from retrievalkit.fusion import Method, Normalization, fuse
 from retrievalkit.hits import DescribedHit, describe_hits
 from retrievalkit.precision import Precision
@@ -171,7 +171,19 @@ def _search_batch(
         if retriever.fingerprint not in encoded:
             pairs = [("", text) for text in texts]
             encoded[retriever.fingerprint] = retriever.encode(pairs, "query", precision=encoders.precision)
+            _check_finite(encoded[retriever.fingerprint], batch)
         yield index.search(encoded[retriever.fingerprint], k)
+
+
+def _check_finite(encoded: Representation, batch: Sequence[Query]) -> None:
+    for tensor in (encoded.vectors, encoded.weights):
+        if tensor is None:
+            continue
+        finite = tensor.isfinite().flatten(1).all(dim=1).tolist()
+        if not all(finite):
+            query = batch[finite.index(False)].id
+            msg = f"the query '{query}' was encoded as numbers that are not finite. Look at the model, or use fp32."
+            raise RetrievalkitError(msg)
 
 
 def _batches(queries: Sequence[Query], size: int) -> Iterator[Sequence[Query]]:
@@ -265,7 +277,7 @@ class _Encoders:
             msg = f"index '{index.folder}' does not say which checkpoint made it. Give it with --model."
             raise ArtifactError(msg)
         if "description" in index.checkpoint:
-            return str(index.checkpoint["description"]["model"])
+            return _located(index.checkpoint, index.folder) or str(index.checkpoint["description"]["model"])
         found = _located(index.checkpoint, index.folder)
         if found is None:
             msg = (

@@ -15,7 +15,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnknownNameError
 from retrievalkit.fusion import fuse
 from retrievalkit.hits import describe_hits, matches, snippet
 from retrievalkit.index import build_index
@@ -245,6 +245,15 @@ def test_an_untrained_model_is_made_again_from_its_description(tmp_path):
     changed = make_index(tmp_path / "changed", "bert", checkpoint={**made, "fingerprint": "0" * 32})
     with pytest.raises(ArtifactError, match="another one"):
         search.search([changed], queries=ask("a"), k=3)
+
+
+def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
+    """Otherwise it would silently find nothing."""
+    vectors = torch.zeros(2, 1, 6)
+    vectors[1, 0, 3] = float("nan")
+    monkeypatch.setattr(FakeRetriever, "encode", lambda *arguments, **options: Representation(vectors))
+    with pytest.raises(RetrievalkitError, match="the query 'q1' was encoded"):
+        search.search([stage1[1]], queries=ask("a", "b"))
 
 
 def test_folders_that_are_no_index_say_what_to_do(tmp_path, stage1):

@@ -362,6 +362,9 @@ class VectorWriter:
             RetrievalkitError: A vector or a weight is not finite.
             ValueError: The parts do not fit together.
         """
+        if not ids:
+            msg = f"shard {number} has no text"
+            raise ValueError(msg)
         _check_ids(ids)
         rows, counts = _as_rows(ids, vectors, counts)
         self._write(f"ids-{number:05d}.txt", lambda path: path.write_bytes("".join(f"{one}\n" for one in ids).encode()))

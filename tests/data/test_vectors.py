@@ -182,6 +182,8 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path):
     for counts in ([1, 1], [1, 1, 2], [3, 0, 0]):
         with pytest.raises(ValueError, match="do not fit"):
             writer.write_shard(0, ["a", "b", "c"], np.zeros((3, 2), np.float32), counts=np.array(counts))
+    with pytest.raises(ValueError, match="has no text"):
+        writer.write_shard(0, [], np.zeros((0, 1, 2), np.float32))
     with pytest.raises(ValueError, match="there is no shard"):
         writer.finish()
 

@@ -37,6 +37,8 @@ _MARKDOWN_LINK = re.compile(r"\[([^\[\]]+)\]\([^()\s]+\)")
 _DOC_LINK = re.compile(r"\[`~?([^`\]]+)`\]")
 _LITERAL = re.compile(r"(?<![`\w])(`{1,2})([^`]+)\1(?!`)_{0,2}")
 _EMPHASIS = re.compile(r"(?<![\w*\\])(\*{1,2})(?=[^\s*])([^*\n]+?)(?<=[^\s*])\1(?![\w*])")
+_OLD_QUOTES = re.compile(r"(?<![`\w])`{1,2}([\w.]+)'{1,2}(?!\w)")
+_ESCAPED = re.compile(r"\\([*_|` ])")
 _FENCE = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
 _TAG = re.compile(r"</?(?:Tip|Example|frameworkcontent|hfoption\w*|pt|tf|jax|br|p|b|i|code|pre|ul|li|Youtube)\b[^<>]*>")
 _SENTENCE = re.compile(r"(.+?[.!?])(?:\s+(?=[A-Z`\"'(])|$)", re.DOTALL)
@@ -159,6 +161,8 @@ def unmarked(text: str) -> str:
     text = _MARKDOWN_LINK.sub(r"\1", text)
     text = _LITERAL.sub(r"\2", text)
     text = _EMPHASIS.sub(r"\2", text)
+    text = _OLD_QUOTES.sub(r"\1", text)
+    text = _ESCAPED.sub(lambda found: found[1].strip(), text)
     return re.sub(r"::(?=\s|$)", ":", text)
 
 

@@ -32,8 +32,15 @@ _RENAMED = {
     "builtins.": "",
     "pandas.core.strings.accessor.StringMethods.": "pandas.Series.str.",
 }
-# What a package's own documentation says is not for its users, though no underscore says so.
-_PRIVATE = ("pandas.core.", "pandas.compat.", "pandas.util.", "transformers.testing_utils.", "transformers.cli.")
+# What is not for a package's users, by its own documentation or by what it is, though no underscore says so.
+_PRIVATE = (
+    "pdb.Pdb.do_",
+    "pandas.core.",
+    "pandas.compat.",
+    "pandas.util.",
+    "transformers.testing_utils.",
+    "transformers.cli.",
+)
 
 
 class Question(NamedTuple):

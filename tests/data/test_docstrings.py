@@ -144,6 +144,8 @@ def test_templates():
         ("<Tip>\nText\n</Tip>", "\nText\n"),
         ("x < 3 and y > 4", "x < 3 and y > 4"),
         (".. [1] A paper.", " A paper."),
+        ("the ``name'' and `other' one", "the name and other one"),
+        (r"\*.h files of numpy\ s", "*.h files of numpys"),
     ],
 )
 def test_markup(marked, text):

@@ -347,7 +347,7 @@ class _KeepBest(transformers.TrainerCallback):
         self.run = run
         self.dev = dev
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         steps_an_epoch = len(self.run.trainer.step_sampler)
         if state.global_step % steps_an_epoch == 0 or state.global_step == state.max_steps:
             should_log = control.should_log

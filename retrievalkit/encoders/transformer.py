@@ -169,6 +169,10 @@ class Transformer(Encoder):
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: weights (safetensors), configuration, tokenizer."""
         assert isinstance(self.backbone, transformers.PreTrainedModel)
+        if self.tokenizer.is_fast:
+            # What the last call cut and padded to is no property of the tokenizer.
+            self.tokenizer.backend_tokenizer.no_truncation()
+            self.tokenizer.backend_tokenizer.no_padding()
         with quiet():
             self.backbone.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)

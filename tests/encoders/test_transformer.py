@@ -269,6 +269,17 @@ def test_remote_code_is_off_unless_asked_for(tmp_path, tiny_model):
 # --- saving --------------------------------------------------------------------------------------------------------
 
 
+def test_the_bytes_of_a_saved_encoder_do_not_depend_on_what_it_was_used_for(encoder, tmp_path):
+    """The tokenizers library stores what its last call cut to."""
+    for name, used in (("one", False), ("two", True)):
+        made = encoder(query_length=5)
+        if used:
+            made.tokenize(TEXTS, "query")
+        made.save(tmp_path / name)
+    saved = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("one", "two")]
+    assert saved[0] == saved[1]
+
+
 @pytest.mark.parametrize("architecture", EVERY)
 def test_a_saved_encoder_is_an_ordinary_hugging_face_folder_with_equal_states(
     model_of, encoder, tmp_path, architecture

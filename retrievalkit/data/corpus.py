@@ -198,7 +198,7 @@ def open_corpus(source: str | Path) -> Corpus:
     plain = all(files.is_plain(path) and files.first_character(path) != "[" for path in paths)
     return Corpus(
         str(source),
-        lambda: _passages(record for path in paths for record in read_records(path, corpus_table, "passages")),
+        lambda: _passages(record for path in paths for record in read_records(path, corpus_table, "passages", FORMS)),
         lambda: _fingerprint_files(paths),
         tuple(paths) if plain else (),
     )

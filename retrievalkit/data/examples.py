@@ -93,14 +93,14 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
     prefix, rest = sources.split_prefix(source)
     written = files.find_file(Path(rest), f"{split}.jsonl") if sources.is_folder(source) else None
     if written is not None:
-        examples = _collect(written, read_records(written, _table, "training examples"))
+        examples = _collect(written, read_records(written, _table, "training examples", FORMS))
     elif prefix in ("pydoc", "irds") or sources.is_folder(source):
         examples = _judged(source, split)
     elif prefix == "hf":
         examples = _collect(source, fetched_records(prefix, rest, "examples", split))
     else:
         path = files.existing(rest)
-        examples = _collect(source, read_records(path, _table, "training examples"))
+        examples = _collect(source, read_records(path, _table, "training examples", FORMS))
     if not examples.rows:
         count = examples.dropped
         what = f"none of the {count} examples has a positive." if count else "there is no example in it."

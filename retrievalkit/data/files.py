@@ -159,7 +159,7 @@ def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> int:
 def not_utf8(path: str | Path, line: int, error: UnicodeDecodeError) -> DataError:
     """The complaint about bytes that are not UTF-8."""
     raw, place = error.object, error.start - (error.object.rfind(b"\n", 0, error.start) + 1)
-    guess = "UTF-16" if raw.startswith(_UTF16) else "another encoding"
+    guess = "UTF-16" if raw.startswith(_UTF16) else "another encoding, or no text"
     msg = f"byte 0x{raw[error.start]:02x} at position {place + 1} of the line is not UTF-8: the file is in {guess}."
     return DataError(f"{msg} Save it as UTF-8, with iconv for one.", file=path, line=line)
 

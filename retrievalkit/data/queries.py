@@ -133,7 +133,7 @@ def _records(prefix: str, rest: str) -> Iterator[Record]:
         yield from fetched_records(prefix, rest, "queries", "queries")
         return
     path = files.inside(files.existing(rest), "queries.jsonl", "queries")
-    for record in read_records(path, query_table, "queries"):
+    for record in read_records(path, query_table, "queries", FORMS):
         if "answer_list" in record.fields:
             record.fields["answers"] = _literal_answers(record)
         yield record

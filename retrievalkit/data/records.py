@@ -136,13 +136,14 @@ class Table(NamedTuple):
 TableForm = Callable[[list[str]], Table | None]
 
 
-def read_records(path: str | Path, form: TableForm, kinds: str) -> Iterator[Record]:
+def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str, ...] = ()) -> Iterator[Record]:
     """The records of a file.
 
     Args:
         path: The file.
         form: Says how the file is read if it is a table.
         kinds: What the records are, for complaints: "passages".
+        forms: The known forms, for complaints.
 
     Raises:
         DataError: The file is empty, damaged or of no known form.
@@ -157,7 +158,7 @@ def read_records(path: str | Path, form: TableForm, kinds: str) -> Iterator[Reco
     elif start == "[":
         yield from _json_array(path)
     else:
-        yield from _table(path, form, kinds)
+        yield from _table(path, form, kinds, forms)
 
 
 def table_of(path: str | Path, form: TableForm) -> Table | None:
@@ -288,13 +289,14 @@ def _cut_off(error: json.JSONDecodeError, text: str) -> bool:
     return error.msg.startswith(("Unterminated string", "Invalid \\u")) or error.pos > len(text) - 16
 
 
-def _table(path: Path, form: TableForm, kinds: str) -> Iterator[Record]:
+def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> Iterator[Record]:
     table = table_of(path, form)
     if table is None:
         first = next(filled_lines(path))
         columns = len(first.text.split("\t"))
-        msg = f"no form of {kinds} is a table of {columns} tab-separated column{'s' * (columns != 1)}: "
-        raise DataError(msg + shown(first.text), file=path, line=first.number)
+        known = f". Known forms: {'; '.join(forms)}." if forms else "."
+        msg = f"no {kinds} come in {columns} tab-separated column{'s' * (columns != 1)}: {shown(first.text)}{known}"
+        raise DataError(msg, file=path, line=first.number)
     rows = _quoted_rows(path) if table.quoted else _plain_rows(path)
     if table.header:
         next(rows)

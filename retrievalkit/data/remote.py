@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -52,7 +54,8 @@ def _load(name: str) -> Any:
     datasets = _need("datasets", "datasets", f"hf:{name}")
     path, _, split = name.partition("@")
     path, _, config = path.partition(":")
-    return datasets.load_dataset(path, config or None, split=split or None)
+    with _quiet():
+        return datasets.load_dataset(path, config or None, split=split or None)
 
 
 def _choose_split(name: str, known: list[str], wanted: str | None) -> str:
@@ -78,7 +81,10 @@ def _ir_datasets(name: str, part: str) -> Iterator[dict[str, Any]]:
         parts = ", ".join(one for one in ("docs", "queries", "qrels") if getattr(found, f"has_{one}")()) or "nothing"
         msg = f"'irds:{name}' has no {part}; it has {parts}."
         raise DataError(msg)
-    for row in getattr(found, f"{part}_iter")():
+    rows = getattr(found, f"{part}_iter")()
+    with _quiet():
+        first = list(itertools.islice(rows, 1))  # which downloads what is not here yet
+    for row in itertools.chain(first, rows):
         fields = row._asdict()
         if part == "docs" and "text" not in fields:
             fields["text"] = row.default_text()
@@ -101,6 +107,18 @@ def _complaining(source: str) -> Iterator[None]:
         raise
     except Exception as error:
         # The libraries raise dozens of kinds, from several layers of network code.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")
+        told = str(error.args[0] if error.args else "").strip() or type(error).__name__
+        reason = told.splitlines()[0][:300].rstrip(".")
         msg = f"'{source}' could not be read: {reason}. Check the name and the network, or give a local file."
         raise DataError(msg) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the libraries' log lines about each retry; what fails in the end is told once."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

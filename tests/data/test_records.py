@@ -78,7 +78,7 @@ def test_array_elements_have_numbers_and_lines(tmp_path):
         ("[[0, 12, 13]]", r"element 1: it is \[0, 12, 13\], and should be a JSON object"),
         ("", r"a\.jsonl: the file is empty, and things were expected"),
         ("\n \n", r"the file is empty"),
-        ("a\tb\tc\n", r":1: no form of things is a table of 3 tab-separated columns: 'a\\tb\\tc'"),
+        ("a\tb\tc\n", r":1: no things come in 3 tab-separated columns: 'a\\tb\\tc'\."),
         ("{\n", r":1: broken JSON"),
     ],
 )

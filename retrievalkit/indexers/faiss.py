@@ -15,7 +15,7 @@ import torch
 
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore
-from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.score import check_k, documents_of_vectors, top_k
 
 # What faiss's GPU indexes can return for a query.
@@ -93,6 +93,9 @@ class Faiss(Indexer):
         self._store = VectorStore(index_dir / "vectors")
         files = sorted(index_dir.glob("vectors-from-*.faiss"))
         self._shards = [(int(file.stem.rpartition("-")[2]), self._read(file)) for file in files]
+        if sum(index.ntotal for _, index in self._shards) != self._store.rows:
+            msg = f"'{index_dir}' is damaged: its faiss files do not hold its {self._store.rows} vectors. Index again."
+            raise ArtifactError(msg)
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts: exact for the factory "Flat" and queries of one vector, else among what faiss found."""
@@ -209,7 +212,7 @@ class Faiss(Indexer):
             index = faiss.read_index(str(file), flag)
         except RuntimeError:
             # Not every kind of index can be mapped.
-            index = faiss.read_index(str(file))
+            index = _read_whole(faiss, file)
         self._set_parameters(index)
         if self.on_gpu:
             try:
@@ -235,6 +238,14 @@ def _import_faiss() -> Any:
     except ImportError as error:
         raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
     return faiss
+
+
+def _read_whole(faiss: Any, file: Path) -> Any:
+    try:
+        return faiss.read_index(str(file))
+    except RuntimeError as error:
+        msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
+        raise ArtifactError(msg) from error
 
 
 def _reason(error: RuntimeError) -> str:

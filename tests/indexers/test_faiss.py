@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from retrievalkit import registry, testing
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.indexers.faiss import Faiss
 from retrievalkit.score import scores
 
@@ -200,6 +200,20 @@ def test_queries_of_another_model_are_refused(tmp_path):
         indexer.search(Representation(weights=torch.zeros(1, 9)), 3)
     with pytest.raises(OptionError, match="k is -1"):
         indexer.search(queries(), -1)
+
+
+@pytest.mark.parametrize("kept", [0, 10, 500, -1])
+def test_a_truncated_index_is_found_when_it_is_opened(tmp_path, kept):
+    """The file is named."""
+    write(tmp_path / "vectors", [1] * 50)
+    opened(tmp_path / "vectors", tmp_path / "index", shard_vectors=30)
+    file = sorted((tmp_path / "index").glob("*.faiss"))[0]
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(ArtifactError, match="damaged"):
+        Faiss().open(tmp_path / "index")
+    file.unlink()
+    with pytest.raises(ArtifactError, match="do not hold its 50 vectors"):
+        Faiss().open(tmp_path / "index")
 
 
 def test_faiss_that_is_not_installed_is_named(monkeypatch):

@@ -148,15 +148,12 @@ class _Job:
         if step.command not in known:
             raise step.error(str(UnknownNameError("command", step.command, known)))
         command = cli.commands[step.command]
-        words = command_line(step, command, recipe.options_in(step, str(folder)))
-        if step.output is None:
-            return cls(step, command, None, words)
-        output = folder / step.output
-        return cls(step, command, output, (*words, "--output", str(output)) if _has(command, "output") else words)
+        output = folder / step.output if step.output is not None else None
+        return cls(step, command, output, command_line(step, command, recipe.options_in(step, str(folder)), output))
 
     @property
     def prints(self) -> bool:
-        """Whether the output is what the command prints, because it has no --output."""
+        """Whether the output is what the command prints, because it has no parameter for one."""
         return self.output is not None and not _has(self.command, "output")
 
     @property
@@ -203,8 +200,10 @@ class _Job:
         return StepResult(self.step.name, self.typed, self.output, seconds, skipped, figures, self.step.expected)
 
 
-def command_line(step: Step, command: click.Command, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words that give a command these options.
+def command_line(
+    step: Step, command: click.Command, options: Mapping[str, Any], output: Path | None = None
+) -> tuple[str, ...]:
+    """The words that give a command these options, and its output where it has a parameter for one.
 
     Raises:
         DataError: The command has no such option, it needs one that is missing, or a value is of the wrong type.
@@ -228,8 +227,14 @@ def command_line(step: Step, command: click.Command, options: Mapping[str, Any])
             words += _option_words(step, name, parameter, value)
         _check_type(step, name, parameter, value, context)
     for parameter in command.params:
-        if parameter.required and parameter.name not in given | {"output"}:
-            msg = f"rkit {step.command} needs '{_shown(parameter)}'. Add it under 'with'."
+        if parameter.name == "output" and output is not None:
+            if isinstance(parameter, click.Argument):
+                arguments["output"] = [str(output)]
+            else:
+                words += ["--output", str(output)]
+        elif parameter.required and parameter.name not in given:
+            where = "beside" if parameter.name == "output" else "under"
+            msg = f"rkit {step.command} needs '{_shown(parameter)}'. Add it {where} 'with'."
             raise step.error(msg)
     in_order = [word for one in command.params for word in arguments.get(str(one.name), [])]
     return (step.command, *in_order, *words)

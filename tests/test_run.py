@@ -85,6 +85,12 @@ def cli(calls):
         metrics = {"nDCG@10": len((Path(run) / "content").read_text()) / 10}
         click.echo(json.dumps({"metrics": metrics, "queries": {"nDCG@10": 3}}))
 
+    @main.command()
+    @click.argument("source")
+    @click.argument("output")
+    def convert(source, output):
+        Path(output).write_text(Path(source).read_text().upper())
+
     return main
 
 
@@ -116,6 +122,22 @@ def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
     ]
     assert not any(one.skipped for one in results)
     assert results[2].figures == {"nDCG@10": 0.4}
+
+
+def test_an_output_may_be_an_argument_of_the_command(start):
+    """`rkit convert IN OUT` has its output in its place."""
+    text = "name: upper\nsteps:\n  - {name: upper, command: convert, with: {source: data.txt}, output: a/upper.txt}\n"
+    Path("out/a").mkdir(parents=True)
+    Path("out", STATE).write_text('{"recipe": "upper", "steps": {}}')
+    (result,) = start(text=text)
+    assert result.command_line == "rkit convert data.txt out/a/upper.txt"
+    assert Path("out/a/upper.txt").read_text() == "ABC"
+
+
+def test_a_step_that_has_to_write_needs_an_output(start):
+    """A required --output that the recipe does not name is missed before anything runs."""
+    with pytest.raises(DataError, match=r"rkit build needs .output.\. Add it beside .with."):
+        start(text="name: x\nsteps:\n  - {name: a, command: build, with: {source: data.txt}}\n")
 
 
 def test_nothing_is_done_twice(start, calls):

@@ -191,6 +191,9 @@ def _component(plugin: Plugin, kind: str, name: object, target: object) -> Compo
     if not isinstance(target, str) or not re.fullmatch(r"[\w.]+:\w+", target):
         msg = f"the target {target!r} of {kind} '{name}' is not an import string like 'package.module:Class'"
         raise PluginError(msg)
+    if any((one.kind, one.name) == (kind, name) for one in plugin.components):
+        msg = f"it registers the {kind} '{name}' twice"
+        raise PluginError(msg)
     return Component(kind, name, target, plugin.name, plugin.distribution, plugin.version)
 
 

@@ -162,6 +162,16 @@ BROKEN = {
         """,
         "not an import string",
     ),
+    "twice": (
+        """
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_poolers(register):
+            register("a", "b:C")
+            register("a", "b:D")
+        """,
+        "it registers the pooler 'a' twice",
+    ),
     "class": (
         """
         from retrievalkit import hookimpl

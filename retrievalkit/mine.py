@@ -36,7 +36,7 @@ from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import Run, read_run
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError, nearest
 
-QUESTIONS_AT_ONCE = 20_000
+QUESTIONS_AT_ONCE = 10_000
 SHOWN = 3
 SNIPPET = 160
 

@@ -29,10 +29,10 @@ class RkitGroup(click.Group):
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{close}'?")
         return super().resolve_command(ctx, args)
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Run, and turn the errors that a user can meet into a message and an exit code."""
         try:
-            return super().main(*args, standalone_mode=standalone_mode, **extra)
+            return super().main(*args, standalone_mode=standalone_mode, **extra)  # type: ignore[call-overload]
         except (RetrievalkitError, OSError, KeyboardInterrupt) as error:
             if not standalone_mode:
                 raise

@@ -92,9 +92,10 @@ class Retriever(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             retriever = cls._assemble(folders, description)
+        # Before the model's place is added: a model that was moved is the same model.
+        retriever.fingerprint = artifacts.fingerprint_value([description, _model_fingerprint(str(model))])
         # Absolute, so that the retriever can be made again from another working directory.
         retriever.description["model"] = os.path.abspath(model) if os.path.isdir(model) else str(model)
-        retriever.fingerprint = artifacts.fingerprint_value([description, _model_fingerprint(str(model))])
         return retriever
 
     @classmethod

@@ -3,8 +3,8 @@
     python benchmarks/encode.py [--texts 1000] [--rounds 3]
     python benchmarks/encode.py --memory
 
-The same encoder, the same texts (the documentation of installed packages), the same vectors (mean pooling, normalised, 256
-tokens): the peer with its defaults, ours with its own. Tokenising is part of both.
+The same encoder, the same texts (the documentation of installed packages), the same vectors (mean pooling, normalised,
+256 tokens): the peer with its defaults, ours with its own. Tokenising is part of both.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/train.py [--steps 8] [--batch-size 32] [--rounds 3]
 
-The same encoder, the same triples of question, passage and hard negative (the documentation of installed packages), the same
-batch size, lengths, learning rate and dropout, and the same loss: cross-entropy over all passages of the batch. The peer with
-the defaults of its trainer, ours with its own.
+The same encoder, the same triples of question, passage and hard negative (the documentation of installed packages), the
+same batch size, lengths, learning rate and dropout, and the same loss: cross-entropy over all passages of the batch.
+The peer with the defaults of its trainer, ours with its own.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _parse(settings: tuple[str, ...]) -> Settings:
 def _section(settings: Settings, name: str) -> Settings:
     section = settings.pop(name, {})
     if not isinstance(section, dict):
-        msg = f"--set {name}={section} sets no option. The {name} is named by --{name}, an option by {name}.OPTION=VALUE."
+        msg = f"--set {name}={section} sets no option. Name the {name} by --{name}, an option by {name}.OPTION=VALUE."
         raise InputError(msg)
     return section
 

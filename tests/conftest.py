@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-# Before torch and transformers are imported: no network, and one thread, so that sums come out equal.
+# Before torch and transformers are imported: no network, and one thread of a CPU, so that sums come out equal.
+# CUDA_VISIBLE_DEVICES=0 runs the tests on a GPU.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -438,6 +438,11 @@ def uninterrupted(tiny_model, tiny_collection, examples, tmp_path_factory):
     return bytes_of(output)
 
 
+# The other threads are those of libraries, and the fork uses none of them.
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+@forks
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(quick, tmp_path, examples, uninterrupted, moment):
     output = tmp_path / "out"
@@ -454,6 +459,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(quick, tmp_path,
     assert list(tmp_path.iterdir()) == [output]
 
 
+@forks
 def test_a_training_can_be_killed_again_and_again(quick, tmp_path, examples, uninterrupted):
     output = tmp_path / "out"
 

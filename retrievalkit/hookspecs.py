@@ -6,9 +6,9 @@
     def register_poolers(register):
         register("first_token", "my_package.poolers:FirstToken")
 
-Nothing is imported before the name is used, so a plugin's top module must stay free of torch and transformers. Names are
-snake_case: they, and never import paths, are what recipes and checkpoints store. What each component must be is written
-in `retrievalkit.contracts`.
+Nothing is imported before the name is used, so a plugin's top module must stay free of torch and transformers. Names
+are snake_case: they, and never import paths, are what recipes and checkpoints store. What each component must be is
+written in `retrievalkit.contracts`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def default_device() -> torch.device:
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """ "auto" as a definite format: bf16 where the hardware multiplies in it, else fp32.
+    """A definite format for "auto": bf16 where the hardware multiplies in it, else fp32.
 
     Raises:
         UnsupportedError: fp16 on a CPU.

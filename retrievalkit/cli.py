@@ -332,7 +332,7 @@ def mine_negatives(as_json: bool, settings: tuple[str, ...], **flags: Any) -> No
     from retrievalkit import mine
 
     values = mine.check_settings(_parse(settings))
-    audit = mine.mine(flags.pop("source"), **flags, **values)
+    audit = mine.mine(flags.pop("source"), **(flags | values))
     click.echo(json.dumps(audit, indent=2, default=str) if as_json else mine.audit_table(audit))
 
 
@@ -341,17 +341,20 @@ def mine_negatives(as_json: bool, settings: tuple[str, ...], **flags: Any) -> No
 @click.option("--qrels", help="Judgements: TREC, BEIR, a BEIR folder, pydoc:PACKAGES.")
 @click.option("--metrics", default="nDCG@10 RR@10 R@1000", show_default=True, help="Names as ir-measures writes them.")
 @click.option("--answers", "queries", help="Queries with answers, for top-k accuracy.")
+@click.option("--split", help="Only the queries of this split's judgements, where --answers is a folder.")
 @click.option("--corpus", help="The passages that were searched, for top-k accuracy.")
 @click.option("--ties", type=click.Choice(["document_id", "run"]), default="document_id", show_default=True)
 @click.option("--over", type=click.Choice(["qrels", "run"]), default="qrels", show_default=True)
 @click.option("--ignore-same-id", is_flag=True, help="Leave out documents with the query's own id (ArguAna, Quora).")
 @click.option("--per-query", is_flag=True, help="With --json: the value of each query too.")
 @_json_option
-def evaluate(run: str, per_query: bool, as_json: bool, **flags: Any) -> None:
+def evaluate(run: str, queries: str | None, split: str | None, per_query: bool, as_json: bool, **flags: Any) -> None:
     """Evaluate a RUN by judgements, or by the answers that its passages contain."""
+    from retrievalkit.data.queries import read_queries
     from retrievalkit.evaluate import evaluate as program
 
-    found = program(run, **flags)
+    answers = read_queries(queries, split) if queries is not None else None
+    found = program(run, queries=answers, **flags)
     if as_json:
         click.echo(json.dumps(found.to_json(per_query=per_query), indent=2))
         return

@@ -228,7 +228,7 @@ class _Data:
     @classmethod
     def read(cls, examples: str, corpus: str | None, dev: str | None) -> _Data:
         opened = open_corpus(corpus) if corpus else None
-        read = [_read(source, opened) for source in (examples, dev) if source]
+        read = [_read(source, opened, split) for source, split in ((examples, "train"), (dev, "dev")) if source]
         passages = {one: passage for part in read for one, passage in part.passages.items()}
         inputs = {
             name: artifacts.describe_input(source, fingerprint(source))
@@ -243,8 +243,8 @@ class _Data:
         return cls(read[0], read[1] if len(read) > 1 else None, passage, inputs)
 
 
-def _read(source: str, corpus: Corpus | None) -> Examples:
-    examples = read_examples(source, corpus=corpus)
+def _read(source: str, corpus: Corpus | None, split: str) -> Examples:
+    examples = read_examples(source, corpus=corpus, split=split)
     check_examples(examples, corpus)
     if not examples.rows:
         msg = f"'{source}' has no example with a positive passage, so there is nothing to train on."

@@ -212,7 +212,7 @@ def train(
             counts={"examples": len(_limited(data.examples.rows, options)), "steps": steps},
             fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
         )
-        (staging / "README.md").write_text(_model_card(Path(output).name, manifest), encoding="utf-8")
+        (staging / "README.md").write_text(_model_card(manifest), encoding="utf-8")
     return manifest
 
 
@@ -467,7 +467,7 @@ def _cut_log(path: Path, checkpoint: Path | None) -> None:
     path.write_text("".join(line for line in whole if json.loads(line)["step"] <= step), encoding="utf-8")
 
 
-def _model_card(name: str, manifest: Mapping[str, Any]) -> str:
+def _model_card(manifest: Mapping[str, Any]) -> str:
     options = manifest["options"]
     training = options["training"]
     return f"""---
@@ -475,7 +475,7 @@ library_name: retrievalkit
 base_model: {options["model"]}
 tags: [retrieval, {options["pooler"]["name"]}]
 ---
-# {name}
+# {Path(options["model"]).name} as a retriever
 
 A text retriever trained with retrievalkit {manifest["versions"].get("retrievalkit", "")}.
 
@@ -491,7 +491,7 @@ A text retriever trained with retrievalkit {manifest["versions"].get("retrievalk
 
 Encode a corpus and search it:
 
-    rkit encode {name} CORPUS --side document --output vectors
+    rkit encode CHECKPOINT CORPUS --side document --output vectors
     rkit index vectors --indexer flat --output index
     rkit search index --query "..."
 """

@@ -165,7 +165,7 @@ def train(
         loss_options: Options of the loss.
         separate_towers: Whether queries and documents get an encoder each.
         options: How to train.
-        resume: Go on with a training to the same output that was cut off.
+        resume: Go on with a training to the same output that was cut off; one that was not is left as it is.
         overwrite: Replace an output folder that is there already.
 
     Returns:
@@ -176,7 +176,8 @@ def train(
     """
     options = options or TrainingOptions()
     options.check()
-    artifacts.check_output(output, overwrite=overwrite)
+    if not resume:
+        artifacts.check_output(output, overwrite=overwrite)
     data = _Data.read(examples, corpus, dev)
     retriever = Retriever.create(
         model,
@@ -196,7 +197,11 @@ def train(
         "training": asdict(options),
     }
     inputs = {"model": artifacts.describe_input(model, retriever.fingerprint), **data.inputs}
-    _prepare_partial(output, {"options": described, "inputs": inputs}, resume=resume)
+    identity = {"options": described, "inputs": inputs}
+    if resume and (finished := _finished(output, identity)):
+        return finished
+    artifacts.check_output(output, overwrite=overwrite)
+    _prepare_partial(output, identity, resume=resume)
     with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
         steps = _run(objective, data, options, staging)
         retriever.save(staging)
@@ -440,6 +445,15 @@ def _tensorboard(folder: Path) -> list[transformers.TrainerCallback]:
     return [callback]
 
 
+def _finished(output: str | Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest of the very same training, where that has come to its end."""
+    if artifacts.kind_of(output) != "checkpoint":
+        return None
+    manifest = artifacts.read_manifest(output)
+    same = json.loads(json.dumps(identity, default=str)) == {name: manifest.get(name) for name in identity}
+    return manifest if same else None
+
+
 def _prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool) -> None:
     """Keep what a cut-off training left only if it was the same training and is to be resumed."""
     partial = artifacts.partial_folder(output)
@@ -475,7 +489,7 @@ library_name: retrievalkit
 base_model: {options["model"]}
 tags: [retrieval, {options["pooler"]["name"]}]
 ---
-# {Path(options["model"]).name} as a retriever
+# A {options["pooler"]["name"]} retriever
 
 A text retriever trained with retrievalkit {manifest["versions"].get("retrievalkit", "")}.
 

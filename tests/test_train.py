@@ -521,6 +521,18 @@ def test_another_training_cannot_be_resumed(quick, tmp_path, monkeypatch, change
     assert artifacts.partial_folder(tmp_path / "out").exists(), "what was trained is still there"
 
 
+def test_a_finished_training_is_not_done_again(quick, tmp_path, monkeypatch):
+    """The kill may have come when all was done."""
+    returned = quick(tmp_path / "out")
+    calls = interrupt_at(monkeypatch, 1)
+    before = bytes_of(tmp_path / "out")
+    assert quick(tmp_path / "out", resume=True) == json.loads(json.dumps(returned))
+    with pytest.raises(ArtifactError, match="exists already"):
+        quick(tmp_path / "out", resume=True, seed=1)
+    assert bytes_of(tmp_path / "out") == before
+    assert not calls
+
+
 def test_there_may_be_nothing_to_resume(quick, tmp_path, baseline):
     quick(tmp_path / "out", resume=True)
     assert (tmp_path / "out").exists()

@@ -1,0 +1,201 @@
+"""The command line, end to end on a tiny collection: the whole walk, and what a mistake prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from retrievalkit.cli import main
+
+pytest.importorskip("retrievalkit_pyserini", reason="the walk uses Lucene")
+pytest.importorskip("retrievalkit_mlr", reason="the walk uses self-contrastive pooling")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("walk")
+
+
+def rkit(*words, folder=None):
+    """Run a command in this process; returns click's result."""
+    before = os.getcwd()
+    os.chdir(folder or before)
+    try:
+        return CliRunner().invoke(main, [str(word) for word in words], standalone_mode=True)
+    finally:
+        os.chdir(before)
+
+
+def succeed(*words, folder):
+    result = rkit(*words, folder=folder)
+    assert result.exit_code == 0, f"{' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def walked(folder, tiny_model, tiny_collection):
+    """The folder after BM25, mining, two stages, encoding and indexing."""
+    corpus, data = tiny_collection.corpus, tiny_collection.folder
+    train = ("--model", tiny_model, "--corpus", corpus, "--pooler", "self_contrastive", "--set", "pooler.layers=1,2")
+    train += ("--epochs", 12, "--batch-size", 16, "--learning-rate", 3e-3, "--set", "encoder.dropout=0")
+    succeed("index", corpus, "--indexer", "bm25", "--output", "bm25", folder=folder)
+    mine = ("mine-negatives", "--corpus", corpus, "--negatives", 5)
+    succeed(*mine, "--from", "bm25", "--examples", data, "--output", "train.jsonl", folder=folder)
+    succeed("train", *train, "--examples", "train.jsonl", "--output", "stage1", folder=folder)
+    mine2 = ("--from", "stage1", "--examples", "train.jsonl", "--merge-with", "train.jsonl", "--output", "stage2.jsonl")
+    succeed(*mine, *mine2, folder=folder)
+    succeed("train", *train, "--examples", "stage2.jsonl", "--output", "stage2", folder=folder)
+    succeed("encode", "stage2", corpus, "--side", "document", "--output", "vectors", folder=folder)
+    succeed("index", "vectors", "--indexer", "flat", "--output", "dense", folder=folder)
+    succeed("encode", tiny_model, corpus, "--pooler", "cls", "--output", "untrained-vectors", folder=folder)
+    succeed("index", "untrained-vectors", "--output", "untrained", folder=folder)
+    search = ("search", "--queries", data, "--split", "test", "--k", 20)
+    succeed(*search, "dense", "--output", "dense.trec", folder=folder)
+    succeed(*search, "bm25", "--output", "bm25.trec", folder=folder)
+    succeed(*search, "untrained", "--output", "untrained.trec", folder=folder)
+    succeed(*search, "dense", "bm25", "--fusion", "rrf", "--output", "hybrid.trec", folder=folder)
+    return folder
+
+
+def metric(folder, run, qrels, name="nDCG@10"):
+    return json.loads(succeed("evaluate", run, "--qrels", qrels, "--json", folder=folder))["metrics"][name]
+
+
+def test_training_from_the_command_line_beats_the_untrained_encoder(walked, tiny_collection):
+    trained = metric(walked, "dense.trec", tiny_collection.qrels)
+    assert trained > metric(walked, "untrained.trec", tiny_collection.qrels) + 0.1
+
+
+def test_bm25_answers_questions_that_name_the_country(walked, tiny_collection):
+    assert metric(walked, "bm25.trec", tiny_collection.qrels) > 0.95
+
+
+def test_answers_are_found_in_the_passages(walked, tiny_collection):
+    words = ("evaluate", "bm25.trec", "--answers", tiny_collection.folder, "--split", "test")
+    found = json.loads(succeed(*words, "--corpus", tiny_collection.corpus, "--json", folder=walked))
+    assert found["metrics"]["top5"] > 0.95
+
+
+def test_compare_prints_each_run(walked, tiny_collection):
+    runs = ("untrained.trec", "dense.trec", "hybrid.trec")
+    printed = succeed("compare", *runs, "--qrels", tiny_collection.qrels, folder=walked)
+    for name in ("untrained", "dense", "hybrid"):
+        assert name in printed
+
+
+def test_a_query_prints_hits_to_read(walked):
+    printed = succeed(
+        "search", "dense", "bm25", "--fusion", "rrf", "--query", "capital of Peru", "--k", 3, folder=walked
+    )
+    assert "Peru" in printed
+    assert "Lima" in printed
+
+
+def test_an_index_is_refused_with_another_checkpoint(walked):
+    result = rkit("search", "dense", "--model", "stage1", "--query", "x", folder=walked)
+    assert result.exit_code == 2
+    assert "another one" in result.stderr
+
+
+def test_every_mistake_is_one_message_and_exit_code_2(walked, tiny_model, tiny_collection):
+    """... and leaves nothing half-written."""
+    corpus = tiny_collection.corpus
+    train = ("train", "--model", tiny_model, "--corpus", corpus, "--output", "no")
+    broken = {
+        "broken.jsonl": '{"query_id": "1", "query": ',
+        "fields.jsonl": '{"question": "1"}',
+        "unknown.jsonl": '{"query_id": "1", "query": "q", "positives": ["c1"], "negatives": ["c99"]}',
+        "empty.jsonl": "",
+        "twice.jsonl": '{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}',
+    }
+    for name, text in broken.items():
+        (walked / name).write_text(text)
+    (walked / "latin.jsonl").write_bytes(b'{"_id": "a", "text": "caf\xe9"}\n')
+    cases = [
+        ((*train, "--examples", "broken.jsonl"), "broken.jsonl:1"),
+        ((*train, "--examples", "fields.jsonl"), "fields.jsonl:1"),
+        ((*train, "--examples", "unknown.jsonl"), "unknown.jsonl:1: unknown document id 'c99'"),
+        ((*train, "--examples", "train.jsonl", "--pooler", "self_contrastve"), "did you mean 'self_contrastive'"),
+        ((*train, "--examples", "train.jsonl", "--set", "bach_size=3"), "did you mean 'batch_size'"),
+        ((*train, "--examples", "train.jsonl", "--set", "pooler.layer=last"), "option 'layer'"),
+        ((*train, "--examples", "train.jsonl", "--pooler", "multi_layer", "--set", "pooler.layers=9"), "layer 9"),
+        ((*train, "--examples", "train.jsonl", "--set", "epochs"), "epochs"),
+        ((*train, "--examples", "missing.jsonl"), "missing.jsonl"),
+        (("index", "empty.jsonl", "--indexer", "bm25", "--output", "no"), "empty.jsonl"),
+        (("index", "twice.jsonl", "--indexer", "bm25", "--output", "no"), "twice.jsonl:2"),
+        (("index", "latin.jsonl", "--indexer", "bm25", "--output", "no"), "latin.jsonl:1"),
+        (("index", "vectors", "--indexer", "bm25", "--output", "no"), "vectors folder"),
+        (("index", "vectors", "--indexer", "flatt", "--output", "no"), "did you mean 'flat'"),
+        (("encode", "stage2", corpus, "--pooler", "mean", "--output", "no"), "drop --pooler"),
+        (("encode", "nowhere", corpus, "--output", "no"), "nowhere"),
+        (("search", "vectors", "--query", "x"), "vectors folder"),
+        (("search", "dense"), "--query"),
+        (("search", "dense", "bm25", "--fusion", "linear", "--weights", "1", "--query", "x"), "weight"),
+        (("evaluate", "dense.trec", "--qrels", tiny_collection.qrels, "--metrics", "nDGC@10"), "nDCG"),
+        (("evaluate", "dense.trec"), "--qrels"),
+        (
+            ("mine-negatives", "--from", "nowhere", "--corpus", corpus, "--examples", "train.jsonl", "-o", "no"),
+            "nowhere",
+        ),
+        (
+            (
+                "mine-negatives",
+                "--from",
+                "bm25",
+                "--corpus",
+                corpus,
+                "--examples",
+                "train.jsonl",
+                "-o",
+                "no",
+                "--set",
+                "x=1",
+            ),
+            "x",
+        ),
+        (("run", "quickstrt", "--output", "no"), "quickstart"),
+        (("quickstart", "--corpus", corpus, "--output", "no"), "--examples"),
+        (("plugins", "show", "claps"), "did you mean 'cls'"),
+        (("serch",), "Did you mean 'search'"),
+    ]
+    for words, expected in cases:
+        result = rkit(*words, folder=walked)
+        shown = f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
+        assert result.exit_code == 2, shown
+        assert expected in result.stderr, shown
+        assert "Traceback" not in result.output, shown
+        assert not (walked / "no").exists(), shown
+        assert not list(walked.glob(".*partial*")), shown
+
+
+def test_a_failure_that_is_a_bug_keeps_its_traceback():
+    """Only what a user can mend is shortened."""
+    code = "from retrievalkit import cli, registry\nregistry.plugins = lambda: 1 / 0\ncli.main(['plugins', 'list'])\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_the_quickstart_on_own_files(tmp_path, tiny_model, tiny_collection):
+    """Every step of the recipe, at the smallest size; the second time nothing is left to do."""
+    words = ["quickstart", "--output", "out", "--model", tiny_model]
+    words += ["--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
+    words += ["--queries", tiny_collection.folder, "--qrels", tiny_collection.qrels]
+    words += ["--set", "layers=1,2", "--set", "document_length=64"]
+    printed = succeed(*words, folder=tmp_path)
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())
+    names = [row["system"] for row in rows]
+    assert names[:3] == ["BM25", "untrained encoder", "dual encoder"]
+    assert len(names) == 6
+    for row in rows:
+        assert {"nDCG@10", "RR@10", "R@100", "top5", "top20", "seconds"} <= set(row)
+        assert row["system"] in printed
+    assert all(0 <= row["p_corrected"] <= 1 for row in rows[1:])
+    again = rkit(*words, folder=tmp_path)
+    assert again.exit_code == 0, again.output
+    assert again.stderr.count("unchanged, skipped") == 21

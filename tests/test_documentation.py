@@ -1,0 +1,95 @@
+"""What the documentation says is run: the walk from an empty folder to a plugin, and the commands of the README."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from retrievalkit import registry
+from retrievalkit.cli import main
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(text):
+    """(instruction, language, code) of each fenced block that follows an instruction in a comment."""
+    return re.findall(r"<!-- ([^>]+) -->\n```(\w+)\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_walk_to_a_plugin_works_as_written(tmp_path):
+    """In an empty folder, in one shell, as a reader types it."""
+    script = ["set -euo pipefail"]
+    for instruction, language, code in blocks((ROOT / "docs" / "write-a-plugin.md").read_text()):
+        if instruction.startswith("file: "):
+            (tmp_path / instruction.removeprefix("file: ")).write_text(code)
+        else:
+            assert (instruction, language) == ("run", "bash")
+            script.append(code)
+    # Installed beside the environment of the tests and not into it, where the next test would find the plugin.
+    aside = "pip install --quiet --no-deps --no-build-isolation --target site"
+    text = "\n".join(script).replace("pip install -e", aside)
+    text = text.replace("rkit plugins check peak", "PYTHONPATH=site rkit plugins check peak")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pooler 'max_pooling': checked" in done.stdout
+    assert "pooler 'peak': checked" in done.stdout
+    assert "nDCG@10" in done.stdout
+
+
+def test_a_new_plugin_keeps_the_contract(tmp_path, monkeypatch, fresh_registry):
+    """`rkit plugins new` writes a package whose component passes the checks."""
+    for kind in ("pooler", "loss"):
+        result = CliRunner().invoke(
+            main, ["plugins", "new", f"peak_{kind}", "--kind", kind, "--output", str(tmp_path / kind)]
+        )
+        assert result.exit_code == 0, result.output
+        module = tmp_path / kind / f"retrievalkit_peak_{kind}"
+        monkeypatch.syspath_prepend(str(tmp_path / kind))
+        monkeypatch.setenv("RKIT_PLUGIN_FILES", str(_as_file(tmp_path, module)))
+        fresh_registry()
+        assert f"peak_{kind}" in registry.names(kind)
+        checked = CliRunner().invoke(main, ["plugins", "check", f"peak_{kind}"])
+        assert checked.exit_code == 0, checked.output
+
+
+def _as_file(tmp_path, module):
+    """The package's hook as a local plugin file, since the package is not installed."""
+    path = tmp_path / f"{module.name}_hook.py"
+    path.write_text((module / "__init__.py").read_text())
+    return path
+
+
+def test_the_readme_names_only_commands_and_options_that_exist():
+    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    for line in re.findall(r"^ {4}(?:\.venv/bin/)?rkit (.*)$", text, re.MULTILINE):
+        words = line.split()
+        command = main.commands[words[0]]
+        options = {name for parameter in command.params for name in parameter.opts}
+        for word in words[1:]:
+            if word.startswith("--"):
+                assert word in options, f"rkit {line}"
+
+
+def test_every_command_is_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    for name in main.commands:
+        assert f"`{name}" in text or f"`{name}`" in text, name
+
+
+def test_every_registered_component_says_what_it_is_and_what_its_options_do():
+    for kind in registry.HOOKS:
+        for name in registry.names(kind):
+            component_class = registry.get(kind, name)
+            assert component_class.__doc__, f"{kind} {name}"
+            for option in registry.options(component_class).values():
+                assert option.description, f"{kind} {name}: {option.name}"

@@ -1,0 +1,180 @@
+"""rkit encode: shards in the corpus's order, resumed after a kill with equal bytes, and memory that does not grow."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from retrievalkit import encode as program
+from retrievalkit.artifacts import partial_folder, read_manifest
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.vectors import VectorStore, VectorWriter
+from retrievalkit.encode import encode
+from retrievalkit.errors import InputError
+from retrievalkit.retriever import Retriever
+
+
+def all_vectors(folder):
+    return np.concatenate([np.asarray(rows) for _, rows in VectorStore(folder).shards()])
+
+
+def test_vectors_are_those_of_the_retriever_in_the_order_of_the_corpus(tiny_model, tiny_collection, tmp_path):
+    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "v", pooler="mean")
+    passages = list(open_corpus(tiny_collection.corpus))
+    expected = Retriever.create(tiny_model, pooler="mean").encode(
+        [(one.title, one.text) for one in passages], "document"
+    )
+    store = VectorStore(tmp_path / "v")
+    assert list(store.ids) == [one.id for one in passages]
+    np.testing.assert_allclose(all_vectors(tmp_path / "v"), expected.vectors[:, 0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shard_texts", [5, 42, 100])
+def test_the_size_of_a_shard_changes_nothing_but_the_files(shard_texts, tiny_model, tiny_collection, tmp_path):
+    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "whole")
+    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "parts", shard_texts=shard_texts)
+    assert len(list((tmp_path / "parts").glob("vectors-*.npy"))) == -(-42 // shard_texts)
+    np.testing.assert_allclose(all_vectors(tmp_path / "parts"), all_vectors(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
+
+
+def test_texts_with_different_numbers_of_vectors(tiny_model, tiny_collection, tmp_path):
+    """Every token is a vector: offsets say which rows belong to which text."""
+    encode(
+        tiny_model,
+        tiny_collection.corpus,
+        side="document",
+        output=tmp_path / "v",
+        pooler="multi_layer",
+        pooler_options={"tokens": "all"},
+        shard_texts=10,
+    )
+    store = VectorStore(tmp_path / "v")
+    retriever = Retriever.create(tiny_model, pooler="mean")
+    tokens = retriever.tower("document").tokenize(
+        [(one.title, one.text) for one in open_corpus(tiny_collection.corpus)], "document"
+    )
+    assert np.diff(store.offsets).tolist() == [len(ids) for ids in tokens]
+
+
+def test_a_cut_off_encoding_goes_on_and_ends_with_the_same_bytes(tiny_model, tiny_collection, tmp_path, monkeypatch):
+    options = {"side": "document", "pooler": "mean", "shard_texts": 8}
+    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "whole", **options)
+    write_shard = VectorWriter.write_shard
+    written = []
+
+    def cut_off(self, number, *arguments, **more):
+        if number == 3:
+            raise KeyboardInterrupt
+        written.append(number)
+        return write_shard(self, number, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VectorWriter, "write_shard", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
+    assert written == [0, 1, 2]
+    assert not (tmp_path / "cut").exists()
+    resumed = []
+
+    def counted(self, number, *arguments, **more):
+        resumed.append(number)
+        return write_shard(self, number, *arguments, **more)
+
+    monkeypatch.setattr(VectorWriter, "write_shard", counted)
+    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
+    assert resumed == [3, 4, 5]
+    assert not partial_folder(tmp_path / "cut").exists()
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == names
+    for name in names:
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_what_is_left_of_another_encoding_is_not_used(tiny_model, tiny_collection, tmp_path, monkeypatch):
+    """The same output with another pooler starts anew."""
+    write_shard = VectorWriter.write_shard
+
+    def cut_off(self, number, *arguments, **more):
+        if number == 2:
+            raise KeyboardInterrupt
+        return write_shard(self, number, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VectorWriter, "write_shard", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "v", shard_texts=8)
+    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "v", pooler="mean", shard_texts=8)
+    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "fresh", pooler="mean", shard_texts=8)
+    np.testing.assert_array_equal(all_vectors(tmp_path / "v"), all_vectors(tmp_path / "fresh"))
+
+
+def test_no_more_than_two_shards_are_in_memory(tiny_model, tmp_path, monkeypatch):
+    """The corpus is read as it is needed: one shard is computed while one is tokenised and one waits."""
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": f"d{n}", "title": "", "text": "rome"}) + "\n" for n in range(200)))
+    read, ahead = [0], []
+    rows = program._Source.__iter__
+
+    def counted(self):
+        for row in rows(self):
+            read[0] += 1
+            yield row
+
+    write_shard = VectorWriter.write_shard
+
+    def watched(self, number, *arguments, **more):
+        ahead.append(read[0] - 10 * (number + 1))
+        return write_shard(self, number, *arguments, **more)
+
+    monkeypatch.setattr(program._Source, "__iter__", counted)
+    monkeypatch.setattr(VectorWriter, "write_shard", watched)
+    encode(tiny_model, corpus, side="document", output=tmp_path / "v", shard_texts=10)
+    assert len(ahead) == 20
+    assert max(ahead) <= 30
+
+
+def test_queries_are_encoded_as_queries(tiny_model, tiny_collection, tmp_path):
+    encode(tiny_model, tiny_collection.folder, side="query", output=tmp_path / "q", pooler="mean")
+    store = VectorStore(tmp_path / "q")
+    assert len(store) == 126
+    expected = Retriever.create(tiny_model, pooler="mean").encode([("", "what is the capital of Peru")], "query")
+    row = list(store.ids).index("q33-0")
+    np.testing.assert_allclose(store.vectors_of(row)[0], expected.vectors[0, 0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_manifest_says_what_encoded_and_what_was_encoded(tiny_model, tiny_collection, tmp_path):
+    encode(tiny_model, tiny_collection.corpus, side="document", output=tmp_path / "v", pooler="mean")
+    manifest = read_manifest(tmp_path / "v", "vectors")
+    assert manifest["checkpoint"]["description"]["pooler"]["name"] == "mean"
+    assert manifest["corpus"]["source"] == str(tiny_collection.corpus)
+    assert manifest["counts"]["texts"] == 42
+    again = Retriever.from_description(manifest["checkpoint"]["description"], "cpu")
+    assert again.fingerprint == manifest["checkpoint"]["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    "extra", [{"pooler": "mean"}, {"pooler_options": {"normalize": True}}, {"encoder": "transformer"}]
+)
+def test_a_checkpoint_takes_no_parts(extra, tiny_model, tiny_collection, tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    Retriever.create(tiny_model, pooler="mean").save(tmp_path / "checkpoint")
+    with pytest.raises(InputError, match="holds its own encoder, pooler and options"):
+        encode(tmp_path / "checkpoint", tiny_collection.corpus, side="document", output=tmp_path / "v", **extra)
+    assert not (tmp_path / "v").exists()
+
+
+def test_bf16_vectors_point_the_way_of_float32_vectors(tiny_model, tiny_collection, tmp_path):
+    for precision in ("fp32", "bf16"):
+        encode(
+            tiny_model,
+            tiny_collection.corpus,
+            side="document",
+            output=tmp_path / precision,
+            pooler="mean",
+            precision=precision,
+        )
+    one, other = (torch.from_numpy(all_vectors(tmp_path / name)) for name in ("fp32", "bf16"))
+    assert torch.nn.functional.cosine_similarity(one, other).min() > 0.9999

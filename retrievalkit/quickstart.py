@@ -188,7 +188,9 @@ def _print(rows: Sequence[Mapping[str, Any]], results: Sequence[StepResult], out
         highlight=False,
     )
     console.print("\nSearch it:", highlight=False)
+    # As it can be typed here: `make quickstart` leaves rkit in a virtual environment that is not active.
+    program = "rkit" if shutil.which("rkit") else sys.argv[0]
     click.echo(
-        f"  rkit search {output / 'stage2-index'} {output / 'bm25'} --fusion rrf "
+        f"  {program} search {output / 'stage2-index'} {output / 'bm25'} --fusion rrf "
         '--query "pairwise distances between two sets of points"'
     )

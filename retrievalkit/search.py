@@ -380,7 +380,8 @@ def _texts(indexes: Sequence[str | Path], corpus: str | Path | None) -> Corpus |
 def _as_text(hit: DescribedHit) -> RichText:
     text = RichText(f"{hit.rank:>3}  {hit.score:>9.4f}  ")
     text.append(hit.title or hit.id, style="bold")
-    if hit.title:
+    # The documentation of packages has the name as both.
+    if hit.title and hit.title != hit.id:
         text.append(f"  {hit.id}", style="dim")
     if hit.snippet:
         text.append("\n" + " " * 16)

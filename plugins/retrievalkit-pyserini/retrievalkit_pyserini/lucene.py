@@ -75,7 +75,9 @@ class Writer:
     """Writes an index with Anserini's indexer; a context manager that commits, or rolls back where the block fails."""
 
     def __init__(self, folder: Path, analysis: Analysis, *, threads: int, term_vectors: bool, store: bool) -> None:
-        arguments = ["-input", "", "-collection", "JsonCollection", "-index", str(folder), "-threads", str(threads)]
+        # Absolute, here and below: Java keeps the working directory that it was started in.
+        place = str(folder.absolute())
+        arguments = ["-input", "", "-collection", "JsonCollection", "-index", place, "-threads", str(threads)]
         arguments += analysis.arguments()
         arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
         # Found out here, with its reason: Thai is in the Java of a whole JDK only.
@@ -118,7 +120,8 @@ class Searcher:
 
     def __init__(self, folder: Path, analysis: Analysis, *, k1: float, b: float) -> None:
         with lucene_errors(f"open the index '{folder}'"):
-            self._anserini = java_class("io.anserini.search.SimpleSearcher")(str(folder), analysis.analyzer())
+            searcher = java_class("io.anserini.search.SimpleSearcher")
+            self._anserini = searcher(str(folder.absolute()), analysis.analyzer())
             self._anserini.set_bm25(k1, b)
         java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MOST_TERMS)
 

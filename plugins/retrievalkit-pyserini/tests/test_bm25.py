@@ -4,6 +4,7 @@ import math
 import re
 import shutil
 from collections import Counter
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -323,3 +324,17 @@ def test_k_must_be_positive(index):
     """No hits at all cannot be asked for."""
     with pytest.raises(InputError, match="k is 0"):
         index.search(["violin"], 0)
+
+
+def test_relative_folders_follow_the_working_directory(tmp_path, monkeypatch):
+    """Java keeps the directory it was started in; Python's may have changed since."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        folder = Path("index")
+        folder.mkdir()
+        indexer = BM25()
+        indexer.build(Corpus.of([Passage("d1", "", "a relative place")]), folder)
+        indexer.open(folder)
+        assert indexer.search(["relative"], 1)[0] == [["d1"]]
+        assert (tmp_path / name / "index").is_dir()

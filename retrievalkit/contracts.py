@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from retrievalkit.data.corpus import Corpus
 
 Side = Literal["query", "document"]
+SIDES: tuple[Side, Side] = ("query", "document")
 Fields = TypeVar("Fields", "Batch", "Representation")
 Text = tuple[str, str]
 """A text to encode: its title ("" where it has none, as queries have) and its body."""
@@ -76,11 +77,14 @@ class Needs:
             by side ("query", "document").
         vocabulary_head: Whether `TokenStates.head` must be there.
         extra_tokens: Tokens to put in front of the texts, by side.
+        mask_filled: Sides whose texts are filled up with [MASK]-like tokens to their maximum length. No token attends
+            to these (attention_mask 0), but they have states: ColBERT's query augmentation.
     """
 
     layers: Sequence[int] | Mapping[str, Sequence[int]] = (-1,)
     vocabulary_head: bool = False
     extra_tokens: Mapping[str, ExtraTokens] = field(default_factory=dict)
+    mask_filled: Sequence[Side] = ()
 
     def layers_of(self, side: Side, info: EncoderInfo) -> tuple[int, ...]:
         """The absolute layer numbers for one side, ascending.
@@ -132,6 +136,27 @@ class Batch:
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
 
 
+@dataclass(frozen=True)
+class VocabularyHead:
+    """The vocabulary (masked language model) head: hidden states -> logits, in the two parts it is made of.
+
+    Parted, so that `retrievalkit.lexical` can fuse the projection with what follows it, and never holds all logits.
+
+    Attributes:
+        transform: (..., width) -> (..., inner): what stands before the projection (in BERT dense, GELU, LayerNorm).
+        weight: (vocabulary, inner), often tied to the word embeddings.
+        bias: (vocabulary,), or None.
+    """
+
+    transform: Callable[[Tensor], Tensor]
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """The logits (..., vocabulary) of hidden states (..., width)."""
+        return nn.functional.linear(self.transform(hidden), self.weight, self.bias)
+
+
 @dataclass
 class TokenStates:
     """What an encoder makes of a batch.
@@ -142,7 +167,8 @@ class TokenStates:
         input_ids: (batch, tokens) long.
         special_mask: (batch, tokens) bool, True at [CLS]/[SEP]-like tokens.
         extra: (batch, n) long, positions of the extra tokens, or None.
-        head: The vocabulary head, hidden states -> logits, or None where it was not asked for.
+        head: The vocabulary head, hidden states -> logits (a `VocabularyHead` from the built-in encoder), or None
+            where it was not asked for.
     """
 
     layers: Mapping[int, Tensor]
@@ -268,18 +294,29 @@ class Encoder(nn.Module, ABC):
 
     info: EncoderInfo
 
+    offers: frozenset[str] = frozenset()
+    """Which of the rarer needs it can meet: "vocabulary_head", "extra_tokens", "mask_filled"."""
+
     def prepare(self, needs: Needs) -> None:
         """Make ready for what a pooler needs; called once, before the first use.
 
         Raises:
             UnsupportedError: The encoder has not what is needed.
         """
-        if needs.vocabulary_head or needs.extra_tokens:
-            what = "a vocabulary head" if needs.vocabulary_head else "extra tokens"
-            msg = f"the pooler needs {what}, which the encoder {type(self).__name__} has not."
-            raise UnsupportedError(msg)
-        for side in ("query", "document"):
+        for name in ("vocabulary_head", "extra_tokens", "mask_filled"):
+            if getattr(needs, name) and name not in self.offers:
+                msg = (
+                    f"the pooler needs {name.replace('_', ' ')}, which the encoder {type(self).__name__} does not offer. "
+                    f"Choose --encoder transformer."
+                )
+                raise UnsupportedError(msg)
+        for side in SIDES:
             needs.layers_of(side, self.info)
+
+    def token_ids(self, tokens: Sequence[str]) -> list[int]:
+        """The vocabulary ids of those tokens, such as punctuation marks, that the vocabulary has; none by default."""
+        del tokens
+        return []
 
     @abstractmethod
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
@@ -310,6 +347,9 @@ class Pooler(nn.Module, ABC):
     default_loss: str = "contrastive"
     """The loss it is trained with when none is named."""
 
+    def bind(self, encoder: Encoder) -> None:
+        """Called once with an encoder that is ready, for poolers that want to know something of its vocabulary."""
+
     @abstractmethod
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """The representation of a batch of texts of one side."""
@@ -317,6 +357,9 @@ class Pooler(nn.Module, ABC):
 
 class Loss(nn.Module, ABC):
     """Turns the representations of a batch into a number to minimise. It never sees token states."""
+
+    needs_teacher: bool = False
+    """Whether the training examples must bring a teacher's scores."""
 
     @abstractmethod
     def forward(

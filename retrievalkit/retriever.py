@@ -21,14 +21,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from retrievalkit import artifacts, registry
-from retrievalkit.contracts import Batch, Encoder, Pooler, Representation, Side, Text
+from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
 from retrievalkit.data.batches import token_budget_batches
 from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
 from retrievalkit.precision import Precision, autocast, default_device
 
 CONFIGURATION = "retrievalkit.json"
 POOLER_WEIGHTS = "pooler.safetensors"
-SIDES: tuple[Side, Side] = ("query", "document")
 NOT_WEIGHTS = (artifacts.MANIFEST, "README.md", "training.jsonl", "selection.json", "logs")
 """Files and folders of a checkpoint that tell of its training, and have no part in its fingerprint."""
 TRUST = "RKIT_TRUST_REMOTE_CODE"
@@ -109,6 +108,7 @@ class Retriever(nn.Module):
         made_pooler = registry.create("pooler", pooler["name"], info, **pooler["options"])
         for tower in towers.values():
             tower.prepare(made_pooler.needs)
+        made_pooler.bind(next(iter(towers.values())))
         return cls(towers, made_pooler, description)
 
     @classmethod

@@ -306,8 +306,8 @@ class Encoder(nn.Module, ABC):
         for name in ("vocabulary_head", "extra_tokens", "mask_filled"):
             if getattr(needs, name) and name not in self.offers:
                 msg = (
-                    f"the pooler needs {name.replace('_', ' ')}, which the encoder {type(self).__name__} does not offer. "
-                    f"Choose --encoder transformer."
+                    f"the pooler needs {name.replace('_', ' ')}, which the encoder {type(self).__name__} does not "
+                    f"offer. Choose --encoder transformer."
                 )
                 raise UnsupportedError(msg)
         for side in SIDES:

@@ -1,7 +1,7 @@
 """From token states to weights over the vocabulary, without ever holding the logits of a whole batch.
 
-A vocabulary head makes (batch, tokens, vocabulary) logits, of which pooling over the tokens keeps (batch, vocabulary). The
-projection is fused with its pooling here: it is computed tile by tile, forward and backward.
+A vocabulary head makes (batch, tokens, vocabulary) logits, of which pooling over the tokens keeps (batch, vocabulary).
+The projection is fused with its pooling here: it is computed tile by tile, forward and backward.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import torch
 
 from retrievalkit import registry
 from retrievalkit.contracts import Progress, Representation, Side, Text
+from retrievalkit.errors import UnknownNameError
 from retrievalkit.quiet import quiet
 from retrievalkit.score import scores
 
@@ -105,45 +106,91 @@ def tiny_model(
 
     Args:
         folder: Where to write.
-        architecture: "bert" (a masked language model, with its vocabulary head) or "t5".
+        architecture: "bert", "roberta", "distilbert", "mpnet" or "modernbert" (masked language models, with their
+            vocabulary head), "t5" (an encoder-decoder) or "llama" (decoder-only, without [CLS] and [SEP]).
         layers: Number of layers.
-        width: Hidden size.
+        width: Hidden size, a multiple of 4.
         seed: Of the weights.
+
+    Raises:
+        UnknownNameError: There is no such architecture here.
     """
     import transformers
 
+    if architecture not in ARCHITECTURES:
+        raise UnknownNameError("architecture", architecture, ARCHITECTURES)
     folder = Path(folder)
     tokenizer = _tiny_tokenizer(architecture)
-    if architecture == "bert":
-        config = transformers.BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=width,
-            num_hidden_layers=layers,
-            num_attention_heads=2,
-            intermediate_size=2 * width,
-            max_position_embeddings=128,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        model_class: Any = transformers.BertForMaskedLM
-    else:
-        config = transformers.T5Config(
-            vocab_size=len(tokenizer),
-            d_model=width,
-            d_kv=width // 2,
-            d_ff=2 * width,
-            num_layers=layers,
-            num_heads=2,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.sep_token_id,
-            decoder_start_token_id=tokenizer.pad_token_id,
-        )
-        model_class = transformers.T5ForConditionalGeneration
+    name, build_config = ARCHITECTURES[architecture]
+    prefix = name.removesuffix("ForMaskedLM").removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
+    config = getattr(transformers, f"{prefix}Config")(**build_config(tokenizer, layers, width))
     with quiet(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = model_class(config)
+        model = getattr(transformers, name)(config)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def _bert_like(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "intermediate_size": 2 * width,
+        "max_position_embeddings": 128,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _distilbert(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "dim": width,
+        "n_layers": layers,
+        "n_heads": 2,
+        "hidden_dim": 2 * width,
+        "max_position_embeddings": 128,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _modernbert(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    ends = {"cls_token_id": tokenizer.cls_token_id, "bos_token_id": tokenizer.cls_token_id}
+    ends |= {"sep_token_id": tokenizer.sep_token_id, "eos_token_id": tokenizer.sep_token_id}
+    return _bert_like(tokenizer, layers, width) | ends | {"global_attn_every_n_layers": 2, "local_attention": 16}
+
+
+def _t5(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "d_model": width,
+        "d_kv": width // 2,
+        "d_ff": 2 * width,
+        "num_layers": layers,
+        "num_heads": 2,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "decoder_start_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _llama(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "num_key_value_heads": 1}
+    return _bert_like(tokenizer, layers, width) | ends
+
+
+ARCHITECTURES: dict[str, tuple[str, Callable[[Any, int, int], dict[str, Any]]]] = {
+    "bert": ("BertForMaskedLM", _bert_like),
+    "roberta": ("RobertaForMaskedLM", _bert_like),
+    "distilbert": ("DistilBertForMaskedLM", _distilbert),
+    "mpnet": ("MPNetForMaskedLM", _bert_like),
+    "modernbert": ("ModernBertForMaskedLM", _modernbert),
+    "t5": ("T5ForConditionalGeneration", _t5),
+    "llama": ("LlamaForCausalLM", _llama),
+}
+"""Architectures of `tiny_model`: the class of transformers, and what makes its configuration."""
 
 
 def _tiny_tokenizer(architecture: str) -> Any:
@@ -162,17 +209,14 @@ def _tiny_tokenizer(architecture: str) -> Any:
     ends = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
     if architecture == "t5":
         backend.post_processor = processors.TemplateProcessing("$A [SEP]", "$A [SEP] $B:1 [SEP]:1", ends[1:])
-    else:
+    elif architecture != "llama":
         backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ends)
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token=None if architecture == "t5" else "[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_max_length=128,
-    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    if architecture == "llama":
+        names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[SEP]"}
+    elif architecture != "t5":
+        names["cls_token"] = "[CLS]"
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=128, **names)
 
 
 _TEXTS: tuple[Text, ...] = (

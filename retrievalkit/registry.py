@@ -112,6 +112,8 @@ class Option:
 
 
 def _type_name(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type_name(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return " | ".join(_type_name(argument) for argument in typing.get_args(annotation))
     if annotation is types.NoneType:
@@ -327,7 +329,7 @@ def options(component_class: type) -> dict[str, Option]:
     """The options of a component: the keyword-only arguments of its constructor."""
     constructor = component_class.__init__  # type: ignore[misc]
     try:
-        hints = typing.get_type_hints(constructor)
+        hints = typing.get_type_hints(constructor, include_extras=True)
     except NameError as error:
         msg = (
             f"the options of '{component_class.__module__}:{component_class.__qualname__}' cannot be read: {error}. "

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import PositiveFloat, PositiveInt
 
 from retrievalkit import registry
 from retrievalkit.errors import OptionError, UnknownNameError
@@ -466,6 +467,19 @@ def test_create_checks_the_options_of_built_in_parts():
     assert registry.create("loss", "contrastive", temperature="0.5").temperature == 0.5
     with pytest.raises(OptionError, match="did you mean 'temperature'"):
         registry.create("loss", "contrastive", temprature=0.5)
+
+
+def test_a_type_may_hold_a_bound():
+    """Such as pydantic's PositiveFloat; it is shown as the type it bounds."""
+
+    class Bounded:
+        def __init__(self, *, rate: PositiveFloat = 1.0, sizes: Sequence[PositiveInt] | None = None): ...
+
+    assert registry.check_options("loss 'b'", Bounded, {"rate": "2", "sizes": "1,2"}) == {"rate": 2.0, "sizes": [1, 2]}
+    assert registry.options(Bounded)["rate"].type_name == "float"
+    for name, value in (("rate", 0), ("rate", float("nan")), ("sizes", [3, 0])):
+        with pytest.raises(OptionError, match=rf"'{name}' of loss 'b' cannot be .*"):
+            registry.check_options("loss 'b'", Bounded, {name: value})
 
 
 SINGLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
-from retrievalkit.errors import OptionError
 from retrievalkit.score import scores
 
 
@@ -24,11 +24,8 @@ class Contrastive(Loss):
         temperature: Scores are divided by it: 1 for inner products as they are; cosines want about 0.05.
     """
 
-    def __init__(self, *, temperature: float = 1.0) -> None:
+    def __init__(self, *, temperature: PositiveFloat = 1.0) -> None:
         super().__init__()
-        if not temperature > 0:
-            msg = f"loss 'contrastive': temperature is {temperature}, and must be above 0. Leave it out for 1.0."
-            raise OptionError(msg)
         self.temperature = temperature
 
     def forward(

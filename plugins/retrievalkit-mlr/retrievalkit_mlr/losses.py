@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn import functional
 
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.score import scores
 
 
@@ -40,15 +41,13 @@ class SelfContrastive(Loss):
     """
 
     def __init__(
-        self, *, regularization: float = 1.0, temperature: float = 1.0, negatives: Literal["max", "kept"] = "max"
+        self,
+        *,
+        regularization: NonNegativeFloat = 1.0,
+        temperature: PositiveFloat = 1.0,
+        negatives: Literal["max", "kept"] = "max",
     ) -> None:
         super().__init__()
-        if not temperature > 0:
-            msg = f"loss 'self_contrastive': temperature is {temperature}, and must be above 0. Leave it out for 1.0."
-            raise OptionError(msg)
-        if not regularization >= 0:
-            msg = f"loss 'self_contrastive': regularization is {regularization}, and must be 0 or above. The paper: 1."
-            raise OptionError(msg)
         self.regularization = regularization
         self.temperature = temperature
         self.negatives = negatives

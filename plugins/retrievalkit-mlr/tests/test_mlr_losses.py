@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
-from retrievalkit.errors import UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 
 START = Progress(step=0, epoch=0.0, total_steps=10)
 # Two queries and their documents: positive, hard negative, positive, hard negative; the last layer's vector first.
@@ -213,6 +213,13 @@ def test_weights_add_to_the_score():
     expected = (np.log(np.exp(sim).sum(1)) - sim[[0, 1], [0, 2]]).mean()
     assert both.terms["contrastive"].item() == pytest.approx(expected)
     assert both.terms["regularizer"].item() == plain.terms["regularizer"].item()
+
+
+@pytest.mark.parametrize(("option", "value"), [("temperature", 0), ("regularization", -0.1)])
+def test_options_out_of_range(option, value):
+    """A temperature that cannot be divided by and a reward for disorder are refused."""
+    with pytest.raises(OptionError, match=rf"option '{option}' of loss 'self_contrastive' cannot be {value}"):
+        registry.create("loss", "self_contrastive", **{option: value})
 
 
 def test_float32_under_autocast():

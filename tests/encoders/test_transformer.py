@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from retrievalkit import registry
-from retrievalkit.contracts import ExtraTokens, Needs
+from retrievalkit.contracts import Needs
 from retrievalkit.encoders.transformer import Transformer
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.quiet import quiet
@@ -248,7 +248,7 @@ def test_dropout_is_the_models_own_or_the_one_given(model_of, encoder, architect
 def test_the_attention_implementation_can_be_chosen(encoder, implementation):
     made, default = encoder(attention=implementation), encoder()
     if implementation == "eager":
-        assert made.backbone.config._attn_implementation == "eager"
+        assert made.model.config._attn_implementation == "eager"
     batch = made.collate(made.tokenize(TEXTS, "query"), "query")
     torch.testing.assert_close(made(batch, [2]).last, default(batch, [2]).last)
 
@@ -305,18 +305,6 @@ def test_a_saved_encoder_is_an_ordinary_hugging_face_folder_with_equal_states(
 @pytest.mark.parametrize("needs", [Needs(layers=(3,)), Needs(layers={"query": (-1,), "document": (-4,)})])
 def test_layers_that_the_model_has_not_are_refused(encoder, needs):
     with pytest.raises(UnsupportedError, match=r"layer (3|-4) was asked for, and this encoder has the layers 0"):
-        encoder(needs=needs)
-
-
-@pytest.mark.parametrize(
-    ("needs", "what"),
-    [
-        (Needs(vocabulary_head=True), "a vocabulary head"),
-        (Needs(extra_tokens={"query": ExtraTokens(2)}), "extra tokens"),
-    ],
-)
-def test_what_the_encoder_cannot_give_is_refused(encoder, needs, what):
-    with pytest.raises(UnsupportedError, match=f"needs {what}, which the encoder Transformer has not"):
         encoder(needs=needs)
 
 

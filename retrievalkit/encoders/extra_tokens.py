@@ -1,0 +1,137 @@
+"""Tokens that a pooler wants in front of every text, such as MVR's viewers: their ids, embeddings and positions.
+
+New ones have ids behind the vocabulary and embeddings of their own, so that the vocabulary, and with it the vocabulary
+head, stays as it is. They are stored beside the model, in `extra_tokens.safetensors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from retrievalkit.contracts import SIDES, ExtraTokens, Side
+from retrievalkit.errors import InputError, UnsupportedError
+
+WEIGHTS = "extra_tokens.safetensors"
+
+
+class ExtraTokenRows(nn.Module):
+    """The ids of each side's extra tokens, and the embeddings of those that are new.
+
+    Args:
+        wanted: What the pooler asked for, by side. Unused rows of the vocabulary are dealt out in this order.
+        vocabulary_size: New tokens are numbered from here on.
+        width: Of an embedding.
+        unused: Ids of vocabulary rows that pre-training left unused.
+
+    Raises:
+        UnsupportedError: There are not as many unused rows as are wanted.
+    """
+
+    def __init__(
+        self, wanted: Mapping[str, ExtraTokens], vocabulary_size: int, width: int, unused: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.wanted = dict(wanted)
+        self.vocabulary_size = vocabulary_size
+        self.ids: dict[str, list[int]] = {side: [] for side in SIDES}
+        rows: list[Tensor] = []
+        left = list(unused)
+        for side, tokens in wanted.items():
+            if tokens.source == "unused":
+                self.ids[side], left = left[: tokens.count], left[tokens.count :]
+                _check_unused(len(self.ids[side]), tokens.count, len(unused))
+            else:
+                first = vocabulary_size + sum(map(len, rows))
+                self.ids[side] = list(range(first, first + tokens.count))
+                rows.append(torch.randn(tokens.count, width) * tokens.standard_deviation)
+        self.new = nn.Parameter(torch.cat(rows)) if rows else None
+
+    def insert(self, token_ids: Sequence[int], side: Side, *, starts_special: bool) -> list[int]:
+        """A tokenised text with the side's extra tokens: in the place of its first token, or behind it."""
+        extra = self.ids[side]
+        if not extra or not starts_special:
+            return [*extra, *token_ids]
+        first = [] if self.wanted[side].replace_first else list(token_ids[:1])
+        return [*first, *extra, *token_ids[1:]]
+
+    def room(self, side: Side, *, starts_special: bool) -> int:
+        """How many tokens longer `insert` makes a text."""
+        replaced = bool(self.ids[side]) and starts_special and self.wanted[side].replace_first
+        return len(self.ids[side]) - int(replaced)
+
+    def where(self, side: Side, *, starts_special: bool) -> Tensor | None:
+        """(n,) the positions of the side's extra tokens in a text; None where it has none."""
+        if not self.ids[side]:
+            return None
+        first = int(starts_special and not self.wanted[side].replace_first)
+        return torch.arange(first, first + len(self.ids[side]))
+
+    def embed(self, input_ids: Tensor, embeddings: nn.Module) -> Tensor:
+        """(batch, tokens, width): the embeddings of ordinary and of new tokens."""
+        assert self.new is not None
+        is_new = input_ids >= self.vocabulary_size
+        known: Tensor = embeddings(input_ids.masked_fill(is_new, 0))
+        own = self.new[(input_ids - self.vocabulary_size).clamp(min=0)]
+        return torch.where(is_new[:, :, None], own.to(known.dtype), known)
+
+    def position_ids(self, input_ids: Tensor, extra: Tensor) -> Tensor | None:
+        """(batch, tokens) position numbers: one for all extra tokens, those of the text as without them.
+
+        Args:
+            input_ids: (batch, tokens).
+            extra: (batch, n) the positions of the extra tokens.
+
+        Returns:
+            Numbers from 0 on; None where the tokens are numbered as ordinary ones.
+        """
+        side = next(side for side in SIDES if int(input_ids[0, extra[0, 0]]) in self.ids[side])
+        tokens = self.wanted[side]
+        if tokens.position is None:
+            return None
+        is_extra = torch.zeros_like(input_ids, dtype=torch.bool).scatter(1, extra, value=True)
+        ordinary = (~is_extra).long().cumsum(dim=1) - 1 + int(tokens.replace_first)
+        return ordinary.masked_fill(is_extra, tokens.position)
+
+    def save(self, folder: Path) -> None:
+        """Write the new embeddings, where there are any."""
+        if self.new is not None:
+            save_file({"new": self.new.detach().cpu().contiguous()}, folder / WEIGHTS)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote, where it did.
+
+        Raises:
+            InputError: The folder has embeddings for another number of extra tokens.
+        """
+        if self.new is None or not (folder / WEIGHTS).is_file():
+            return
+        stored = load_file(folder / WEIGHTS)["new"]
+        if stored.shape != self.new.shape:
+            msg = (
+                f"'{folder}' has embeddings {tuple(stored.shape)} of extra tokens, and the pooler wants "
+                f"{tuple(self.new.shape)}. Set the pooler's number of tokens as that model was trained."
+            )
+            raise InputError(msg)
+        with torch.no_grad():
+            self.new.copy_(stored)
+
+
+def unused_ids(tokenizer: Any) -> list[int]:
+    """The vocabulary rows that pre-training left unused: [unused0], [unused1], … in the order of their numbers."""
+    rows = {token: row for token, row in tokenizer.get_vocab().items() if token.lower().startswith("[unused")}
+    return [row for _, row in sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))]
+
+
+def _check_unused(found: int, count: int, there_are: int) -> None:
+    if found < count:
+        msg = (
+            f"{count} extra tokens are wanted from unused rows of the vocabulary, and it has {there_are} of them in "
+            f"all. Take new embeddings instead (source=new), or fewer tokens."
+        )
+        raise UnsupportedError(msg)

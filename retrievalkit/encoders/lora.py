@@ -1,0 +1,66 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021) by PEFT: the model stays frozen, small matrices beside its own are trained.
+
+The adapters are stored beside the model's untouched weights, in `adapters.safetensors`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from retrievalkit.errors import InputError, MissingDependencyError
+
+WEIGHTS = "adapters.safetensors"
+
+
+class LowRank(NamedTuple):
+    """Rank of the adapters (0 = none), the scale of their output times the rank, and dropout in front of them."""
+
+    rank: int = 0
+    alpha: float = 16.0
+    dropout: float = 0.0
+
+
+def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
+    """Put adapters beside every linear layer of a model, freeze all else, and read the adapters' weights if stored.
+
+    Raises:
+        MissingDependencyError: PEFT is not installed.
+        InputError: The folder has adapters of another rank.
+    """
+    peft = _peft()
+    peft.inject_adapter_in_model(
+        peft.LoraConfig(
+            r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules="all-linear"
+        ),
+        model,
+    )
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    if not (folder / WEIGHTS).is_file():
+        return
+    own = {name for name in model.state_dict() if "lora_" in name}
+    stored = load_file(folder / WEIGHTS)
+    if set(stored) != own or any(stored[name].shape != model.state_dict()[name].shape for name in own):
+        msg = f"the adapters in '{folder}' are not of rank {options.rank}. Set encoder.lora_rank as they were trained."
+        raise InputError(msg)
+    model.load_state_dict(stored, strict=False)
+
+
+def save_adapters(model: nn.Module, folder: Path) -> dict[str, Tensor]:
+    """Write the adapters; returns the model's own weights under their own names."""
+    state = model.state_dict()
+    adapters = {name: tensor.cpu().contiguous() for name, tensor in state.items() if "lora_" in name}
+    save_file(adapters, folder / WEIGHTS)
+    return {name.replace(".base_layer.", "."): tensor for name, tensor in state.items() if "lora_" not in name}
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise MissingDependencyError("peft", "LoRA adapters", "'retrievalkit[lora]'") from None
+    return peft

@@ -1,0 +1,181 @@
+"""Tokens in front of a text: where they stand, what positions and embeddings they have, and that they are stored."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from retrievalkit import registry, testing
+from retrievalkit.contracts import ExtraTokens, Needs
+from retrievalkit.errors import InputError, UnsupportedError
+
+TEXTS = [("", "what is the capital of france"), ("", "rome")]
+EVERY = ["bert", "roberta", "distilbert", "mpnet", "modernbert", "t5", "llama"]
+OFFSETS = {"roberta": 1, "mpnet": 2}
+
+
+@pytest.fixture(scope="session")
+def model_of(tmp_path_factory):
+    """The folder of a tiny model of an architecture."""
+    made = {}
+
+    def model_of(architecture):
+        if architecture not in made:
+            folder = tmp_path_factory.mktemp(architecture)
+            made[architecture] = testing.tiny_model(folder, architecture=architecture)
+        return made[architecture]
+
+    return model_of
+
+
+def prepared(model, seed=0, query=None, document=None, **options):
+    encoder = registry.create("encoder", "transformer", model, **options)
+    wanted = {"query": query, "document": document}
+    torch.manual_seed(seed)
+    encoder.prepare(Needs(extra_tokens={side: tokens for side, tokens in wanted.items() if tokens}))
+    return encoder.eval()
+
+
+def batch_of(encoder, side="document", texts=TEXTS):
+    return encoder.collate(encoder.tokenize(texts, side), side)
+
+
+def test_viewers_stand_for_the_first_token_and_share_its_position(model_of):
+    """MVR, section 3.1: k viewers have the positions 0, 0, 0, and the text its own 1, 2, 3, ...; a query has one."""
+    encoder = prepared(model_of("bert"), document=ExtraTokens(3), query=ExtraTokens(1))
+    plain = registry.create("encoder", "transformer", model_of("bert"))
+    plain.prepare(Needs())
+    (ids,) = plain.tokenize(TEXTS[:1], "document")
+    size = encoder.info.vocabulary_size
+    batch = batch_of(encoder, texts=TEXTS[:1])
+    assert batch.input_ids.tolist() == [[size + 1, size + 2, size + 3, *ids[1:]]]
+    assert batch.extra.tolist() == [[0, 1, 2]]
+    assert batch.special_mask[0].tolist() == [True] * 3 + [False] * (len(ids) - 2) + [True]
+    assert encoder.extra.position_ids(batch.input_ids, batch.extra).tolist() == [[0, 0, 0, *range(1, len(ids))]]
+    query = batch_of(encoder, "query", TEXTS[:1])
+    assert query.input_ids.tolist() == [[size, *ids[1:]]]
+    assert encoder.extra.position_ids(query.input_ids, query.extra).tolist() == [[*range(len(ids))]]
+
+
+def test_behind_the_first_token_with_positions_of_their_own(model_of):
+    """Not replacing, numbered as ordinary tokens: the model's own numbering."""
+    encoder = prepared(model_of("bert"), document=ExtraTokens(2, replace_first=False, position=None))
+    batch = batch_of(encoder)
+    assert batch.extra.tolist() == [[1, 2], [1, 2]]
+    assert batch.input_ids[0, 0] == encoder.tokenizer.cls_token_id
+    assert encoder.extra.position_ids(batch.input_ids, batch.extra) is None
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_model_sees_the_rows_and_positions_of_its_extra_tokens(architecture, model_of):
+    """The states are those of the model itself, given the embeddings and positions by hand."""
+    position = None if architecture == "t5" else 0
+    encoder = prepared(model_of(architecture), document=ExtraTokens(2, position=position))
+    batch = batch_of(encoder, texts=TEXTS[:1])
+    rows = encoder.model.get_input_embeddings()(batch.input_ids[:, 2:])
+    embeddings = torch.cat([encoder.extra.new[None], rows], dim=1)
+    inputs = {"inputs_embeds": embeddings, "attention_mask": batch.attention_mask}
+    if position is not None:
+        # Without a [CLS] to replace (llama), the text is numbered behind position 0 all the same.
+        text = torch.arange(1, embeddings.shape[1] - 1)
+        inputs["position_ids"] = torch.cat([torch.zeros(2, dtype=torch.long), text])[None] + OFFSETS.get(
+            architecture, 0
+        )
+    expected = encoder.model(**inputs).last_hidden_state
+    torch.testing.assert_close(encoder(batch, [2]).last, expected)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "modernbert"])
+def test_padding_changes_nothing(architecture, model_of):
+    """A short text beside a long one has the states that it has alone."""
+    encoder = prepared(model_of(architecture), document=ExtraTokens(3))
+    together = encoder(batch_of(encoder), [2]).last[1]
+    alone = encoder(batch_of(encoder, texts=TEXTS[1:]), [2]).last[0]
+    torch.testing.assert_close(together[: len(alone)], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_unused_rows_of_the_vocabulary_are_dealt_out_in_order(model_of):
+    """Queries first, as they were asked for first; nothing is added to the model."""
+    unused = {"source": "unused"}
+    encoder = prepared(model_of("bert"), query=ExtraTokens(1, **unused), document=ExtraTokens(3, **unused))
+    names = [encoder.tokenizer.convert_ids_to_tokens(encoder.extra.ids[side]) for side in ("query", "document")]
+    assert names == [["[unused0]"], ["[unused1]", "[unused2]", "[unused3]"]]
+    assert encoder.extra.new is None
+
+
+def test_too_few_unused_rows_are_refused(model_of):
+    """The tiny vocabulary has 16."""
+    with pytest.raises(UnsupportedError, match=r"17 extra tokens .* has 16 of them"):
+        prepared(model_of("bert"), document=ExtraTokens(17, source="unused"))
+
+
+def test_new_rows_are_drawn_as_told_saved_and_loaded(model_of, tmp_path):
+    """Seeded, of the standard deviation asked for, in a file beside an ordinary model folder."""
+    encoder = prepared(model_of("bert"), document=ExtraTokens(60, standard_deviation=0.5))
+    assert encoder.extra.new.std().item() == pytest.approx(0.5, rel=0.1)
+    encoder.save(tmp_path)
+    stored = load_file(tmp_path / "extra_tokens.safetensors")["new"]
+    again = prepared(str(tmp_path), seed=1, document=ExtraTokens(60))
+    assert torch.equal(again.extra.new, stored)
+    assert torch.equal(again(batch_of(again), [2]).last, encoder(batch_of(encoder), [2]).last)
+    with pytest.raises(InputError, match=r"\(60, 32\) of extra tokens, and the pooler wants \(4, 32\)"):
+        prepared(str(tmp_path), document=ExtraTokens(4))
+
+
+def test_gradient_reaches_the_new_rows_only_where_they_are_used(model_of):
+    """A document's states depend on its own rows, not on the query's."""
+    encoder = prepared(model_of("bert"), query=ExtraTokens(1), document=ExtraTokens(2))
+    torch.autograd.backward(encoder(batch_of(encoder), [2]).last.square().sum())
+    assert encoder.extra.new.grad[0].abs().sum() == 0
+    assert (encoder.extra.new.grad[1:].abs().sum(dim=1) > 0).all()
+
+
+def test_texts_are_cut_so_that_the_extra_tokens_fit(model_of):
+    """The side's length counts them."""
+    encoder = prepared(model_of("bert"), document=ExtraTokens(4), document_length=8)
+    assert [len(ids) for ids in encoder.tokenize(TEXTS, "document")] == [8, 6]
+
+
+def test_more_viewers_than_there_is_room_for_are_refused(model_of):
+    """Before anything is trained."""
+    with pytest.raises(UnsupportedError, match=r"8 extra tokens leave no room for a text in document_length=9 tokens"):
+        prepared(model_of("bert"), document=ExtraTokens(8), document_length=9)
+    prepared(model_of("bert"), document=ExtraTokens(7), document_length=9)
+
+
+def test_relative_positions_cannot_be_shared(model_of):
+    """T5 has no position numbers to give."""
+    with pytest.raises(UnsupportedError, match=r"'t5' takes no position numbers. Set the pooler's position=null"):
+        prepared(model_of("t5"), document=ExtraTokens(2))
+
+
+def test_queries_are_filled_with_mask_tokens(model_of):
+    """ColBERT's augmentation: they have ids and states, and no token attends to them."""
+    encoder = registry.create("encoder", "transformer", model_of("bert"), query_length=12)
+    encoder.prepare(Needs(mask_filled=("query",)))
+    encoder.eval()
+    batch = batch_of(encoder, "query")
+    assert batch.input_ids.shape == (2, 12)
+    lengths = batch.attention_mask.sum(dim=1).tolist()
+    assert (batch.input_ids[1, lengths[1] :] == encoder.tokenizer.mask_token_id).all()
+    assert not batch.special_mask[1, lengths[1] :].any()
+    document = batch_of(encoder, "document")
+    assert document.input_ids.shape[1] == max(lengths)
+    text = encoder(document, [2]).last[1, : lengths[1]]
+    torch.testing.assert_close(encoder(batch, [2]).last[1, : lengths[1]], text, rtol=1e-4, atol=1e-5)
+
+
+def test_a_tokenizer_without_a_mask_token_cannot_fill(model_of):
+    """As those of decoder-only models."""
+    encoder = registry.create("encoder", "transformer", model_of("llama"))
+    with pytest.raises(UnsupportedError, match="has none"):
+        encoder.prepare(Needs(mask_filled=("query",)))
+
+
+def test_ids_of_tokens(model_of):
+    """Punctuation that the vocabulary has; what it has not is left out."""
+    encoder = prepared(model_of("bert"))
+    vocabulary = encoder.tokenizer.get_vocab()
+    assert encoder.token_ids([".", ",", "~"]) == sorted([vocabulary["."], vocabulary[","]])
+    assert encoder.token_ids([]) == []

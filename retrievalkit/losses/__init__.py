@@ -10,3 +10,5 @@ from retrievalkit.hookspecs import Register
 def register_losses(register: Register) -> None:
     """The built-in losses, through the same hook as everybody's."""
     register("contrastive", "retrievalkit.losses.contrastive:Contrastive")
+    register("distill_kl", "retrievalkit.losses.distill_kl:DistillKL")
+    register("margin_mse", "retrievalkit.losses.margin_mse:MarginMSE")

@@ -40,7 +40,12 @@ class Contrastive(Loss):
         """The loss of a batch, computed in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
             logits = scores(queries.float(), documents.float()) / self.temperature  # (Q, D)
-            if ignore is not None:
-                logits = logits.masked_fill(ignore, float("-inf"))
-            total = functional.cross_entropy(logits, positives)
+            total = cross_entropy_in_batch(logits, positives, ignore)
         return LossValue(total, {"contrastive": total.detach()})
+
+
+def cross_entropy_in_batch(logits: Tensor, positives: Tensor, ignore: Tensor | None) -> Tensor:
+    """The mean cross entropy of logits (Q, D) with the positives (Q,) as targets, less what is ignored (Q, D)."""
+    if ignore is not None:
+        logits = logits.masked_fill(ignore, float("-inf"))
+    return functional.cross_entropy(logits, positives)

@@ -1,0 +1,138 @@
+"""The global-local loss of "Multi-View Document Representation Learning for Open-Domain Dense Retrieval".
+
+With f_i(q, d) the inner product of a query with the i-th vector of a document, f = max_i f_i, d+ the query's own
+positive, and t the epoch, counted from 0:
+
+    tau      = max(floor, exp(-alpha t))
+    L_global = mean over queries of  log sum_d exp(f(q, d) / tau)     -  f(q, d+) / tau
+    L_local  = mean over queries of  log sum_i exp(f_i(q, d+) / tau)  -  f(q, d+) / tau
+    L        = L_global + lambda L_local
+
+L_global is the contrastive loss of the best vectors. L_local sets that best vector against the others of its own
+document, and its gradient reaches all of them, so that they do not collapse to one. The temperature falls from epoch
+to epoch: at first all vectors share the gradient, later the best one takes it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, autocast
+from torch.nn import functional
+
+from retrievalkit.contracts import Loss, LossValue, Progress, Representation
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.score import scores
+
+ANNEALING, FLOOR = 0.1, 0.3
+# Epochs are sums of fractions, which may end this little below a whole number.
+ROUNDING = 1e-6
+
+
+class GlobalLocal(Loss):
+    """Contrastive loss of the best vectors, and a local loss within each positive, at an annealed temperature.
+
+    For poolers with several vectors a document (`viewers`, `multi_layer`). Documents of one vector make it the
+    contrastive loss at that temperature. Lexical weights, where there are any, add to the scores of the global part;
+    the local part they cannot change.
+
+    Args:
+        local_weight: Lambda, the weight of the local part; 0 = without it.
+        annealing: Alpha: in epoch t, counted from 0, the temperature is exp(-alpha t).
+        floor: The temperature falls no lower.
+        temperature: One temperature for all epochs, instead of annealing.
+    """
+
+    def __init__(
+        self,
+        *,
+        local_weight: float = 0.01,
+        annealing: float = ANNEALING,
+        floor: float = FLOOR,
+        temperature: float | None = None,
+    ) -> None:
+        super().__init__()
+        _check_options(local_weight, annealing, floor, temperature)
+        self.local_weight = local_weight
+        self.annealing = annealing
+        self.floor = floor
+        self.fixed = temperature
+
+    def temperature(self, progress: Progress) -> float:
+        """The temperature, which changes when an epoch begins."""
+        if self.fixed is not None:
+            return self.fixed
+        epoch = math.floor(progress.epoch + ROUNDING)
+        return max(self.floor, math.exp(-self.annealing * epoch))
+
+    def forward(
+        self,
+        queries: Representation,
+        documents: Representation,
+        positives: Tensor,
+        progress: Progress,
+        ignore: Tensor | None = None,
+        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+    ) -> LossValue:
+        """The loss of a batch, computed in float32 under autocast too."""
+        _check_comparable(queries, documents)
+        temperature = self.temperature(progress)
+        with autocast(queries.device.type, enabled=False):
+            queries, documents = queries.float(), documents.float()
+            logits = scores(queries, documents) / temperature  # (Q, D)
+            if ignore is not None:
+                logits = logits.masked_fill(ignore, float("-inf"))
+            global_part = functional.cross_entropy(logits, positives)
+            own = _own_scores(queries, documents, positives) / temperature  # (Q, m)
+            local_part = functional.cross_entropy(own, own.argmax(dim=1))
+            total = global_part + self.local_weight * local_part
+        terms = {"global": global_part, "local": local_part, "temperature": total.new_tensor(temperature)}
+        return LossValue(total, {name: term.detach() for name, term in terms.items()})
+
+
+def _own_scores(queries: Representation, documents: Representation, positives: Tensor) -> Tensor:
+    """(Q, m): each query's scores with the vectors of its own positive, -inf where it has no such vector."""
+    assert queries.vectors is not None
+    assert documents.vectors is not None
+    own = (documents.vectors[positives] @ queries.vectors.transpose(1, 2))[:, :, 0]
+    return own if documents.vector_mask is None else own.masked_fill(~documents.vector_mask[positives], float("-inf"))
+
+
+def _check_options(local_weight: float, annealing: float, floor: float, temperature: float | None) -> None:
+    problem = ""
+    if not local_weight >= 0:
+        problem = f"local_weight is {local_weight}, and must be 0 or above. The paper: 0.01"
+    elif not annealing >= 0:
+        problem = f"annealing is {annealing}, and must be 0 or above. The paper: {ANNEALING}"
+    elif not 0 < floor <= 1:
+        problem = f"floor is {floor}, and must be above 0 and at most 1, where annealing starts. The paper: {FLOOR}"
+    elif temperature is not None and not temperature > 0:
+        problem = f"temperature is {temperature}, and must be above 0. Leave it out for annealing"
+    elif temperature is not None and (annealing, floor) != (ANNEALING, FLOOR):
+        problem = (
+            f"temperature={temperature} holds for all epochs, so that annealing={annealing} and floor={floor} have no "
+            f"effect. Set one or the other"
+        )
+    if problem:
+        msg = f"loss 'global_local': {problem}."
+        raise OptionError(msg)
+
+
+def _check_comparable(queries: Representation, documents: Representation) -> None:
+    """An error where the representations are not what the loss is for."""
+    problem = ""
+    if queries.vectors is None or documents.vectors is None:
+        problem = "needs dense vectors, and this pooler makes none. Choose --loss contrastive"
+    elif queries.vectors.shape[1] != 1:
+        problem = (
+            f"compares one vector of a query, and this pooler makes {queries.vectors.shape[1]}. "
+            f"Choose --loss contrastive"
+        )
+    elif documents.kept is not None and documents.vectors.shape[1] > 1:
+        problem = (
+            "scores a document by the best of its vectors, and this pooler indexes one of them alone. "
+            "Choose --loss self_contrastive, or a pooler that keeps all vectors"
+        )
+    if problem:
+        msg = f"loss 'global_local' {problem}."
+        raise UnsupportedError(msg)

@@ -1,0 +1,307 @@
+"""The global-local loss against numbers of the paper's equations, and an independent reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit import registry, testing
+from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.score import scores
+
+# Two queries and their documents: positive, hard negative, positive, hard negative; three viewers each.
+QUERIES = [[1.0, 0.5], [-0.5, 1.0]]
+DOCUMENTS = [
+    [[1.0, 0.0], [0.5, 1.2], [0.0, 1.5]],
+    [[0.2, 0.2], [1.0, -1.0], [0.0, 0.8]],
+    [[-1.0, 0.5], [0.4, 1.0], [0.0, 1.3]],
+    [[0.5, -0.4], [0.0, 0.5], [-0.3, 0.3]],
+]
+POSITIVES = torch.tensor([0, 2])
+# epoch: tau, L_global, L_local, total
+BY_EPOCH = {
+    0: (1.0, 1.1113176271, 0.9062274812, 1.1203799019),
+    5: (0.6065306597, 0.9941291979, 0.7982306711, 1.0021115046),
+    12: (0.3011942119, 0.8536070112, 0.5762708073, 0.8593697193),
+    13: (0.3, 0.8531755947, 0.5748106796, 0.8589237015),
+    39: (0.3, 0.8531755947, 0.5748106796, 0.8589237015),
+}
+TEMPERATURES = {
+    0.1: {0: 1.0, 1: 0.904837418, 2: 0.8187307531, 4: 0.670320046, 5: 0.6065306597, 12: 0.3011942119, 13: 0.3, 40: 0.3},
+    0.3: {0: 1.0, 1: 0.7408182207, 2: 0.5488116361, 4: 0.3011942119, 5: 0.3, 12: 0.3, 13: 0.3, 40: 0.3},
+    0.03: {
+        0: 1.0, 1: 0.9704455335, 2: 0.9417645336, 4: 0.8869204367, 5: 0.8607079764, 12: 0.6976763261, 13: 0.6770568745,
+        40: 0.3011942119,
+    },
+}  # fmt: skip
+
+
+def queries():
+    return Representation(vectors=torch.tensor(QUERIES, dtype=torch.float64)[:, None].requires_grad_())
+
+
+def documents():
+    return Representation(vectors=torch.tensor(DOCUMENTS, dtype=torch.float64, requires_grad=True))
+
+
+def at(epoch):
+    return Progress(step=0, epoch=epoch, total_steps=100)
+
+
+def loss_of(queries, documents, positives=POSITIVES, ignore=None, epoch=0.0, **options):
+    return registry.create("loss", "global_local", **options)(queries, documents, positives, at(epoch), ignore)
+
+
+class TestGolden:
+    """Numbers worked out apart from this code."""
+
+    def test_scores_are_the_best_viewers(self):
+        """What the loss rests on: the largest inner product counts, also for negatives."""
+        expected = torch.tensor([[1.1, 0.5, 0.9, 0.3], [1.5, 0.8, 1.3, 0.5]], dtype=torch.float64)
+        torch.testing.assert_close(scores(queries(), documents()), expected)
+
+    @pytest.mark.parametrize("epoch", BY_EPOCH)
+    def test_terms_by_epoch(self, epoch):
+        """With the paper's lambda 0.01 and alpha 0.1, which are the defaults."""
+        temperature, global_part, local_part, total = BY_EPOCH[epoch]
+        value = loss_of(queries(), documents(), epoch=float(epoch))
+        assert set(value.terms) == {"global", "local", "temperature"}
+        assert value.terms["temperature"].item() == pytest.approx(temperature, abs=1e-9)
+        assert value.terms["global"].item() == pytest.approx(global_part, abs=1e-9)
+        assert value.terms["local"].item() == pytest.approx(local_part, abs=1e-9)
+        assert value.total.item() == pytest.approx(total, abs=1e-9)
+
+    @pytest.mark.parametrize(
+        ("annealing", "epoch", "expected"),
+        [(alpha, epoch, tau) for alpha, by_epoch in TEMPERATURES.items() for epoch, tau in by_epoch.items()],
+    )
+    def test_temperature(self, annealing, epoch, expected):
+        loss = registry.create("loss", "global_local", annealing=annealing)
+        assert loss.temperature(at(float(epoch))) == pytest.approx(expected, abs=1e-9)
+
+    @pytest.mark.parametrize(("annealing", "first"), [(0.1, 13), (0.3, 5), (0.03, 41)])
+    def test_first_epoch_at_the_floor(self, annealing, first):
+        loss = registry.create("loss", "global_local", annealing=annealing)
+        assert loss.temperature(at(first - 1.0)) > 0.3
+        assert loss.temperature(at(float(first))) == 0.3
+
+    @pytest.mark.parametrize("weight", [0.0, 0.001, 0.05, 0.5, 1.0])
+    def test_lambda_weighs_the_local_part(self, weight):
+        _, global_part, local_part, _ = BY_EPOCH[0]
+        value = loss_of(queries(), documents(), local_weight=weight)
+        assert value.total.item() == pytest.approx(global_part + weight * local_part, abs=1e-9)
+
+
+def test_temperature_changes_when_an_epoch_begins():
+    """Within an epoch it stays; a sum of fractions that rounding leaves below a whole number has arrived there."""
+    loss = registry.create("loss", "global_local")
+    assert loss.temperature(at(0.999)) == 1.0
+    assert loss.temperature(at(2.5)) == loss.temperature(at(2.0)) < loss.temperature(at(1.99))
+    assert loss.temperature(at(sum([0.1] * 10))) == loss.temperature(at(1.0))
+
+
+def test_floor_and_fixed_temperature():
+    """The floor holds where it is set; a fixed temperature holds in every epoch; alpha 0 is temperature 1."""
+    assert registry.create("loss", "global_local", floor=0.5).temperature(at(20.0)) == 0.5
+    for epoch in (0.0, 7.0, 39.0):
+        assert registry.create("loss", "global_local", temperature=10).temperature(at(epoch)) == 10
+        assert registry.create("loss", "global_local", annealing=0).temperature(at(epoch)) == 1.0
+    fixed = loss_of(queries(), documents(), epoch=30.0, temperature=0.3)
+    assert fixed.total.item() == pytest.approx(BY_EPOCH[13][3], abs=1e-9)
+
+
+def reference(q, d, positives, ignore, mask, weight, tau):
+    """The equations in numpy: f (Q, D, m); its maximum over m, also for negatives; own (Q, m)."""
+    f = np.where(mask, np.einsum("qh,dmh->qdm", q, d), -np.inf) / tau
+    rows = np.arange(len(q))
+    best = f.max(axis=2)
+    global_part = np.log(np.where(ignore, 0.0, np.exp(best)).sum(1)) - best[rows, positives]
+    own = f[rows, positives]
+    local_part = np.log(np.exp(own).sum(1)) - own.max(1)
+    return global_part.mean() + weight * local_part.mean()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    n_queries=st.integers(1, 4),
+    others=st.integers(0, 4),
+    m=st.integers(1, 5),
+    weight=st.floats(0, 5),
+    annealing=st.floats(0, 1),
+    floor=st.floats(0.1, 1),
+    epoch=st.integers(0, 20),
+    fixed=st.none() | st.floats(0.1, 5),
+)
+def test_equals_numpy(seed, n_queries, others, m, weight, annealing, floor, epoch, fixed):
+    """An independent reference on random batches, masks, ignored documents and schedules."""
+    random = np.random.default_rng(seed)
+    n_documents = n_queries + others
+    q, d = random.normal(size=(n_queries, 3)), random.normal(size=(n_documents, m, 3))
+    positives = random.permutation(n_documents)[:n_queries]
+    ignore = random.random((n_queries, n_documents)) < 0.3
+    ignore[np.arange(n_queries), positives] = False
+    mask = random.random((n_documents, m)) < 0.7
+    mask[:, 0] = True
+    tau = fixed or max(floor, np.exp(-annealing * epoch))
+    schedule = {"temperature": fixed} if fixed else {"annealing": annealing, "floor": floor}
+    value = loss_of(
+        Representation(vectors=torch.tensor(q)[:, None]),
+        Representation(vectors=torch.tensor(d), vector_mask=torch.tensor(mask)),
+        torch.tensor(positives),
+        torch.tensor(ignore),
+        epoch=epoch + 0.5,
+        local_weight=weight,
+        **schedule,
+    )
+    assert value.total.item() == pytest.approx(reference(q, d, positives, ignore, mask, weight, tau), rel=1e-9)
+
+
+class TestGradient:
+    """What the parts teach."""
+
+    def test_local_part_reaches_all_viewers_of_the_positive(self):
+        """The global part reaches the best viewer of each document; the local one the others of the positives too."""
+        d = documents()
+        without = documents()
+        loss_of(queries(), d).total.backward()
+        loss_of(queries(), without, local_weight=0).total.backward()
+        assert (d.vectors.grad[[0, 2]].abs().sum(-1) > 0).all()
+        reached = without.vectors.grad.abs().sum(-1) > 0
+        # The best viewer for either query, for positives and negatives.
+        best = (torch.tensor(QUERIES) @ torch.tensor(DOCUMENTS).transpose(1, 2)).argmax(-1)
+        expected = torch.zeros(4, 3, dtype=torch.bool).scatter(1, best, value=True)
+        assert torch.equal(reached, expected)
+
+    def test_local_part_sharpens(self):
+        """It pulls the best viewer of the positive to the query and pushes the others away; negatives it leaves."""
+        d, without = documents(), documents()
+        loss_of(queries(), d, local_weight=1).total.backward()
+        loss_of(queries(), without, local_weight=0).total.backward()
+        local = d.vectors.grad - without.vectors.grad
+        assert local[[1, 3]].abs().max().item() == pytest.approx(0, abs=1e-12)
+        along = (local[[0, 2]] * torch.tensor(QUERIES)[:, None]).sum(-1)  # d loss / d f, for one query of length > 0
+        assert along[0].sign().tolist() == [1, -1, 1]
+        assert along[1].sign().tolist() == [1, 1, -1]
+
+    def test_equals_numerical_gradient(self):
+        """By central differences, through both parts."""
+        q, d = queries(), documents()
+        assert torch.autograd.gradcheck(
+            lambda one, other: loss_of(Representation(one), Representation(other), local_weight=0.5, epoch=3.0).total,
+            (q.vectors, d.vectors),
+        )
+
+
+def test_one_vector_is_the_plain_loss():
+    """With m = 1 the local part is 0 and the rest is the contrastive loss at that temperature, with its gradient."""
+    one = Representation(vectors=documents().vectors[:, :1].detach().requires_grad_())
+    plain = Representation(vectors=one.vectors.detach().clone().requires_grad_())
+    value = loss_of(queries(), one, epoch=13.0)
+    value.total.backward()
+    expected = registry.create("loss", "contrastive", temperature=0.3)(queries(), plain, POSITIVES, at(13.0)).total
+    expected.backward()
+    assert value.terms["local"].item() == 0
+    assert value.total.item() == pytest.approx(expected.item())
+    torch.testing.assert_close(one.vectors.grad, plain.vectors.grad)
+
+
+def test_without_the_local_part_at_temperature_one_is_the_contrastive_loss():
+    """The last row of the ablation: neither part of the method."""
+    plain = registry.create("loss", "contrastive")(queries(), documents(), POSITIVES, at(9.0)).total
+    assert loss_of(queries(), documents(), epoch=9.0, local_weight=0, temperature=1).total.item() == plain.item()
+
+
+def test_vectors_from_layers():
+    """Any pooler with several vectors will do: the golden numbers from token states by one layer for each view."""
+    vectors = torch.tensor(DOCUMENTS)
+    one = torch.ones(4, 1, dtype=torch.long)
+    layers = {layer: vectors[:, [view]] for view, layer in enumerate((3, 2, 1))}
+    states = TokenStates(layers, one, one, one.bool(), torch.zeros_like(one))
+    pooler = registry.create("pooler", "viewers", EncoderInfo(2, 3, 10), viewers=1, layers="1,2,3")
+    query = Representation(vectors=torch.tensor(QUERIES)[:, None])
+    value = loss_of(query, pooler(states, "document"), epoch=5.0)
+    assert value.total.item() == pytest.approx(BY_EPOCH[5][3], abs=1e-6)
+
+
+def test_ignored_documents_take_no_part():
+    """An ignored document gets no gradient, and its absence gives the same loss."""
+    d = documents()
+    value = loss_of(queries(), d, ignore=torch.tensor([[False, False, False, True]] * 2))
+    value.total.backward()
+    three = Representation(vectors=d.vectors.detach()[:3])
+    assert value.total.item() == pytest.approx(loss_of(queries(), three).total.item())
+    assert d.vectors.grad[3].abs().sum() == 0
+
+
+def test_masked_vectors_take_no_part():
+    """Padding on the m axis is in neither part, and gets no gradient."""
+    d = documents()
+    vectors = torch.cat([d.vectors.detach(), torch.full((4, 1, 2), 1e3, dtype=torch.float64)], dim=1).requires_grad_()
+    padded = Representation(vectors, torch.tensor([[True, True, True, False]] * 4))
+    value = loss_of(queries(), padded)
+    value.total.backward()
+    assert value.total.item() == pytest.approx(BY_EPOCH[0][3], abs=1e-9)
+    assert vectors.grad[:, 3].abs().sum() == 0
+    assert torch.isfinite(vectors.grad).all()
+
+
+def test_weights_add_to_the_global_part():
+    """Lexical scores go into one cross entropy with the dense ones, and leave the local part as it was."""
+    q_weights = torch.tensor([[0.7, 0.0, 0.2], [0.0, 1.1, 0.0]], dtype=torch.float64)
+    d_weights = torch.tensor([[0.6, 0.1, 0], [0, 0.9, 0.3], [0, 0.8, 0], [0.4, 0, 0.5]], dtype=torch.float64)
+    value = loss_of(replace(queries(), weights=q_weights), replace(documents(), weights=d_weights))
+    total = np.array([[1.1, 0.5, 0.9, 0.3], [1.5, 0.8, 1.3, 0.5]]) + (q_weights @ d_weights.T).numpy()
+    expected = (np.log(np.exp(total).sum(1)) - total[[0, 1], [0, 2]]).mean()
+    assert value.terms["global"].item() == pytest.approx(expected)
+    assert value.terms["local"].item() == pytest.approx(BY_EPOCH[0][2], abs=1e-9)
+
+
+def test_float32_under_autocast():
+    """Half-precision vectors under autocast give what the same numbers give in float32."""
+    q = Representation(vectors=queries().vectors.detach().bfloat16())
+    d = Representation(vectors=documents().vectors.detach().bfloat16())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = loss_of(q, d).total
+    full = loss_of(q.float(), d.float()).total
+    assert half.dtype == torch.float32
+    assert half.item() == pytest.approx(full.item(), abs=1e-6)
+
+
+def test_chunked_documents_lose_nothing():
+    """Documents put together from chunks, as gradient caching does, have the same loss."""
+    d = documents()
+    together = Representation.concatenate([d.rows(slice(0, 2)), d.rows(slice(2, 4))])
+    assert loss_of(queries(), together).total.item() == pytest.approx(loss_of(queries(), d).total.item())
+
+
+@pytest.mark.parametrize("options", [{}, {"local_weight": 0}, {"temperature": 0.05}])
+def test_keeps_the_contract(options):
+    testing.check_loss("global_local", **options)
+
+
+@pytest.mark.parametrize(
+    ("q", "d", "message"),
+    [
+        (Representation(weights=torch.ones(2, 3)), Representation(weights=torch.ones(4, 3)), "needs dense vectors"),
+        (Representation(vectors=torch.ones(2, 3, 2)), documents(), "one vector of a query, and this pooler makes 3"),
+        (queries(), replace(documents(), kept=0), "indexes one of them alone. Choose --loss self_contrastive"),
+    ],
+)
+def test_representations_that_it_is_not_for(q, d, message):
+    """Another pooler's representations are refused, with what to choose instead."""
+    with pytest.raises(UnsupportedError, match=rf"loss 'global_local' .*{message}"):
+        loss_of(q, d)
+
+
+def test_the_vector_kept_alone_is_fine():
+    """In eval mode a pooler that keeps one vector returns that one: there is nothing to choose."""
+    indexed = Representation(documents().vectors[:, :1], kept=0)
+    plain = Representation(documents().vectors[:, :1])
+    assert loss_of(queries(), indexed).total.item() == loss_of(queries(), plain).total.item()

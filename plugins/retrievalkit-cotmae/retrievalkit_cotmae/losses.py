@@ -1,0 +1,151 @@
+"""The fine-tuning loss of CoT-MAE v2, and its FLOPS regulariser alone.
+
+With s(q, d) the score (of the vectors and of the weights, added up), d+ the query's positive and t the temperature:
+
+    CE(s) = mean over queries q of  log sum over documents d of exp(s(q, d) / t)  -  s(q, d+) / t
+    L     = CE(s_dense + s_sparse)  +  lambda_q FLOPS(weights of queries)  +  lambda_d FLOPS(weights of documents)
+
+or, as the authors' later code trains it, CE(s_dense) + CE(s_sparse) in the place of the first term.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.nn import functional
+
+from retrievalkit.contracts import Loss, LossValue, Progress, Representation
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.score import scores
+from retrievalkit_cotmae.regularizers import STEPS, Norm, Schedule, Sparsity
+
+
+class DenseSparse(Loss):
+    """Contrastive loss of dense vectors and sparse weights together, plus what keeps the weights sparse.
+
+    For poolers that make vectors, weights or both: where there is one of them, it is the contrastive loss of that one.
+    FLOPS is taken over all queries of the step and over all its documents, as they are scored: after top-k.
+
+    Args:
+        views: One cross entropy on the "summed" scores (the paper), or "separate" ones of dense and of sparse scores,
+            added.
+        temperature: Scores are divided by it.
+        flops_query: Lambda of the queries' regulariser.
+        flops_document: Lambda of the documents' regulariser.
+        query_regularizer: "flops" (the paper), or "l1" of the queries' weights, as SPLADE's trainer has it.
+        schedule: Lambdas are "constant", or "quadratic": they rise with the square of the steps done (SPLADE).
+        schedule_steps: Steps until a quadratic schedule is at its lambdas.
+    """
+
+    def __init__(
+        self,
+        *,
+        views: Literal["summed", "separate"] = "summed",
+        temperature: PositiveFloat = 1.0,
+        flops_query: NonNegativeFloat = 0.002,
+        flops_document: NonNegativeFloat = 0.002,
+        query_regularizer: Norm = "flops",
+        schedule: Schedule = "constant",
+        schedule_steps: PositiveInt = STEPS,
+    ) -> None:
+        super().__init__()
+        self.views = views
+        self.temperature = temperature
+        self.sparsity = Sparsity(
+            "dense_sparse", flops_query, flops_document, query_regularizer, schedule, schedule_steps
+        )
+
+    def forward(
+        self,
+        queries: Representation,
+        documents: Representation,
+        positives: Tensor,
+        progress: Progress,
+        ignore: Tensor | None = None,
+        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+    ) -> LossValue:
+        """The loss of a batch, computed in float32 under autocast too."""
+        with torch.autocast(queries.device.type, enabled=False):
+            queries, documents = queries.float(), documents.float()
+            entropies = {
+                name: functional.cross_entropy(self._masked(logits, ignore), positives)
+                for name, logits in self._scores(queries, documents).items()
+            }
+            norms = self.sparsity.terms(queries, documents)
+            total = torch.stack(list(entropies.values())).sum() + self.sparsity.total(norms, progress.step)
+        return LossValue(total, {name: term.detach() for name, term in (entropies | norms).items()})
+
+    def _scores(self, queries: Representation, documents: Representation) -> dict[str, Tensor]:
+        """Name of a term -> (Q, D) scores."""
+        summed = {"contrastive": scores(queries, documents)}
+        if self.views == "summed":
+            return summed
+        # Both sides have the same views, or the summed scores would have been refused.
+        of_queries, of_documents = _views(queries), _views(documents)
+        return {name: scores(view, of_documents[name]) for name, view in of_queries.items()}
+
+    def _masked(self, logits: Tensor, ignore: Tensor | None) -> Tensor:
+        logits = logits / self.temperature
+        return logits if ignore is None else logits.masked_fill(ignore, float("-inf"))
+
+
+class Flops(Loss):
+    """What keeps weights over a vocabulary sparse, alone: to be added to a loss that trains them.
+
+    `--loss contrastive+flops` is SPLADE's, `--loss distill_kl+flops` the same with a teacher. FLOPS is taken over all
+    queries of the step and over all its documents; it looks neither at scores nor at which document answers a query.
+
+    Args:
+        flops_query: Lambda of the queries' regulariser.
+        flops_document: Lambda of the documents' regulariser.
+        query_regularizer: "flops", or "l1" of the queries' weights, as SPLADE's trainer has it.
+        schedule: Lambdas are "constant", or "quadratic": they rise with the square of the steps done (SPLADE).
+        schedule_steps: Steps until a quadratic schedule is at its lambdas.
+    """
+
+    def __init__(
+        self,
+        *,
+        flops_query: NonNegativeFloat = 0.002,
+        flops_document: NonNegativeFloat = 0.002,
+        query_regularizer: Norm = "flops",
+        schedule: Schedule = "constant",
+        schedule_steps: PositiveInt = STEPS,
+    ) -> None:
+        super().__init__()
+        self.sparsity = Sparsity("flops", flops_query, flops_document, query_regularizer, schedule, schedule_steps)
+
+    def forward(
+        self,
+        queries: Representation,
+        documents: Representation,
+        positives: Tensor,  # noqa: ARG002 - of the contract
+        progress: Progress,
+        ignore: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+    ) -> LossValue:
+        """The regulariser of a batch, computed in float32 under autocast too."""
+        if queries.weights is None or documents.weights is None:
+            msg = (
+                "loss 'flops' keeps weights over a vocabulary sparse, and this pooler makes none. "
+                "Choose one that does, such as --pooler dense_sparse with views sparse or both, or leave flops out."
+            )
+            raise UnsupportedError(msg)
+        with torch.autocast(queries.device.type, enabled=False):
+            norms = self.sparsity.terms(queries.float(), documents.float())
+            total = self.sparsity.total(norms, progress.step)
+        return LossValue(total, {name: term.detach() for name, term in norms.items()})
+
+
+def _views(representation: Representation) -> dict[str, Representation]:
+    """Vectors and weights, each by itself, as far as they are there."""
+    views = {}
+    if representation.vectors is not None:
+        views["dense"] = replace(representation, weights=None)
+    if representation.weights is not None:
+        views["sparse"] = Representation(weights=representation.weights)
+    return views

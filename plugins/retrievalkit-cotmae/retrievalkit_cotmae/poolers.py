@@ -1,0 +1,168 @@
+"""The representation of CoT-MAE v2: a dense vector and sparse weights over the vocabulary, of one encoder.
+
+With h_t the last hidden state of token t, t = 0 the first one ([CLS]), z_t[j] its logit for term j by the encoder's own
+masked language model head, and top_k(x) the k largest entries of x, the others 0:
+
+    DEN    = h_0
+    SPR[j] = max over the tokens t of the text of  log(1 + relu(z_t[j]))
+    score  = <DEN_q, DEN_d>  +  <top_k(SPR_q), top_k(SPR_d)>
+
+SPR alone, over all tokens and without top_k, is SPLADE-max (Formal et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from retrievalkit import lexical
+from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates, absolute_layer
+from retrievalkit.errors import OptionError, UnsupportedError
+
+
+class DenseSparse(Pooler):
+    """A dense vector, sparse weights over the vocabulary, or both, whose scores add up.
+
+    The sparse view is for encoders with a vocabulary head, the dense view for those that put a [CLS]-like token in
+    front of each text. Weights, and all that is done with them, are float32 in any precision.
+    """
+
+    default_loss = "dense_sparse"
+
+    def __init__(
+        self,
+        info: EncoderInfo,
+        *,
+        views: Literal["dense", "sparse", "both"] = "both",
+        top_k: PositiveInt | None = 768,
+        pooled_tokens: Literal["text", "all"] = "text",
+        dimension: PositiveInt | None = None,
+        layers: tuple[int, ...] | None = None,
+        keep: Literal["all", "last"] = "all",
+        normalize: bool = False,
+    ) -> None:
+        """Choose the views and their sizes.
+
+        Args:
+            info: Of the encoder.
+            views: What a text becomes: its "dense" vector, its "sparse" weights, or "both".
+            top_k: How many weights of a text are kept, the largest, of queries and documents, in training too; the
+                others are 0 and get no gradient. Among equals the term of the lowest number is kept. None = all.
+            pooled_tokens: The tokens that weights are pooled over: those of the "text" (the paper), or "all", [CLS] and
+                [SEP] included (SPLADE). Padding never is.
+            dimension: Length of the dense vector, by one linear map with bias for queries and documents alike. None =
+                the hidden state itself.
+            layers: One dense vector of a document from each of these layers, in any order; 0 = embeddings, -1 = the
+                last. A query's is of the last, and so is the sparse view. None = the last.
+            keep: Which of a document's dense vectors are indexed: "all", or in training all and in the index the
+                "last" layer's alone, as the loss self_contrastive wants it.
+            normalize: Whether dense vectors are divided by their length (L2). The paper does not.
+        """
+        super().__init__()
+        if views == "sparse":
+            given = {"dimension": dimension, "layers": layers, "keep": None if keep == "all" else keep}
+            _check_idle(given | {"normalize": normalize or None}, "dense")
+        if views == "dense":
+            _check_idle({"pooled_tokens": None if pooled_tokens == "text" else pooled_tokens}, "sparse")
+        self.info = info
+        self.dense = views != "sparse"
+        self.sparse = views != "dense"
+        self.top_k = top_k
+        if self.sparse:
+            _check_top_k(top_k, info)
+        self.pooled_tokens = pooled_tokens
+        self.layers = _distinct_layers(layers, info)
+        self.keep = keep
+        if keep == "last":
+            _check_last(self.layers, info)
+        self.normalize = normalize
+        self.projection = None if dimension is None else nn.Linear(info.width, dimension)
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """The last layer of queries, those of the views of documents, and the head where there is a sparse view."""
+        last = (self.info.layers,)
+        document = {*(self._dense_layers("document") if self.dense else ()), *(last if self.sparse else ())}
+        return Needs(layers={"query": last, "document": tuple(sorted(document))}, vocabulary_head=self.sparse)
+
+    def forward(self, states: TokenStates, side: Side) -> Representation:
+        """Vectors (batch, m, dimension), m = 1 for queries, and weights (batch, vocabulary)."""
+        return Representation(
+            vectors=self._vectors(states, side) if self.dense else None,
+            weights=self._weights(states) if self.sparse else None,
+            kept=0 if self.keep == "last" and side == "document" else None,
+        )
+
+    def _dense_layers(self, side: Side) -> tuple[int, ...]:
+        if side == "query":
+            return (self.info.layers,)
+        return self.layers if self.training or self.keep == "all" else self.layers[:1]
+
+    def _vectors(self, states: TokenStates, side: Side) -> Tensor:
+        """(batch, m, dimension): the first real token's state in each layer, the highest layer first."""
+        first = states.attention_mask.long().argmax(dim=1)  # (batch,), not 0 where padding is on the left
+        rows = torch.arange(len(first), device=first.device)
+        vectors = torch.stack([states.layers[layer][rows, first] for layer in self._dense_layers(side)], dim=1)
+        if self.projection is not None:
+            vectors = self.projection(vectors)
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def _weights(self, states: TokenStates) -> Tensor:
+        """(batch, vocabulary) float32: the pooled weights, at most `top_k` of a text above 0."""
+        assert states.head is not None, "the vocabulary head was asked for in `needs`"
+        mask = lexical.text_mask(states) if self.pooled_tokens == "text" else states.attention_mask.bool()
+        weights = lexical.max_saturated(states.layers[self.info.layers], states.head, mask)
+        return weights if self.top_k is None else lexical.keep_top_k(weights, self.top_k)
+
+
+def _check_idle(options: Mapping[str, object], view: str) -> None:
+    """Refuse options of a view that is not wanted; None stands for one that was not set."""
+    idle = [f"{name}={value}" for name, value in options.items() if value is not None]
+    if idle:
+        other = "sparse" if view == "dense" else "dense"
+        msg = (
+            f"pooler 'dense_sparse': {', '.join(idle)} would have no effect with views={other}: it is of the {view} "
+            f"view. Leave it out, or set views to {view} or both."
+        )
+        raise OptionError(msg)
+
+
+def _check_top_k(top_k: int | None, info: EncoderInfo) -> None:
+    if top_k is not None and top_k > info.vocabulary_size:
+        msg = (
+            f"pooler 'dense_sparse': top_k is {top_k}, and the encoder's vocabulary has {info.vocabulary_size} terms. "
+            f"Set top_k={info.vocabulary_size} or less, or null to keep all weights."
+        )
+        raise OptionError(msg)
+
+
+def _distinct_layers(layers: tuple[int, ...] | None, info: EncoderInfo) -> tuple[int, ...]:
+    """The absolute layer numbers, the highest first."""
+    wanted = (-1,) if layers is None else layers
+    absolute = sorted({absolute_layer(layer, info) for layer in wanted}, reverse=True)
+    if not absolute or len(absolute) < len(wanted):
+        problem = "names one layer twice" if absolute else "names no layer"
+        msg = (
+            f"pooler 'dense_sparse': layers={_listed(wanted)} {problem} (the encoder's last is {info.layers}, or -1). "
+            f"Name each once."
+        )
+        raise OptionError(msg)
+    return tuple(absolute)
+
+
+def _check_last(layers: tuple[int, ...], info: EncoderInfo) -> None:
+    if layers[0] != info.layers:
+        listed = _listed(sorted(layers))
+        msg = (
+            f"pooler 'dense_sparse': keep=last indexes the vector of the last layer ({info.layers}), which "
+            f"layers={listed} leaves out. Add it: layers={listed},-1"
+        )
+        raise UnsupportedError(msg)
+
+
+def _listed(layers: tuple[int, ...] | list[int]) -> str:
+    return ",".join(map(str, layers))

@@ -1,0 +1,93 @@
+"""What keeps weights over a vocabulary sparse, and how hard it presses.
+
+FLOPS (Paria et al. 2020) of a batch of N texts with weights x is the expected number of multiplications of an inverted
+index, made smooth. It presses on the terms that many texts have:
+
+    FLOPS = sum over terms j of (mean over texts i of |x_ij|)^2
+    L1    = mean over texts i of sum over terms j of |x_ij|
+
+Each side has a weight of its own, lambda. It is constant, or rises as SPLADE's does: lambda (t / T)^2 at step t, and
+lambda from step T on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from retrievalkit.contracts import Representation
+from retrievalkit.errors import OptionError
+
+Schedule = Literal["constant", "quadratic"]
+Norm = Literal["flops", "l1"]
+STEPS = 50_000
+"""SPLADE's steps until a quadratic schedule is at its weight."""
+
+
+def flops(weights: Tensor) -> Tensor:
+    """The sum over terms of the squared mean of their weights (batch, vocabulary)."""
+    return weights.abs().mean(dim=0).square().sum()
+
+
+def l1(weights: Tensor) -> Tensor:
+    """The mean over texts of the sum of their weights (batch, vocabulary)."""
+    return weights.abs().sum(dim=1).mean()
+
+
+NORMS: dict[Norm, Callable[[Tensor], Tensor]] = {"flops": flops, "l1": l1}
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """The regulariser of both sides, as a loss's options describe it.
+
+    Attributes:
+        owner: The loss, for messages.
+        query: Lambda of the queries.
+        document: Lambda of the documents.
+        query_norm: What is taken of the queries; of the documents it is FLOPS.
+        schedule: How the weights go with the steps.
+        steps: T of the quadratic schedule.
+    """
+
+    owner: str
+    query: float
+    document: float
+    query_norm: Norm
+    schedule: Schedule
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Refuse a number of steps that would have no effect."""
+        if self.schedule == "constant" and self.steps != STEPS:
+            msg = (
+                f"loss '{self.owner}': schedule_steps={self.steps} would have no effect with schedule=constant. "
+                f"Set schedule=quadratic too, or leave it out."
+            )
+            raise OptionError(msg)
+
+    def rise(self, step: int) -> float:
+        """The share of the weights that applies at a step, counted from 0."""
+        return 1.0 if self.schedule == "constant" else (min(step, self.steps) / self.steps) ** 2
+
+    def terms(self, queries: Representation, documents: Representation) -> dict[str, Tensor]:
+        """The two norms before weighing; 0 for a side without weights."""
+        return {
+            f"{self.query_norm}_query": _norm(NORMS[self.query_norm], queries),
+            "flops_document": _norm(flops, documents),
+        }
+
+    def total(self, terms: dict[str, Tensor], step: int) -> Tensor:
+        """The weighed sum of `terms` at a step."""
+        query, document = terms.values()
+        return self.rise(step) * (self.query * query + self.document * document)
+
+
+def _norm(norm: Callable[[Tensor], Tensor], side: Representation) -> Tensor:
+    if side.weights is not None:
+        return norm(side.weights)
+    assert side.vectors is not None
+    return side.vectors.new_zeros(())

@@ -1,0 +1,315 @@
+"""The losses against numbers of the equations, an independent reference, and numeric gradients."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit import registry, testing
+from retrievalkit.contracts import Progress, Representation
+from retrievalkit.errors import UnsupportedError
+
+START = Progress(step=0, epoch=0.0, total_steps=10)
+# Two queries and their documents: positive, hard negative, positive, hard negative.
+QUERIES = ([[0.5, 1.0], [1.0, -1.0]], [[0.7, 0.0, 0.2], [0.0, 1.1, 0.0]])
+DOCUMENTS = (
+    [[1.0, 1.0], [0.0, 0.5], [1.0, -0.5], [-1.0, 0.0]],
+    [[0.6, 0.1, 0.0], [0.0, 0.9, 0.3], [0.0, 0.8, 0.0], [0.4, 0.0, 0.5]],
+)
+POSITIVES = torch.tensor([0, 2])
+
+
+def representation(vectors=None, weights=None):
+    """Vectors (texts, dim) and weights (texts, vocabulary) as leaves in double precision."""
+    dense = None if vectors is None else torch.tensor(vectors, dtype=torch.float64)[:, None].requires_grad_()
+    sparse = None if weights is None else torch.tensor(weights, dtype=torch.float64).requires_grad_()
+    return Representation(dense, weights=sparse)
+
+
+def both():
+    return representation(*QUERIES), representation(*DOCUMENTS)
+
+
+def dense():
+    return representation(QUERIES[0]), representation(DOCUMENTS[0])
+
+
+def sparse():
+    return representation(None, QUERIES[1]), representation(None, DOCUMENTS[1])
+
+
+def loss_of(sides, name="dense_sparse", positives=POSITIVES, step=0, ignore=None, **options):
+    progress = Progress(step, 0.0, 100_000)
+    return registry.create("loss", name, **options)(*sides, positives, progress, ignore)
+
+
+class TestGolden:
+    """Numbers worked out apart from this code."""
+
+    def test_both_views(self):
+        value = loss_of(both())
+        assert value.terms["contrastive"].item() == pytest.approx(0.3404227518, abs=1e-9)
+        assert value.terms["flops_query"].item() == pytest.approx(0.435, abs=1e-9)
+        assert value.terms["flops_document"].item() == pytest.approx(0.305, abs=1e-9)
+        assert value.total.item() == pytest.approx(0.3419027518, abs=1e-9)
+
+    def test_one_view_alone(self):
+        assert loss_of(dense()).terms["contrastive"].item() == pytest.approx(0.4555158409, abs=1e-9)
+        assert loss_of(sparse()).terms["contrastive"].item() == pytest.approx(1.1476236281, abs=1e-9)
+
+    def test_separate_views(self):
+        value = loss_of(both(), views="separate")
+        assert value.terms["dense"].item() == pytest.approx(0.4555158409, abs=1e-9)
+        assert value.terms["sparse"].item() == pytest.approx(1.1476236281, abs=1e-9)
+        assert value.total.item() == pytest.approx(0.4555158409 + 1.1476236281 + 0.00148, abs=1e-9)
+
+    @pytest.mark.parametrize("name", ["dense_sparse", "flops"])
+    def test_flops_and_l1(self, name):
+        """[[1,0,2],[3,0,0]]: the mean first, then the square: 2^2 + 0 + 1^2; L1 is 3."""
+        texts = representation([[0.0], [0.0]] if name == "dense_sparse" else None, [[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]])
+        value = loss_of((texts, texts), name, positives=torch.tensor([0, 1]))
+        assert value.terms["flops_query"].item() == pytest.approx(5.0)
+        assert value.terms["flops_document"].item() == pytest.approx(5.0)
+        value = loss_of((texts, texts), name, positives=torch.tensor([0, 1]), query_regularizer="l1")
+        assert value.terms["l1_query"].item() == pytest.approx(3.0)
+        assert value.terms["flops_document"].item() == pytest.approx(5.0)
+
+    def test_flops_times_lambda(self):
+        texts = representation(None, [[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]])
+        assert loss_of((texts, texts), "flops", flops_document=0).total.item() == pytest.approx(0.01)
+        assert loss_of((texts, texts), "flops", flops_query=0).total.item() == pytest.approx(0.01)
+
+    @pytest.mark.parametrize("name", ["dense_sparse", "flops"])
+    @pytest.mark.parametrize(
+        ("step", "weight"), [(0, 0.0), (1, 8e-13), (5_000, 2e-05), (25_000, 0.0005), (50_000, 0.002), (60_000, 0.002)]
+    )
+    def test_schedule(self, name, step, weight):
+        """lambda (t / T)^2 until T = 50,000."""
+        bare = loss_of(both(), name, flops_query=0, flops_document=0).total.item()
+        value = loss_of(both(), name, step=step, schedule="quadratic").total.item()
+        assert value - bare == pytest.approx(weight * 0.74, rel=1e-6 if step > 1 else 1e-3, abs=1e-16)
+        constant = loss_of(both(), name, step=step).total.item()
+        assert constant - bare == pytest.approx(0.002 * 0.74)
+
+    def test_schedule_of_other_length(self):
+        value = loss_of(both(), "flops", step=5, schedule="quadratic", schedule_steps=10)
+        assert value.total.item() == pytest.approx(0.25 * 0.002 * 0.74)
+
+
+def reference(queries, documents, positives, ignore, *, step, views, temperature, lambdas, norm, schedule, steps):
+    """The equations in numpy, with loops; each side is (vectors or None, weights or None)."""
+    of_view = [q @ d.T for q, d in zip(queries, documents, strict=True) if q is not None]
+    entropies = []
+    for logits in [sum(of_view)] if views == "summed" else of_view:
+        kept = np.where(ignore, -np.inf, logits / temperature)
+        entropies.append(
+            np.mean([math.log(np.exp(row).sum()) - row[right] for row, right in zip(kept, positives, strict=True)])
+        )
+    penalty = 0.0
+    for side, weight, kind in zip((queries, documents), lambdas, (norm, "flops"), strict=True):
+        if side[1] is not None:
+            columns = np.abs(side[1]).sum(0) / len(side[1])
+            penalty += weight * (columns.sum() if kind == "l1" else (columns**2).sum())
+    rise = 1 if schedule == "constant" else min(1, (step / steps) ** 2)
+    return sum(entropies) + rise * penalty
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    present=st.sampled_from(["dense", "sparse", "both"]),
+    views=st.sampled_from(["summed", "separate"]),
+    temperature=st.sampled_from([1.0, 0.3]),
+    lambdas=st.sampled_from([(0.002, 0.002), (0.5, 0.0), (0.3, 0.7)]),
+    norm=st.sampled_from(["flops", "l1"]),
+    schedule=st.sampled_from([("constant", 50_000, 7), ("quadratic", 20, 7), ("quadratic", 20, 30)]),
+)
+def test_reference(seed, present, views, temperature, lambdas, norm, schedule):
+    """Random input of any form: the same loss as in a few lines of numpy."""
+    rng = np.random.default_rng(seed)
+    q, d = rng.integers(1, 5), rng.integers(5, 9)
+    vectors = [rng.normal(size=(n, 3)) if present != "sparse" else None for n in (q, d)]
+    weights = [np.maximum(rng.normal(size=(n, 6)), 0) if present != "dense" else None for n in (q, d)]
+    positives = rng.permutation(d)[:q]
+    ignore = rng.random((q, d)) < 0.2
+    ignore[np.arange(q), positives] = False
+    sides = [(vector, weight) for vector, weight in zip(vectors, weights, strict=True)]
+    kind, steps, step = schedule
+    expected = reference(
+        *sides, positives, ignore, step=step, views=views, temperature=temperature, lambdas=lambdas, norm=norm,
+        schedule=kind, steps=steps
+    )  # fmt: skip
+    value = loss_of(
+        [representation(*side) for side in sides],
+        positives=torch.from_numpy(positives),
+        step=step,
+        ignore=torch.from_numpy(ignore),
+        views=views,
+        temperature=temperature,
+        flops_query=lambdas[0],
+        flops_document=lambdas[1],
+        query_regularizer=norm,
+        schedule=kind,
+        schedule_steps=steps,
+    )
+    assert value.total.item() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dense_sparse", {}),
+        ("dense_sparse", {"views": "separate", "query_regularizer": "l1"}),
+        ("flops", {"flops_query": 1.0}),
+        ("flops", {"query_regularizer": "l1", "schedule": "quadratic", "schedule_steps": 4}),
+    ],
+)
+def test_gradients_are_the_numeric_ones(name, options):
+    generator = torch.Generator().manual_seed(3)
+    vectors, weights = (torch.randn(5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    tensors = [vectors[:2].clone(), weights[:2].exp(), vectors[2:].clone(), weights[2:].exp()]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    loss = registry.create("loss", name, **options)
+
+    def total(q_vectors, q_weights, d_vectors, d_weights):
+        queries = Representation(q_vectors[:, None], weights=q_weights)
+        documents = Representation(d_vectors[:, None], weights=d_weights)
+        return loss(queries, documents, torch.tensor([0, 1]), Progress(2, 0.0, 10)).total + 0 * d_vectors.sum()
+
+    assert torch.autograd.gradcheck(total, tensors)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"views": "separate"},
+        {"temperature": 0.5},
+        {"flops_query": 0.1},
+        {"flops_document": 0.1},
+        {"query_regularizer": "l1"},
+        {"schedule": "quadratic"},
+        {"schedule": "quadratic", "schedule_steps": 7},
+    ],
+)
+@pytest.mark.parametrize("name", ["dense_sparse", "flops"])
+def test_every_option_changes_the_loss_and_the_gradient(name, options):
+    options = {one: value for one, value in options.items() if one in registry.options(registry.get("loss", name))}
+    if not options:
+        return  # of the other loss alone
+    found = []
+    for given_options in ({}, options):
+        sides = both()
+        value = loss_of(sides, name, step=5, **given_options)
+        value.total.backward()
+        found.append((value.total.item(), [side.weights.grad for side in sides]))
+    assert found[0][0] != found[1][0]
+    assert not all(map(torch.equal, found[0][1], found[1][1]))
+
+
+def test_schedule_steps_change_the_loss():
+    values = {
+        steps: loss_of(both(), step=5, schedule="quadratic", schedule_steps=steps).total.item() for steps in (6, 7)
+    }
+    assert values[6] != values[7]
+
+
+def test_ignored_documents_are_no_negatives_of_either_view():
+    ignore = torch.tensor([[False, True, False, False], [False, False, False, True]])
+    kept = [[0, 2, 3], [0, 1, 2]]
+    for views in ("summed", "separate"):
+        value = loss_of(both(), ignore=ignore, views=views)
+        queries, documents = both()
+        each = [
+            loss_of((queries.rows(slice(row, row + 1)), documents.rows(torch.tensor(rows))), views=views,
+                    positives=torch.tensor([rows.index(POSITIVES[row])]))
+            for row, rows in enumerate(kept)
+        ]  # fmt: skip
+        names = ["contrastive"] if views == "summed" else ["dense", "sparse"]
+        for name in names:
+            expected = sum(one.terms[name] for one in each) / 2
+            assert value.terms[name].item() == pytest.approx(expected.item(), abs=1e-12)
+        # FLOPS is of all documents of the step, ignored or not.
+        assert value.terms["flops_document"].item() == pytest.approx(0.305)
+
+
+@pytest.mark.parametrize("views", ["summed", "separate"])
+def test_one_view_alone_is_its_contrastive_loss(views):
+    """Vectors only: no regulariser. Weights only: SPLADE's loss."""
+    for sides, name in ((dense(), "dense"), (sparse(), "sparse")):
+        value = loss_of(sides, views=views)
+        plain = registry.create("loss", "contrastive")(*sides, POSITIVES, START)
+        assert value.terms["contrastive" if views == "summed" else name].item() == pytest.approx(plain.total.item())
+        penalty = 0.002 * (value.terms["flops_query"] + value.terms["flops_document"])
+        assert value.total.item() == pytest.approx((plain.total + penalty).item())
+        assert (penalty.item() == 0) == (name == "dense")
+
+
+def test_flops_added_to_a_loss_is_the_whole_loss():
+    """contrastive + flops is dense_sparse, in value and in gradient."""
+    sums, whole = both(), both()
+    parts = [loss_of(sums, name).total for name in ("contrastive", "flops")]
+    sum(parts).backward()
+    loss_of(whole).total.backward()
+    for one, other in zip(sums, whole, strict=True):
+        torch.testing.assert_close(one.weights.grad, other.weights.grad)
+        torch.testing.assert_close(one.vectors.grad, other.vectors.grad)
+
+
+def test_zero_weights_get_no_gradient_of_flops():
+    """What top-k dropped is not pushed on by the regulariser: the derivative of |x| at 0 is taken to be 0."""
+    for query_regularizer in ("flops", "l1"):
+        sides = both()
+        loss_of(sides, "flops", query_regularizer=query_regularizer).total.backward()
+        for side in sides:
+            assert torch.equal(side.weights.grad != 0, side.weights != 0)
+
+
+def test_float32_under_autocast():
+    """Scores and sums of many small squares would lose their digits in bf16."""
+    generator = torch.Generator().manual_seed(0)
+    texts = Representation(torch.randn(4, 1, 64, generator=generator), weights=torch.rand(4, 500, generator=generator))
+    for name in ("dense_sparse", "flops"):
+        loss = registry.create("loss", name)
+        expected = loss(texts, texts, torch.arange(4), START)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made = loss(texts, texts, torch.arange(4), START)
+        assert torch.equal(made.total, expected.total)
+        half = Representation(texts.vectors.bfloat16(), weights=texts.weights)
+        assert loss(half, half, torch.arange(4), START).total.dtype == torch.float32
+
+
+def test_several_vectors_a_document():
+    """The best of them counts in the summed scores and in the dense view."""
+    queries, documents = both()
+    documents.vectors = torch.cat([documents.vectors, documents.vectors.flip(0) / 3], dim=1)
+    products = torch.einsum("qh,dmh->qdm", queries.vectors[:, 0], documents.vectors).amax(dim=2)
+    lexical = queries.weights @ documents.weights.T
+    entropy = torch.nn.functional.cross_entropy
+    assert loss_of((queries, documents)).terms["contrastive"].item() == pytest.approx(
+        entropy(products + lexical, POSITIVES).item()
+    )
+    separate = loss_of((queries, documents), views="separate").terms
+    assert separate["dense"].item() == pytest.approx(entropy(products, POSITIVES).item())
+
+
+def test_flops_without_weights():
+    with pytest.raises(UnsupportedError, match=r"makes none.*--pooler dense_sparse"):
+        loss_of(dense(), "flops")
+
+
+@pytest.mark.parametrize("views", ["summed", "separate"])
+def test_sides_of_different_views(views):
+    """They cannot be compared, and the message says which side lacks what."""
+    with pytest.raises(UnsupportedError, match="queries have weights and documents have none"):
+        loss_of((both()[0], dense()[1]), views=views)
+
+
+@pytest.mark.parametrize("views", ["summed", "separate"])
+def test_the_contract_is_kept(views):
+    testing.check_loss("dense_sparse", views=views)

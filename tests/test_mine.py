@@ -149,6 +149,14 @@ def test_merging_into_a_pool_makes_one_example_a_question():
     ]
 
 
+@pytest.mark.parametrize("merge", ["concatenate", "pool"])
+def test_merging_keeps_the_teachers_scores_of_the_documents_kept(merge):
+    """A score without its document would be refused when the examples are read."""
+    first = [Example("1", "x", ("p",), ("a", "b"), teacher={"p": 1.0, "a": 2.0, "b": 3.0})]
+    second = [Example("2", "y", ("p",), ("a", "b"), teacher={"b": 3.0})]
+    assert [row.teacher for row in merge_examples(first, second, keep=1, merge=merge)] == [{"p": 1.0, "a": 2.0}, None]
+
+
 def test_two_sets_with_one_id_for_two_questions_are_refused():
     """The message names the id and both questions."""
     with pytest.raises(DataError, match="'1' stands for 'x' in one set, and for 'z' in the other"):

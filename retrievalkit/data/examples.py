@@ -16,6 +16,7 @@ from retrievalkit.data.qrels import judgements
 from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, straight_quotes
 from retrievalkit.data.records import Record, Table, read_records
 from retrievalkit.data.remote import fetched_records
+from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError
 
 FORMS = (
@@ -138,6 +139,26 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
                 raise corpus.unknown(one, file=examples.source, line=line)
 
 
+def check_teacher(examples: Examples) -> None:
+    """Look for a teacher's scores in every example: of its first positive and of a negative, as distillation wants.
+
+    Raises:
+        DataError: An example has too few; names its line.
+    """
+    lines = examples.lines or [None] * len(examples.rows)  # type: ignore[list-item]
+    for row, line in zip(examples.rows, lines, strict=True):
+        scored = (row.teacher or {}).keys()
+        lacking = [
+            what for what, ids in (("positive", row.positives[:1]), ("negative", row.negatives)) if not scored & ids
+        ]
+        if lacking:
+            msg = (
+                f"the teacher scores no {' and no '.join(lacking)} of the query '{row.query_id}', and the loss learns "
+                'from such scores. Give each example "teacher": {document id: score}, or choose another --loss.'
+            )
+            raise DataError(msg, file=examples.source, line=line)
+
+
 def example_of(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
     """The example in a record, whichever form it has, and the passages whose texts it brings."""
     fields = record.fields
@@ -201,56 +222,41 @@ def _keep(held: dict[str, Passage], passage: Passage, record: Record) -> None:
 
 def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Example:
     _require(record, "query_id", query)
+    ids = record.identifiers(positives), record.identifiers(negatives)
     return Example(
         record.identifier("query_id"),
         record.text(query),
-        record.identifiers(positives),
-        record.identifiers(negatives),
+        ids[0],
+        ids[1],
         record.texts("answers"),
-        _teacher(record),
+        teacher_scores(record, ids[0], ids[1]),
     )
-
-
-def _teacher(record: Record) -> dict[str, float] | None:
-    scores = record.fields.get("teacher")
-    if scores is None:
-        return None
-    if not isinstance(scores, dict) or not all(
-        isinstance(one, int | float) and not isinstance(one, bool) for one in scores.values()
-    ):
-        msg = "'teacher' should map document ids to numbers."
-        raise record.error(msg)
-    return {str(name): float(score) for name, score in scores.items()}
 
 
 def _tevatron(record: Record) -> tuple[Example, list[Passage]]:
     _require(record, "query_id", "query")
-    positives = [_embedded(one, record, "positive_passages") for one in record.items("positive_passages")]
-    negatives = [_embedded(one, record, "negative_passages") for one in record.items("negative_passages")]
-    example = Example(
-        record.identifier("query_id"),
-        record.text("query"),
-        tuple(one.id for one in positives),
-        tuple(one.id for one in negatives),
-        record.texts("answers"),
+    return _with_passages(
+        record, record.identifier("query_id"), record.text("query"), "positive_passages", "negative_passages"
     )
-    return example, positives + negatives
 
 
 def _dpr(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
     _require(record, "question")
-    positives = [_embedded(one, record, "positive_ctxs") for one in record.items("positive_ctxs")]
-    name = "hard_negative_ctxs" if record.fields.get("hard_negative_ctxs") else "negative_ctxs"
-    negatives = [_embedded(one, record, name) for one in record.items(name)]
     question = straight_quotes(record.text("question"))
-    example = Example(
-        namer.name(question),
-        question,
-        tuple(one.id for one in positives),
-        tuple(one.id for one in negatives),
-        record.texts("answers"),
-    )
-    return example, positives + negatives
+    negatives = "hard_negative_ctxs" if record.fields.get("hard_negative_ctxs") else "negative_ctxs"
+    return _with_passages(record, namer.name(question), question, "positive_ctxs", negatives)
+
+
+def _with_passages(
+    record: Record, query_id: str, query: str, positives: str, negatives: str
+) -> tuple[Example, list[Passage]]:
+    """An example whose passages come in two fields, with their texts."""
+    as_read = record.items(positives), record.items(negatives)
+    good = [_embedded(one, record, positives) for one in as_read[0]]
+    bad = [_embedded(one, record, negatives) for one in as_read[1]]
+    ids = tuple(one.id for one in good), tuple(one.id for one in bad)
+    teacher = teacher_scores(record, ids[0], ids[1], [*as_read[0], *as_read[1]])
+    return Example(query_id, query, ids[0], ids[1], record.texts("answers"), teacher), good + bad
 
 
 def _triple(record: Record) -> tuple[Example, list[Passage]]:
@@ -258,7 +264,8 @@ def _triple(record: Record) -> tuple[Example, list[Passage]]:
     positives = [_hashed(text) for name in record.fields if _is(name, _POSITIVES) for text in record.texts(name)]
     negatives = [_hashed(text) for name in record.fields if _is(name, _NEGATIVES) for text in record.texts(name)]
     query = record.text(anchor)
-    example = Example(hashed_id(query), query, tuple(one.id for one in positives), tuple(one.id for one in negatives))
+    ids = tuple(one.id for one in positives), tuple(one.id for one in negatives)
+    example = Example(hashed_id(query), query, ids[0], ids[1], teacher=teacher_scores(record, ids[0], ids[1]))
     return example, positives + negatives
 
 

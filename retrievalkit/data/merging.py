@@ -20,9 +20,7 @@ def mined_examples(rows: Sequence[Example], mined: Mapping[str, Mined]) -> Itera
             continue
         seen.add(row.query)
         positives = row.positives if found.positive is None else (found.positive,)
-        named = {*positives, *found.negatives}
-        teacher = {one: score for one, score in (row.teacher or {}).items() if one in named}
-        yield replace(row, positives=positives, negatives=found.negatives, teacher=teacher or None)
+        yield _with_documents(row, positives, found.negatives)
 
 
 def merge_examples(
@@ -48,9 +46,16 @@ def merge_examples(
                 "in the other. Every id stands for one thing."
             )
             raise DataError(msg)
-    cut_first = [replace(row, negatives=row.negatives[:keep]) for row in first]
-    cut_second = [replace(row, negatives=row.negatives[:keep]) for row in second]
+    cut_first = [_with_documents(row, row.positives, row.negatives[:keep]) for row in first]
+    cut_second = [_with_documents(row, row.positives, row.negatives[:keep]) for row in second]
     yield from _pool(cut_first, cut_second) if merge == "pool" else [*cut_first, *cut_second]
+
+
+def _with_documents(row: Example, positives: tuple[str, ...], negatives: tuple[str, ...]) -> Example:
+    """The example with other documents; the teacher's scores of those that went are dropped."""
+    named = {*positives, *negatives}
+    teacher = {one: score for one, score in (row.teacher or {}).items() if one in named}
+    return replace(row, positives=positives, negatives=negatives, teacher=teacher or None)
 
 
 def _pool(first: Sequence[Example], second: Sequence[Example]) -> Iterator[Example]:

@@ -169,6 +169,15 @@ def test_teacher_scores_come_at_the_rows_of_their_documents():
     assert made.teacher == {(1, 2): 2.0, (1, 3): -1.0}
 
 
+def test_a_passage_of_two_queries_has_each_ones_own_score():
+    """In its own rows alone: as a passage of another query it has none, though the teacher knows it."""
+    shared = {"p": 1.0, "n": 2.0}
+    made = step([draw("a", "p", "n", teacher=shared), draw("b", "q", "n", teacher={"n": 3.0, "q": 4.0, "p": 9.0})])
+    _, _, teacher = made.tensors()
+    assert teacher.nan_to_num(nan=0.0).tolist() == [[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 4.0, 3.0]]
+    assert teacher.isnan().tolist() == [[False, False, True, True], [True, True, False, False]]
+
+
 def test_tensors_are_what_a_loss_is_given():
     made = step([draw("a", "p", "n", known=("q",)), draw("b", "q", teacher={"q": 2.0})])
     positives, ignore, teacher = made.tensors()

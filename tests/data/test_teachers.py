@@ -1,0 +1,135 @@
+"""A teacher's scores in training examples: every form, and the complaints."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from retrievalkit.data import files
+from retrievalkit.data.examples import check_teacher, read_examples, write_examples
+from retrievalkit.data.queries import hashed_id
+from retrievalkit.errors import DataError
+
+OURS = {"query_id": "q1", "query": "who", "positives": ["1", "2"], "negatives": ["3"]}
+TEVATRON_2 = {"query_id": "q1", "query_text": "who", "positive_document_ids": [1, "2"], "negative_document_ids": ["3"]}
+TRIPLE = {"query": "who", "pos": ["one"], "neg": ["two", "three"]}
+
+
+def read(tmp_path, *rows):
+    files.write_jsonl(tmp_path / "train.jsonl", rows)
+    return read_examples(tmp_path / "train.jsonl")
+
+
+def passage(number, **more):
+    return {"docid": number, "title": "", "text": f"text {number}", **more}
+
+
+@pytest.mark.parametrize("row", [OURS, TEVATRON_2])
+@pytest.mark.parametrize("teacher", [{"1": 2, "2": 0.5, "3": -1.0}, [2, 0.5, -1.0]])
+def test_by_id_or_in_order(tmp_path, row, teacher):
+    """A list goes with the positives, then the negatives."""
+    assert read(tmp_path, {**row, "teacher": teacher}).rows[0].teacher == {"1": 2.0, "2": 0.5, "3": -1.0}
+
+
+def test_some_documents_may_have_no_score(tmp_path):
+    assert read(tmp_path, {**OURS, "teacher": {"3": -1}}).rows[0].teacher == {"3": -1.0}
+    assert read(tmp_path, {**OURS, "teacher": None}).rows[0].teacher is None
+    assert read(tmp_path, OURS).rows[0].teacher is None
+
+
+def test_with_each_passage_of_tevatron(tmp_path):
+    """As CoT-MAE v2's data has them; null, which a data set's table puts in, is no score."""
+    row = {
+        "query_id": "q1",
+        "query": "who",
+        "positive_passages": [passage("1", ce_score=9.5)],
+        "negative_passages": [passage("2", ce_score=-3), passage("3"), passage("4", ce_score=None)],
+    }
+    assert read(tmp_path, row).rows[0].teacher == {"1": 9.5, "2": -3.0}
+
+
+def test_with_each_passage_of_dpr(tmp_path):
+    """Their own `score` is a first stage's, and no teacher's."""
+    row = {
+        "question": "who",
+        "answers": [],
+        "positive_ctxs": [passage("1", ce_score=9.5, score=1000)],
+        "hard_negative_ctxs": [passage("2", score=12.5)],
+    }
+    assert read(tmp_path, row).rows[0].teacher == {"1": 9.5}
+
+
+def test_in_two_lists(tmp_path):
+    ids = [hashed_id(text) for text in ("one", "two", "three")]
+    both = read(tmp_path, {**TRIPLE, "pos_scores": [3], "neg_scores": [2, 1]})
+    assert both.rows[0].teacher == dict(zip(ids, [3.0, 2.0, 1.0], strict=True))
+
+
+def test_a_document_that_is_named_twice_has_one_score(tmp_path):
+    twice = {**OURS, "positives": ["1", "1"]}
+    assert read(tmp_path, {**twice, "teacher": [2, 2, 1]}).rows[0].teacher == {"1": 2.0, "3": 1.0}
+
+
+def test_what_was_read_in_any_form_is_written_by_id(tmp_path):
+    examples = read(tmp_path, {**OURS, "teacher": [2, 0.5, -1]})
+    write_examples(tmp_path / "written.jsonl", examples)
+    written = json.loads((tmp_path / "written.jsonl").read_text())
+    assert written["teacher"] == {"1": 2.0, "2": 0.5, "3": -1.0}
+    assert read_examples(tmp_path / "written.jsonl").rows == examples.rows
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({**OURS, "teacher": [1, 2]}, "'teacher' has 2 scores for 3 positives and negatives. Give one for each"),
+        ({**OURS, "teacher": [1, 2, 3, 4]}, "'teacher' has 4 scores for 3 positives and negatives"),
+        ({**OURS, "teacher": 3}, "'teacher' is 3, and should be a list"),
+        ({**OURS, "teacher": "high"}, "'teacher' is 'high', and should be a list"),
+        ({**OURS, "teacher": {"1": "high"}}, "'teacher' of document '1' is 'high', and should be a number"),
+        ({**OURS, "teacher": [1, None, 2]}, "'teacher' of document '2' is null, and should be a number"),
+        ({**OURS, "teacher": [1, True, 2]}, "'teacher' of document '2' is true, and should be a number"),
+        ({**OURS, "teacher": [1, float("nan"), 2]}, "'teacher' of document '2' is NaN, and should be a number"),
+        ({**OURS, "teacher": [1, float("inf"), 2]}, "'teacher' of document '2' is Infinity, and should be a number"),
+        ({**OURS, "teacher": [1, 10**400, 2]}, "'teacher' of document '2' is 1000"),
+        ({**OURS, "teacher": {"1": 2, "33": 1}}, "scores the document '33', which is no positive and no negative"),
+        ({**OURS, "teacher": {"1": 2, "33": 1}}, "; did you mean '3'?"),
+        ({**OURS, "positives": ["1", "3"], "teacher": [1, 2, 3]}, "gives the document '3' two scores, 2.0 and 3.0"),
+        ({**TRIPLE, "pos_scores": [3, 3], "neg_scores": [2, 1]}, "'pos_scores' has 2 scores for 1 positives"),
+        ({**TRIPLE, "pos_scores": [3], "neg_scores": [2]}, "'neg_scores' has 1 scores for 2 negatives"),
+        ({**TRIPLE, "pos_scores": [3]}, "'neg_scores' has 0 scores for 2 negatives"),
+        (
+            {"query_id": "q2", "query": "who", "positive_passages": [passage("1", ce_score="9")]},
+            "'ce_score' of document '1' is '9', and should be a number",
+        ),
+    ],
+)
+def test_damage_is_named(tmp_path, row, message):
+    """Before anything is trained, with file and line."""
+    with pytest.raises(DataError, match=rf"train\.jsonl:2: .*{re.escape(message)}"):
+        read(tmp_path, OURS, row)
+
+
+# --- enough of them ------------------------------------------------------------------------------------------------
+
+
+def test_enough_scores(tmp_path):
+    """One for the first positive and one for a negative will do."""
+    check_teacher(read(tmp_path, {**OURS, "teacher": {"1": 2, "3": 1}}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacking"),
+    [
+        ({}, "no positive and no negative"),
+        ({"teacher": {}}, "no positive and no negative"),
+        ({"teacher": {"1": 1, "2": 1}}, "no negative"),
+        ({"teacher": {"2": 1, "3": 1}}, "no positive"),
+        ({"teacher": {"1": 1}, "negatives": []}, "no negative"),
+    ],
+)
+def test_too_few_scores(tmp_path, changes, lacking):
+    whole = {**OURS, "teacher": [1, 2, 3]}
+    with pytest.raises(DataError, match=rf"train\.jsonl:2: the teacher scores {lacking} of the query 'q2', .*--loss"):
+        check_teacher(read(tmp_path, whole, {**OURS, "query_id": "q2", **changes}))

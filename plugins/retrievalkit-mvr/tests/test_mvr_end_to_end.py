@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from click.testing import CliRunner
@@ -22,12 +23,15 @@ def collection(tmp_path_factory):
     return testing.tiny_collection(tmp_path_factory.mktemp("countries"))
 
 
-def train(model, collection, output, *settings, epochs=1):
+def train(model, collection, output, *options, **settings):
     arguments = ["--model", model, "--corpus", collection.corpus, "--examples", collection.folder, "--output", output]
-    arguments += ["--pooler", "viewers", "--epochs", epochs, "--batch-size", 28, "--learning-rate", 3e-3]
-    for setting in ("pooler.viewers=3", "negatives=0", *settings):
-        arguments += ["--set", setting]
-    return json.loads(rkit("train", *arguments, "--separate-towers", "--precision", "fp32", "--json"))
+    arguments += ["--pooler", "viewers", "--batch-size", 16, "--precision", "fp32", *options]
+    given = {"pooler.viewers": 3, "negatives": 0, "encoder.dropout": 0, "logging_steps": 6} | settings
+    for name, value in given.items():
+        arguments += ["--set", f"{name}={value}"]
+    manifest = json.loads(rkit("train", *arguments, "--json"))
+    log = [json.loads(line) for line in (output / "training.jsonl").read_text().splitlines()]
+    return manifest, log
 
 
 def measure(checkpoint, collection, folder, *options):
@@ -40,15 +44,38 @@ def measure(checkpoint, collection, folder, *options):
 
 
 def test_from_training_to_evaluation(bert, collection, tmp_path):
-    """Trained by the loss of the pooler, all viewers are indexed, and it beats the same model untrained."""
-    manifest = train(bert, collection, tmp_path / "model", epochs=12)
+    """Trained by the pooler's own loss, all viewers are indexed, and it beats the same model untrained."""
+    manifest, log = train(bert, collection, tmp_path / "model", epochs=12, learning_rate=1e-2)
     assert manifest["options"]["loss"]["name"] == "global_local"
+    # 84 examples are 6 steps an epoch: each line of the log is one epoch, and the temperature falls with it.
+    assert [line["temperature"] for line in log] == pytest.approx([math.exp(-0.1 * epoch) for epoch in range(12)])
+    for line in log:
+        assert line["loss"] == pytest.approx(line["global"] + 0.01 * line["local"], rel=1e-4)
     trained, vectors = measure(tmp_path / "model", collection, tmp_path / "trained")
-    assert vectors["counts"] == vectors["counts"] | {"texts": 42, "vectors": 3 * 42}
-    untrained, _ = measure(bert, collection, tmp_path / "untrained", "--pooler", "viewers", "--set", "pooler.viewers=3")
-    assert trained > untrained + 0.05
-    log = [json.loads(line) for line in (tmp_path / "model" / "training.jsonl").read_text().splitlines()]
-    print(trained, untrained, log[0], log[-1])
+    assert (vectors["counts"]["texts"], vectors["counts"]["vectors"]) == (42, 3 * 42)
+    options = ("--pooler", "viewers", "--set", "pooler.viewers=3")
+    untrained, _ = measure(bert, collection, tmp_path / "untrained", *options)
+    assert trained > untrained + 0.2
+
+
+def test_gradient_caching_trains_the_same_viewers(bert, collection, tmp_path):
+    """Two towers, in chunks of 5 texts or whole: the same losses, step by step."""
+    settings = {"epochs": 1, "learning_rate": 1e-3, "logging_steps": 1, "loss.local_weight": 0.5}
+    _, whole = train(bert, collection, tmp_path / "whole", "--separate-towers", **settings)
+    _, chunked = train(bert, collection, tmp_path / "chunked", "--separate-towers", micro_batch_size=5, **settings)
+    for name in ("loss", "local", "grad_norm"):
+        assert [line[name] for line in chunked] == pytest.approx([line[name] for line in whole], rel=1e-3)
+
+
+def test_layers_of_one_viewer_self_contrastive(bert, collection, tmp_path):
+    """keep=last trains all layers with the loss of retrievalkit-mlr, and indexes one vector a document."""
+    pytest.importorskip("retrievalkit_mlr")
+    settings = {"pooler.viewers": 1, "pooler.layers": "1,2", "pooler.keep": "last", "logging_steps": 1}
+    manifest, log = train(bert, collection, tmp_path / "model", epochs=0.5, **settings)
+    assert manifest["options"]["loss"]["name"] == "self_contrastive"
+    assert all(line["regularizer"] > 0 for line in log)
+    _, vectors = measure(tmp_path / "model", collection, tmp_path / "found")
+    assert vectors["counts"]["vectors"] == 42
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,9 @@ class Encoder(nn.Module, ABC):
 
     info: EncoderInfo
 
+    source: str = ""
+    """The name or folder of the model it was made with."""
+
     offers: frozenset[str] = frozenset()
     """Which of the rarer needs it can meet: "vocabulary_head", "extra_tokens", "mask_filled"."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -291,8 +291,14 @@ def _check_gradient(retriever: Any) -> None:
     retriever.eval()
 
 
-def check_loss(name: str, *, kept: int | None = None, **options: Any) -> None:
-    """Check that a loss keeps the contract on random representations of two vectors a document.
+def check_loss(name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **options: Any) -> None:
+    """Check that a loss keeps the contract on random representations of two vectors (of size 8) a document.
+
+    Args:
+        name: Registered name of the loss.
+        kept: `Representation.kept` of the documents, for a loss that wants it.
+        parts: `Representation.parts` of both sides, for a loss that wants them.
+        options: Of the loss.
 
     Raises:
         AssertionError: Says what it does wrong.
@@ -305,11 +311,10 @@ def check_loss(name: str, *, kept: int | None = None, **options: Any) -> None:
 
     def value(order: Sequence[int] = (0, 1, 2), ignore: torch.Tensor | None = None, **changes: Any) -> torch.Tensor:
         rows = torch.tensor(order)
-        compared = {"vectors": documents, "kept": kept} | changes
+        compared = {"vectors": documents, "kept": kept, "parts": parts} | changes
         right = positives[rows] + compared.pop("moved", 0)
-        made = loss(
-            Representation(queries[rows]), Representation(**compared), right, Progress(0, 0.0, 10), ignore, None
-        )
+        asked = Representation(queries[rows], parts=parts)
+        made = loss(asked, Representation(**compared), right, Progress(0, 0.0, 10), ignore, None)
         total: torch.Tensor = made.total
         return total
 

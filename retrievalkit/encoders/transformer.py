@@ -7,6 +7,7 @@ with token types 0 throughout, as DPR and MLR do. Only the layers that are asked
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -117,10 +118,12 @@ class Transformer(Encoder):
         super().prepare(needs)
         self.needs = needs
         wanted = model_class(self.config, vocabulary_head=needs.vocabulary_head)
+        options = {"config": self.config, "dtype": torch.float32, "output_loading_info": True, **self.loading}
         with _loading(self.source):
-            model, report = wanted.from_pretrained(
-                self.source, config=self.config, dtype=torch.float32, output_loading_info=True, **self.loading
-            )
+            model, report = wanted.from_pretrained(self.source, **options)
+            if prefix := _wrapping(report["missing_keys"], report["unexpected_keys"]):
+                renamed = {f"^{re.escape(prefix)}": ""}
+                model, report = wanted.from_pretrained(self.source, key_mapping=renamed, **options)
         self._check_loaded(model, report["missing_keys"])
         # The pooler of BERT-like models is not used here, and often has no trained weights.
         if getattr(model, "pooler", None) is not None:
@@ -349,6 +352,12 @@ def _loading(source: str) -> Iterator[None]:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         msg = f"cannot load the model '{source}' from {what}: {reason}"
         raise InputError(msg) from error
+
+
+def _wrapping(missing: Iterable[str], unexpected: Iterable[str]) -> str:
+    """What stands before the names of the weights in a checkpoint that holds the model as a part; "" where nothing."""
+    prefixes = {name.removesuffix(wanted) for wanted in missing for name in unexpected if name.endswith(f".{wanted}")}
+    return prefixes.pop() if len(prefixes) == 1 else ""
 
 
 def _set_dropout(config: Any, probability: float) -> None:

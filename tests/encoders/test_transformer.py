@@ -358,6 +358,33 @@ def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
         encoder(folder)
 
 
+@pytest.mark.parametrize("prefix", ["encoder.", "model.text.", "bert."])
+def test_weights_of_a_model_within_another_are_found(prefix, tiny_model, tmp_path, encoder):
+    """Checkpoints of methods often hold the model as a part, so that something stands before the names."""
+    from safetensors.torch import load_file, save_file
+
+    folder = copy_of(tiny_model, tmp_path / "model")
+    weights = {prefix + name: tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    weights["projection.weight"] = torch.ones(2, 2)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    expected = encoder(tiny_model).state_dict()
+    found = encoder(folder).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_weights_of_two_models_are_not_guessed_at(tiny_model, tmp_path, encoder):
+    """Which of them is meant nobody knows."""
+    from safetensors.torch import load_file, save_file
+
+    folder = copy_of(tiny_model, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    two = {f"{part}.{name}": tensor.clone() for part in ("query", "passage") for name, tensor in weights.items()}
+    save_file(two, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"lack \d+ tensors .*random"):
+        encoder(folder)
+
+
 def test_weights_of_another_shape_are_refused(tiny_model, tmp_path, encoder):
     configuration = json.loads((Path(tiny_model) / "config.json").read_text())
     changed = json.dumps(configuration | {"intermediate_size": 48}).encode()

@@ -1,0 +1,202 @@
+"""With a real encoder: the contract, cached gradients, and the walk from training to search on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from retrievalkit import registry, testing
+from retrievalkit.cli import main
+from retrievalkit.contracts import Progress
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import read_run
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.gradcache import Chunk, cached_step, plain_step
+from retrievalkit.retriever import Retriever
+from retrievalkit.score import scores
+
+CASES = [
+    {"views": "dense"},
+    {"views": "sparse"},
+    {},
+    {"top_k": None, "pooled_tokens": "all"},
+    {"dimension": 8, "normalize": True},
+    {"layers": (0, 1, 2)},
+    {"layers": (1, 2), "keep": "last"},
+]
+every_case = pytest.mark.parametrize(
+    "options", CASES, ids=lambda options: ",".join(map(str, options.values())) or "both"
+)
+
+
+@every_case
+def test_the_contract_is_kept(options, tiny_model):
+    """Padding, order and batch size change nothing; saving and loading give equal values; gradients arrive."""
+    testing.check_pooler("dense_sparse", model=tiny_model, **{"top_k": 16} | options)
+
+
+def test_too_many_weights_for_the_model(tiny_model):
+    with pytest.raises(OptionError, match=r"top_k is 768, and the encoder's vocabulary has \d+ terms"):
+        Retriever.create(tiny_model, pooler="dense_sparse")
+
+
+def test_an_encoder_without_a_head(tmp_path):
+    """T5 has no vocabulary head; the dense view needs none."""
+    model = testing.tiny_model(tmp_path, architecture="t5")
+    with pytest.raises(InputError, match="vocabulary head"):
+        Retriever.create(model, pooler="dense_sparse", pooler_options={"top_k": 16})
+    Retriever.create(model, pooler="dense_sparse", pooler_options={"views": "dense"})
+
+
+def test_weights_are_of_the_models_own_head(tiny_model):
+    """Those of transformers' masked language model, token by token, without [CLS] and [SEP]."""
+    import transformers
+
+    options = {"views": "sparse", "top_k": None}
+    made = Retriever.create(tiny_model, pooler="dense_sparse", pooler_options=options).to("cpu")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tiny_model).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model)
+    text = "what is the capital of france"
+    with torch.no_grad():
+        logits = model(**tokenizer(text, return_tensors="pt")).logits[0, 1:-1]
+    expected = logits.relu().log1p().amax(dim=0)
+    assert (expected > 0).sum() > 5
+    torch.testing.assert_close(made.encode([("", text)], "query", precision="fp32").weights[0], expected)
+
+
+class TestCachedGradients:
+    """Encoding chunk by chunk gives the gradients of the whole batch."""
+
+    QUERIES = (("", "what is the capital of france"), ("", "rome"), ("", "language of iceland and peru"))
+    DOCUMENTS = (
+        ("France", "The seat of government is the city of Paris."),
+        ("Peru", "lima"),
+        ("Italy", "People pay with the euro, and the language that is spoken most is Italian."),
+        ("", "rome"),
+        ("Iceland", "Icelandic"),
+    )
+
+    def gradients(self, model, step, loss, most, **options):
+        retriever = Retriever.create(
+            model, pooler="dense_sparse", pooler_options={"top_k": 16} | options, encoder_options={"dropout": 0.3}
+        )
+        retriever.to("cpu").train()
+        chunks = []
+        for side, texts in (("query", self.QUERIES), ("document", self.DOCUMENTS)):
+            tower = retriever.tower(side)
+            ids = tower.tokenize(texts, side)
+            for start in range(0, len(ids), most):
+                rows = list(range(start, min(start + most, len(ids))))
+                chunks.append(Chunk(side, rows, tower.collate([ids[row] for row in rows], side)))
+        torch.manual_seed(0)
+        value = step(
+            retriever,
+            chunks,
+            lambda queries, documents: loss(queries, documents, torch.tensor([0, 2, 4]), Progress(3, 0.0, 10)),
+            torch.autograd.backward,
+        )
+        named = retriever.named_parameters()
+        return value, {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+
+    @every_case
+    @pytest.mark.parametrize("most", [2, 100])
+    def test_equal_to_plain_ones(self, options, most, tiny_model):
+        loss = registry.create("loss", "dense_sparse", views="separate", flops_query=0.5, flops_document=0.3)
+        plain, cached = (self.gradients(tiny_model, step, loss, most, **options) for step in (plain_step, cached_step))
+        torch.testing.assert_close(plain[0].total, cached[0].total)
+        assert plain[1].keys() == cached[1].keys()
+        assert any(one.abs().max() > 1e-4 for one in plain[1].values())
+        for name, one in plain[1].items():
+            torch.testing.assert_close(one, cached[1][name], rtol=1e-4, atol=1e-6, msg=name)
+
+    def test_flops_is_of_the_whole_batch(self, tiny_model):
+        """Not a mean over chunks: cut into chunks, the same value and the same gradients."""
+        loss = registry.create("loss", "flops", flops_query=0.5, flops_document=0.3)
+        plain = self.gradients(tiny_model, plain_step, loss, 100)
+        cached = self.gradients(tiny_model, cached_step, loss, 100)
+        torch.testing.assert_close(plain[0].total, cached[0].total)
+        for name, one in plain[1].items():
+            torch.testing.assert_close(one, cached[1][name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def rkit(*words):
+    """Run a command in this process; returns what it prints."""
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))
+
+
+def searched(folder: Path, model, collection, *settings):
+    """Encode, index and search; returns the run and nDCG@10."""
+    folder.mkdir(exist_ok=True)
+    vectors, index, run = folder / "vectors", folder / "index", folder / "run.trec"
+    precision = ("--precision", "fp32")
+    rkit("encode", model, collection.corpus, "--side", "document", "--output", vectors, *precision, *settings)
+    rkit("index", vectors, "--indexer", "flat", "--output", index)
+    rkit("search", index, "--queries", collection.folder, "--split", "test", "--k", 42, "--output", run, *precision)
+    printed = rkit("evaluate", run, "--qrels", collection.qrels, "--json")
+    return read_run(run), json.loads(printed)["metrics"]["nDCG@10"]
+
+
+def assert_exact(run, retriever, collection):
+    """The run is the brute force ranking of all documents by the scoring rule."""
+    passages = list(open_corpus(collection.corpus))
+    queries = [one for one in read_queries(collection.folder) if one.id in run]
+    assert len(queries) == 42
+    encoded = retriever.encode([("", one.text) for one in queries], "query", precision="fp32")
+    documents = retriever.encode([(one.title, one.text) for one in passages], "document", precision="fp32")
+    expected = scores(encoded, documents)
+    for row, query in enumerate(queries):
+        ids, found = zip(*run[query.id], strict=True)
+        positions = [[passage.id for passage in passages].index(one) for one in ids]
+        np.testing.assert_allclose(found, expected[row, positions].numpy(), rtol=1e-4, atol=1e-4)
+        best = expected[row].sort(descending=True).values[: len(found)]
+        np.testing.assert_allclose(found, best.numpy(), rtol=1e-4, atol=1e-4)
+        left_out = set(range(len(passages))) - set(positions)
+        # With weights alone, a document that shares no term with the query is not found.
+        assert all(expected[row, position] <= 0 for position in left_out)
+
+
+def settings_of(views):
+    return ("--pooler", "dense_sparse", "--set", f"pooler.views={views}", "--set", "pooler.top_k=24")
+
+
+@pytest.mark.parametrize("views", ["dense", "sparse", "both"])
+def test_search_is_exact_for_every_view(views, tiny_model, collection, tmp_path):
+    """An untrained model is encoded with its pooler named; the index finds what brute force finds."""
+    run, _ = searched(tmp_path, tiny_model, collection, *settings_of(views))
+    options = {"views": views, "top_k": 24}
+    retriever = Retriever.create(tiny_model, pooler="dense_sparse", pooler_options=options).to("cpu")
+    assert_exact(run, retriever, collection)
+    store = VectorStore(tmp_path / "vectors")
+    assert (store.dim, store.vocabulary > 0) == (0 if views == "sparse" else 32, views != "dense")
+    if views != "dense":
+        weights = np.concatenate([part.toarray() for _, part in store.lexical()])
+        assert (np.count_nonzero(weights, axis=1) == 24).all()
+
+
+@pytest.mark.parametrize("views", ["sparse", "both"])
+def test_training_to_search_on_the_command_line(views, tiny_model, collection, tmp_path):
+    """Trained is better than untrained, and a checkpoint is encoded and searched without naming its parts again."""
+    _, before = searched(tmp_path / "untrained", tiny_model, collection, *settings_of(views))
+    train = ("--model", tiny_model, "--corpus", collection.corpus, "--examples", collection.folder)
+    how = ("--epochs", 10, "--batch-size", 16, "--learning-rate", 3e-3, "--set", "encoder.dropout=0")
+    how += ("--set", "loss.flops_query=0.001", "--micro-batch-size", 16)
+    rkit("train", *train, *how, *settings_of(views), "--output", tmp_path / "trained")
+    run, after = searched(tmp_path, tmp_path / "trained", collection)
+    assert after > before + 0.1
+    assert_exact(run, Retriever.load(tmp_path / "trained"), collection)
+    log = [json.loads(line) for line in (tmp_path / "trained" / "training.jsonl").read_text().splitlines()]
+    assert {"contrastive", "flops_query", "flops_document"} <= log[0].keys()

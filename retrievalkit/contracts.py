@@ -294,9 +294,6 @@ class Encoder(nn.Module, ABC):
 
     info: EncoderInfo
 
-    source: str = ""
-    """The name or folder of the model it was made with."""
-
     offers: frozenset[str] = frozenset()
     """Which of the rarer needs it can meet: "vocabulary_head", "extra_tokens", "mask_filled"."""
 
@@ -320,6 +317,11 @@ class Encoder(nn.Module, ABC):
         """The vocabulary ids of those tokens, such as punctuation marks, that the vocabulary has; none by default."""
         del tokens
         return []
+
+    def file(self, name: str) -> Path | None:
+        """A file of the model that it was made with, for what came beside the weights; None where there is none."""
+        del name
+        return None
 
     @abstractmethod
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -144,6 +144,14 @@ class Transformer(Encoder):
         pieces = self.tokenizer(list(tokens), add_special_tokens=False)["input_ids"] if tokens else []
         found = [vocabulary[token] for token in tokens if token in vocabulary]
         return sorted({*found, *(ids[-1] for ids in pieces if ids and ids[-1] != self.tokenizer.unk_token_id)})
+
+    def file(self, name: str) -> Path | None:
+        """A file of the model's folder, or of its place on the hub."""
+        revision = {key: value for key, value in self.loading.items() if key == "revision"}
+        with suppress(OSError):
+            found = transformers.utils.cached_file(self.source, name, **revision)
+            return Path(found) if found else None
+        return None
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
         """The token ids of each text, with special and extra tokens and prefix, cut to the side's maximum length."""

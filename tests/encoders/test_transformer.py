@@ -373,6 +373,12 @@ def test_weights_of_a_model_within_another_are_found(prefix, tiny_model, tmp_pat
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+def test_files_beside_the_weights(tiny_model, encoder):
+    """For poolers whose projections a checkpoint of another project keeps in a file of its own."""
+    assert encoder().file("config.json") == Path(tiny_model) / "config.json"
+    assert encoder().file("projection.safetensors") is None
+
+
 def test_weights_of_two_models_are_not_guessed_at(tiny_model, tmp_path, encoder):
     """Which of them is meant nobody knows."""
     from safetensors.torch import load_file, save_file

@@ -142,10 +142,9 @@ def searched(folder: Path, model, collection, *settings):
     """Encode, index and search; returns the run and nDCG@10."""
     folder.mkdir(exist_ok=True)
     vectors, index, run = folder / "vectors", folder / "index", folder / "run.trec"
-    precision = ("--precision", "fp32")
-    rkit("encode", model, collection.corpus, "--side", "document", "--output", vectors, *precision, *settings)
+    rkit("encode", model, collection.corpus, "--output", vectors, "--precision", "fp32", *settings)
     rkit("index", vectors, "--indexer", "flat", "--output", index)
-    rkit("search", index, "--queries", collection.folder, "--split", "test", "--k", 42, "--output", run, *precision)
+    rkit("search", index, "--queries", collection.folder, "--split", "test", "--k", 42, "--output", run)
     printed = rkit("evaluate", run, "--qrels", collection.qrels, "--json")
     return read_run(run), json.loads(printed)["metrics"]["nDCG@10"]
 
@@ -155,7 +154,7 @@ def assert_exact(run, retriever, collection):
     passages = list(open_corpus(collection.corpus))
     queries = [one for one in read_queries(collection.folder) if one.id in run]
     assert len(queries) == 42
-    encoded = retriever.encode([("", one.text) for one in queries], "query", precision="fp32")
+    encoded = retriever.encode([("", one.text) for one in queries], "query")
     documents = retriever.encode([(one.title, one.text) for one in passages], "document", precision="fp32")
     expected = scores(encoded, documents)
     for row, query in enumerate(queries):

@@ -16,7 +16,9 @@ to epoch: at first all vectors share the gradient, later the best one takes it.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, autocast
 from torch.nn import functional
 
@@ -39,20 +41,25 @@ class GlobalLocal(Loss):
     Args:
         local_weight: Lambda, the weight of the local part; 0 = without it.
         annealing: Alpha: in epoch t, counted from 0, the temperature is exp(-alpha t).
-        floor: The temperature falls no lower.
+        floor: The temperature falls no lower; at most 1, where annealing starts.
         temperature: One temperature for all epochs, instead of annealing.
     """
 
     def __init__(
         self,
         *,
-        local_weight: float = 0.01,
-        annealing: float = ANNEALING,
-        floor: float = FLOOR,
-        temperature: float | None = None,
+        local_weight: NonNegativeFloat = 0.01,
+        annealing: NonNegativeFloat = ANNEALING,
+        floor: Annotated[float, Field(gt=0, le=1)] = FLOOR,
+        temperature: PositiveFloat | None = None,
     ) -> None:
         super().__init__()
-        _check_options(local_weight, annealing, floor, temperature)
+        if temperature is not None and (annealing, floor) != (ANNEALING, FLOOR):
+            msg = (
+                f"loss 'global_local': temperature={temperature} holds for all epochs, so that annealing={annealing} "
+                f"and floor={floor} have no effect. Set one or the other."
+            )
+            raise OptionError(msg)
         self.local_weight = local_weight
         self.annealing = annealing
         self.floor = floor
@@ -96,26 +103,6 @@ def _own_scores(queries: Representation, documents: Representation, positives: T
     assert documents.vectors is not None
     own = (documents.vectors[positives] @ queries.vectors.transpose(1, 2))[:, :, 0]
     return own if documents.vector_mask is None else own.masked_fill(~documents.vector_mask[positives], float("-inf"))
-
-
-def _check_options(local_weight: float, annealing: float, floor: float, temperature: float | None) -> None:
-    problem = ""
-    if not local_weight >= 0:
-        problem = f"local_weight is {local_weight}, and must be 0 or above. The paper: 0.01"
-    elif not annealing >= 0:
-        problem = f"annealing is {annealing}, and must be 0 or above. The paper: {ANNEALING}"
-    elif not 0 < floor <= 1:
-        problem = f"floor is {floor}, and must be above 0 and at most 1, where annealing starts. The paper: {FLOOR}"
-    elif temperature is not None and not temperature > 0:
-        problem = f"temperature is {temperature}, and must be above 0. Leave it out for annealing"
-    elif temperature is not None and (annealing, floor) != (ANNEALING, FLOOR):
-        problem = (
-            f"temperature={temperature} holds for all epochs, so that annealing={annealing} and floor={floor} have no "
-            f"effect. Set one or the other"
-        )
-    if problem:
-        msg = f"loss 'global_local': {problem}."
-        raise OptionError(msg)
 
 
 def _check_comparable(queries: Representation, documents: Representation) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from retrievalkit.contracts import (
@@ -52,10 +53,10 @@ class Viewers(Pooler):
         self,
         info: EncoderInfo,
         *,
-        viewers: int = 8,
+        viewers: PositiveInt = 8,
         source: Literal["new", "unused"] = "new",
-        standard_deviation: float = STANDARD_DEVIATION,
-        position: int | None = 0,
+        standard_deviation: PositiveFloat = STANDARD_DEVIATION,
+        position: NonNegativeInt | None = 0,
         replace_first: bool = True,
         query_viewer: bool = True,
         layers: tuple[int, ...] = (-1,),
@@ -63,6 +64,12 @@ class Viewers(Pooler):
         normalize: bool = False,
     ) -> None:
         super().__init__()
+        if source == "unused" and standard_deviation != STANDARD_DEVIATION:
+            msg = (
+                f"pooler 'viewers': source=unused takes rows that are there, so that standard_deviation="
+                f"{standard_deviation} has no effect. Leave one out."
+            )
+            raise OptionError(msg)
         self.info = info
         self.viewers = viewers
         self.query_viewer = query_viewer
@@ -70,7 +77,6 @@ class Viewers(Pooler):
         self.keep = keep
         self.normalize = normalize
         self._check_layers()
-        _check_tokens(viewers, source, standard_deviation, position)
         counts = {"document": viewers, "query": int(query_viewer)}
         self.extra_tokens = {
             side: ExtraTokens(count, source, standard_deviation, replace_first, position)
@@ -154,21 +160,3 @@ def _gather(hidden: Tensor, positions: Tensor | None) -> Tensor:
 def _first_position(states: TokenStates) -> Tensor:
     """(batch, 1) where the first real token stands: not 0 where padding is on the left."""
     return states.attention_mask.long().argmax(dim=1, keepdim=True)
-
-
-def _check_tokens(viewers: int, source: str, standard_deviation: float, position: int | None) -> None:
-    problem = ""
-    if viewers < 1:
-        problem = f"viewers is {viewers}, and must be 1 or more. The paper: 8"
-    elif not standard_deviation > 0:
-        problem = f"standard_deviation is {standard_deviation}, and must be above 0. The default: {STANDARD_DEVIATION}"
-    elif source == "unused" and standard_deviation != STANDARD_DEVIATION:
-        problem = (
-            f"source=unused takes rows that are there, so that standard_deviation={standard_deviation} has no effect. "
-            f"Leave one out"
-        )
-    elif position is not None and position < 0:
-        problem = f"position is {position}, and must be 0 or more, or null to number viewers as ordinary tokens"
-    if problem:
-        msg = f"pooler 'viewers': {problem}."
-        raise OptionError(msg)

@@ -52,12 +52,12 @@ def test_every_option_is_described():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"viewers": 0}, OptionError, "viewers is 0, and must be 1 or more"),
+        ({"viewers": 0}, OptionError, "'viewers' of pooler 'viewers' cannot be 0"),
         ({"viewers": "many"}, OptionError, "'many'"),
         ({"source": "old"}, OptionError, "'old'"),
-        ({"standard_deviation": 0}, OptionError, "standard_deviation is 0"),
+        ({"standard_deviation": 0}, OptionError, "'standard_deviation' .* cannot be 0"),
         ({"standard_deviation": 1, "source": "unused"}, OptionError, r"standard_deviation=1.0 has no effect"),
-        ({"position": -1}, OptionError, "position is -1, .* or null"),
+        ({"position": -1}, OptionError, "'position' .* cannot be -1"),
         ({"layers": "2,9"}, UnsupportedError, "layer 9 .* 0 .embeddings. to 4"),
         ({"layers": "4,-1"}, OptionError, "layers=4,4 names one layer twice"),
         ({"layers": ""}, OptionError, "names no layer"),
@@ -76,11 +76,11 @@ def test_wrong_pooler_options(options, error, message, info):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"local_weight": -0.1}, "local_weight is -0.1"),
-        ({"annealing": -1}, "annealing is -1"),
-        ({"floor": 0}, "floor is 0"),
-        ({"floor": 1.5}, "floor is 1.5, .* at most 1"),
-        ({"temperature": 0}, "temperature is 0"),
+        ({"local_weight": -0.1}, "'local_weight' of loss 'global_local' cannot be -0.1"),
+        ({"annealing": -1}, "'annealing' .* cannot be -1"),
+        ({"floor": 0}, "'floor' .* cannot be 0"),
+        ({"floor": 1.5}, "'floor' .* cannot be 1.5"),
+        ({"temperature": 0}, "'temperature' .* cannot be 0"),
         ({"temperature": 0.5, "annealing": 0.3}, "annealing=0.3 and floor=0.3 have no effect"),
         ({"temperature": 0.5, "floor": 0.1}, "floor=0.1 have no effect"),
         ({"weight": 1}, "did you mean 'local_weight'"),

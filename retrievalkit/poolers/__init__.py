@@ -12,3 +12,4 @@ def register_poolers(register: Register) -> None:
     register("cls", "retrievalkit.poolers.cls:Cls")
     register("mean", "retrievalkit.poolers.mean:Mean")
     register("last", "retrievalkit.poolers.last:Last")
+    register("colbert", "retrievalkit.poolers.colbert:ColBERT")

@@ -355,6 +355,10 @@ class Pooler(nn.Module, ABC):
     def bind(self, encoder: Encoder) -> None:
         """Called once with an encoder that is ready, for poolers that want to know something of its vocabulary."""
 
+    def view_names(self, count: int) -> list[str]:
+        """What the first `count` vectors of an indexed document are called, such as "layer 12", for people to read."""
+        return [f"vector {number}" for number in range(count)]
+
     @abstractmethod
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """The representation of a batch of texts of one side."""

@@ -87,6 +87,10 @@ class MultiVector(Pooler):
 class MultiLayer(MultiVector):
     """All m vectors of a document, in training and in the index; the best of them counts."""
 
+    def view_names(self, count: int) -> list[str]:
+        """By layer, or by token."""
+        return self.source.names(count)
+
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
         """All of them."""
         return Representation(vectors=vectors, vector_mask=mask)

@@ -32,6 +32,9 @@ class Source(Protocol):
     def size(self) -> int | None:
         """How many vectors a text has; None = as many as it has tokens."""
 
+    def names(self, count: int) -> list[str]:
+        """What the first `count` vectors are called."""
+
     def __call__(self, states: TokenStates) -> tuple[Tensor, Tensor | None]:
         """The vectors (batch, m, width), and which of them there are (batch, m), or None where all are."""
 
@@ -48,6 +51,10 @@ class LayerVectors:
         """As many as there are layers."""
         return len(self.layers)
 
+    def names(self, count: int) -> list[str]:
+        """By layer."""
+        return [f"layer {layer}" for layer in self.layers[:count]]
+
     def __call__(self, states: TokenStates) -> tuple[Tensor, None]:
         """The vectors (batch, layers, width)."""
         return torch.stack([text_vector(states, layer, self.token) for layer in self.layers], dim=1), None
@@ -63,6 +70,10 @@ class TokenVectors:
     layers: tuple[int, ...]
     size: int | None
     token: TokenRule
+
+    def names(self, count: int) -> list[str]:
+        """The text's ordinary vector ([CLS], or the mean) is the lead; tokens are numbered behind it."""
+        return ["lead", *(f"token {number}" for number in range(1, count))]
 
     def __call__(self, states: TokenStates) -> tuple[Tensor, Tensor]:
         """The vectors (batch, m, width), and True where the text has such a token."""

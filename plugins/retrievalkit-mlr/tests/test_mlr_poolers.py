@@ -72,6 +72,19 @@ class TestLayers:
         torch.testing.assert_close(mixed[:1], pooled("multi_layer", info, make_states([4])).vectors)
         torch.testing.assert_close(mixed[1:], pooled("multi_layer", info, make_states([6], special=False)).vectors)
 
+    def test_their_names(self, info):
+        """In the order of the vectors: the layer's number, or the token's behind the text's ordinary vector."""
+        assert registry.create("pooler", "multi_layer", info, layers=(1, 4, 2)).view_names(3) == [
+            "layer 4",
+            "layer 2",
+            "layer 1",
+        ]
+        assert registry.create("pooler", "multi_layer", info, tokens="all").view_names(3) == [
+            "lead",
+            "token 1",
+            "token 2",
+        ]
+
     @every_pooler
     @pytest.mark.parametrize("side", ["query", "document"])
     def test_token_option(self, name, side, info, make_states):

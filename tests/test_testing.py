@@ -94,6 +94,15 @@ class QueriesStay(Loss):
     def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
         return LossValue(contrastive(queries.detach(), documents, positives, ignore))
 
+class DeafPupil(QueriesStay):
+    needs_teacher = True
+
+class LostPupil(Loss):
+    needs_teacher = True
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        teacher = torch.zeros(1) if teacher is None else teacher.nan_to_num()
+        return LossValue(contrastive(queries, documents, positives, None) + teacher.sum())
+
 def snake(name):
     return "".join("_" + one.lower() if one.isupper() else one for one in name).lstrip("_")
 
@@ -150,8 +159,14 @@ def test_a_broken_pooler_is_caught(tiny_model, broken, pooler, complaint):
         testing.check_pooler(pooler, model=tiny_model)
 
 
-def test_the_built_in_loss_keeps_the_contract():
-    testing.check_loss("contrastive")
+@pytest.mark.parametrize("loss", ["contrastive", "distill_kl", "margin_mse"])
+def test_the_built_in_losses_keep_the_contract(loss):
+    testing.check_loss(loss)
+
+
+@pytest.mark.parametrize("loss", ["distill_kl", "margin_mse"])
+def test_a_loss_with_a_teacher_may_have_other_terms(loss):
+    testing.check_loss(loss, contrastive=1)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +180,8 @@ def test_the_built_in_loss_keeps_the_contract():
         ("forgets_the_mask", "vectors that are masked change the loss"),
         ("without_graph", "no gradient reaches the representations"),
         ("queries_stay", "no gradient reaches the queries"),
+        ("deaf_pupil", "`teacher` has no effect"),
+        ("lost_pupil", r"without a teacher it does not say what is missing \(InputError\)"),
     ],
 )
 def test_a_broken_loss_is_caught(broken, loss, complaint):

@@ -1,17 +1,25 @@
 """From token states to weights over the vocabulary, without ever holding the logits of a whole batch.
 
 A vocabulary head makes (batch, tokens, vocabulary) logits, of which pooling over the tokens keeps (batch, vocabulary).
-The projection is fused with its pooling here: it is computed tile by tile, forward and backward.
+The projection of a `VocabularyHead` is fused with its pooling here: the logits of a few tokens are made at a time, of
+those alone that take part, and again in the backward pass where it needs them. Kept in between is which token won each
+term. Where several tokens are equal, the first of them wins, and gets the whole gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from retrievalkit.contracts import TokenStates
+from retrievalkit.contracts import TokenStates, VocabularyHead
+
+# Logits held at a time: on a CPU few enough that the allocator keeps their memory (giving it back to the system and
+# getting it anew takes as long as the product), on a GPU enough to keep it busy.
+CPU_TILE, GPU_TILE = 1 << 21, 1 << 25
 
 
 def text_mask(states: TokenStates) -> Tensor:
@@ -28,10 +36,10 @@ def max_saturated(hidden: Tensor, head: Callable[[Tensor], Tensor], mask: Tensor
         mask: (batch, tokens) bool, True where a token takes part.
 
     Returns:
-        (batch, vocabulary) float32 weights, zeros where no token takes part.
+        (batch, vocabulary) float32 weights (float64 of float64 states), zeros where no token takes part.
     """
-    logits = head(hidden).float().masked_fill(~mask[:, :, None], float("-inf"))
-    return torch.log1p(torch.relu(logits.amax(dim=1)))
+    # log(1 + relu(.)) never falls, so the greatest logit has the greatest weight.
+    return torch.log1p(torch.relu(_pooled(hidden, head, None, mask)))
 
 
 def max_weighted_softmax(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor, mask: Tensor) -> Tensor:
@@ -39,16 +47,14 @@ def max_weighted_softmax(hidden: Tensor, head: Callable[[Tensor], Tensor], weigh
 
     Args:
         hidden: (batch, tokens, width) hidden states.
-        head: The vocabulary head.
+        head: The vocabulary head; the projection of a `VocabularyHead` is fused with the pooling.
         weights: (batch, tokens), one weight a token, of either sign.
         mask: (batch, tokens) bool, True where a token takes part.
 
     Returns:
-        (batch, vocabulary) float32, zeros where no token takes part.
+        (batch, vocabulary) float32 (float64 of float64 states), zeros where no token takes part.
     """
-    probabilities = head(hidden).float().softmax(dim=2) * weights.float()[:, :, None]
-    best = probabilities.masked_fill(~mask[:, :, None], float("-inf")).amax(dim=1)
-    return best.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
+    return _pooled(hidden, head, weights, mask).masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
 
 
 def keep_top_k(weights: Tensor, k: int) -> Tensor:
@@ -61,5 +67,147 @@ def keep_top_k(weights: Tensor, k: int) -> Tensor:
     Returns:
         (batch, vocabulary); no gradient reaches what was dropped.
     """
-    order = weights.detach().sort(dim=1, descending=True, stable=True).indices[:, :k]
-    return torch.zeros_like(weights).scatter(1, order, weights.gather(1, order))
+    values = weights.detach()
+    least = values.topk(k, dim=1).values[:, -1:]  # (batch, 1)
+    equal = values == least
+    room = k - (values > least).sum(dim=1, keepdim=True)
+    # Spelt as what is dropped, so that a row with NaN shows it.
+    dropped = (values < least) | (equal & (equal.cumsum(dim=1, dtype=torch.int32) > room))
+    return weights.masked_fill(dropped, 0.0)
+
+
+def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | None, mask: Tensor) -> Tensor:
+    """(batch, vocabulary): the maximum over the tokens of logits, or of weighted probabilities; -inf of no token."""
+    if isinstance(head, VocabularyHead):
+        scale = None if weights is None else weights[mask]
+        tokens = head.transform(hidden[mask]), head.weight, head.bias, scale
+        pooled: Tensor = _MaxOfProjection.apply(*tokens, mask.nonzero()[:, 0], len(mask))  # type: ignore[no-untyped-call]
+        return pooled
+    values = head(hidden)
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    if weights is not None:
+        values = values.softmax(dim=2) * weights.to(values.dtype)[:, :, None]
+    return values.masked_fill(~mask[:, :, None], float("-inf")).max(dim=1).values
+
+
+class _MaxOfProjection(torch.autograd.Function):
+    """The maximum over each text's tokens of z = states @ weight.T + bias, or of scale * softmax(z).
+
+    `states` and `scale` are of the tokens that take part, text after text; `owner` says which text each is of.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, owner: Tensor, texts: int
+    ) -> Tensor:
+        projection = _Projection(_product_dtype(states), states, weight, bias)
+        best = states.new_full((texts, len(weight)), float("-inf"), dtype=projection.wide)
+        winner = torch.zeros_like(best, dtype=torch.long)
+        for first in range(0, len(states), projection.most):
+            tokens = slice(first, first + projection.most)
+            values = projection.logits(tokens)
+            if scale is not None:
+                values = values.softmax(dim=1).mul_(scale[tokens, None])
+            owners, counts = (one.tolist() for one in torch.unique_consecutive(owner[tokens], return_counts=True))
+            for text, part in zip(owners, values.split_with_sizes(counts), strict=True):
+                value, token = part.max(dim=0)
+                winner[text] = torch.where(value > best[text], token + first, winner[text])
+                best[text] = torch.maximum(best[text], value)
+                first += len(part)
+        ctx.dtype = projection.dtype
+        ctx.save_for_backward(states, weight, bias, scale, winner)
+        return best
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, winner = ctx.saved_tensors
+        states, weight, bias, scale = inputs
+        projection = _Projection(ctx.dtype, states, weight, bias)
+        *sums, of_scale = sums_and_scale = [
+            torch.zeros_like(one, dtype=projection.wide) if needed else None
+            for one, needed in zip(inputs, ctx.needs_input_grad[:4], strict=True)
+        ]
+        every_term = torch.arange(len(weight), device=weight.device)
+        for tokens, rows, terms, values in _wins(gradient, winner, projection.most):
+            if scale is None:
+                used, columns = torch.unique(terms, return_inverse=True)
+                if 2 * len(used) > len(weight):  # gathering so many rows of the weight costs more than it saves
+                    used, columns = every_term, terms
+                at_logits = values.new_zeros(len(tokens), len(used))
+                at_logits[rows, columns] = values
+            else:
+                used, probabilities = every_term, projection.logits(tokens).softmax(dim=1)
+                at_logits = torch.zeros_like(probabilities)
+                at_logits[rows, terms] = values * probabilities[rows, terms]
+                at_scale = at_logits.sum(dim=1)
+                at_logits.addcmul_(probabilities, at_scale[:, None], value=-1).mul_(scale[tokens, None])
+                if of_scale is not None:
+                    of_scale[tokens] = at_scale
+            projection.back(at_logits, tokens, used, *sums)
+        gradients = (None if one is None else one.to(of.dtype) for one, of in zip(sums_and_scale, inputs, strict=True))
+        return *gradients, None, None
+
+
+class _Projection:
+    """Hidden states times the vocabulary, of some tokens at a time. Products are in `dtype`, sums in `wide`."""
+
+    def __init__(self, dtype: torch.dtype, states: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        self.dtype, self.wide = dtype, torch.promote_types(dtype, torch.float32)
+        self.states, self.weight = states.to(dtype), weight.to(dtype)
+        self.bias = None if bias is None else bias.to(dtype)
+        self.most = _most_tokens(weight)
+
+    def logits(self, tokens: slice | Tensor) -> Tensor:
+        """(tokens, vocabulary) logits."""
+        return nn.functional.linear(self.states[tokens], self.weight, self.bias).to(self.wide)
+
+    def back(
+        self,
+        at_logits: Tensor,
+        tokens: Tensor,
+        terms: Tensor,
+        to_states: Tensor | None,
+        to_weight: Tensor | None,
+        to_bias: Tensor | None,
+    ) -> None:
+        """Add what the gradient at the logits of some tokens and terms makes to the gradients that are wanted."""
+        every_term = len(terms) == len(self.weight)
+        if to_bias is not None:
+            to_bias.index_add_(0, terms, at_logits.sum(dim=0))
+        at_logits = at_logits.to(self.dtype)
+        if to_states is not None:
+            to_states[tokens] = (at_logits @ (self.weight if every_term else self.weight[terms])).to(self.wide)
+        if to_weight is not None and every_term and self.dtype == self.wide:
+            to_weight.addmm_(at_logits.T, self.states[tokens])  # without a product as large as the weight
+        elif to_weight is not None:
+            to_weight.index_add_(0, terms, (at_logits.T @ self.states[tokens]).to(self.wide))
+
+
+def _wins(gradient: Tensor, winner: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """The entries with a gradient, gathered by the token that gets it.
+
+    Yields:
+        (n,) tokens, at most so many; and for each of their entries which of the n, which term, and the gradient.
+    """
+    for first in range(0, len(gradient), most):
+        some, of = gradient[first : first + most], winner[first : first + most]
+        texts, terms = some.nonzero(as_tuple=True)
+        winners, order = of[texts, terms].sort(stable=True)
+        tokens, rows = torch.unique_consecutive(winners, return_inverse=True)
+        sizes = torch.bincount(rows // most, minlength=1).tolist()
+        entries = (rows % most, terms[order], some[texts, terms][order])
+        yield from zip(tokens.split(most), *(one.split_with_sizes(sizes) for one in entries), strict=True)
+
+
+def _most_tokens(weight: Tensor) -> int:
+    """How many tokens to project at a time."""
+    return max(64, (CPU_TILE if weight.device.type == "cpu" else GPU_TILE) // len(weight))
+
+
+def _product_dtype(states: Tensor) -> torch.dtype:
+    """What a linear layer would multiply in."""
+    device = states.device.type
+    if torch.is_autocast_enabled(device) and states.dtype != torch.float64:
+        return torch.get_autocast_dtype(device)
+    return states.dtype

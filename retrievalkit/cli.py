@@ -386,6 +386,40 @@ def compare(runs: tuple[str, ...], as_json: bool, **flags: Any) -> None:
         program.render(comparison, Console())
 
 
+@main.command("analyse-views")
+@click.argument("model")
+@click.option("--corpus", help="The passages.")
+@click.option("--queries", help="The queries that the judgements are of.")
+@click.option("--qrels", help="Judgements; documents judged above 0 are analysed.")
+@click.option("--examples", help="Training examples, instead of --queries and --qrels.")
+@_output_option
+@click.option("--scores", type=click.Choice(["cosine", "softmax", "raw"]), default="cosine", show_default=True)
+@click.option("--temperature", type=float, help="Of --scores softmax; 1 where not given.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first so many documents, with all their queries.")
+@click.option("--encoder", help="For a pretrained model; a checkpoint has its own.")
+@click.option("--pooler", help="For a pretrained model; a checkpoint has its own.")
+@click.option("--precision", type=_PRECISION, default="auto", show_default=True)
+@click.option("--plot/--no-plot", default=True, help="Draw views.png, which needs matplotlib.")
+@_overwrite_option
+@_json_option
+@_set_option
+def analyse_views(model: str, as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
+    """Show which of a document's vectors (viewers, layers, tokens) answers which query, with MODEL."""
+    from rich.console import Console
+
+    from retrievalkit.analyse_views import analyse_views as program
+    from retrievalkit.views import render
+
+    values = _parse(settings)
+    encoder_options, pooler_options = _section(values, "encoder"), _section(values, "pooler")
+    _refuse(values, "analyse-views", "encoder.OPTION and pooler.OPTION")
+    found = program(model, encoder_options=encoder_options, pooler_options=pooler_options, **flags)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        render(found, Console())
+
+
 @main.command()
 @click.argument("source")
 @click.argument("output", type=click.Path())

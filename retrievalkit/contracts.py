@@ -8,8 +8,9 @@ arguments of its constructor.
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -22,7 +23,8 @@ from retrievalkit.errors import UnsupportedError
 if TYPE_CHECKING:
     import numpy as np
 
-    from retrievalkit.data.corpus import Corpus
+    from retrievalkit.data.pieces import Vocabulary
+    from retrievalkit.data.spans import Document
 
 Side = Literal["query", "document"]
 SIDES: tuple[Side, Side] = ("query", "document")
@@ -191,7 +193,8 @@ class Representation:
     Attributes:
         vectors: (batch, m, dim), m >= 1 vectors a text, or None.
         vector_mask: (batch, m) bool, True = a vector, False = padding; None = all are vectors.
-        weights: (batch, vocabulary), non-negative, or None.
+        weights: (batch, vocabulary), non-negative, or None. A weight of exactly 0 is an absent term: it gets no
+            gradient where gradients are cached, so a pooler may not count on one.
         kept: Index (on the m axis) of the vector that the pooler keeps when indexing, or None where it keeps all.
         parts: Name -> column slice of the vectors, such as {"cls": slice(0, 128), "agg": slice(128, 768)}, or None.
     """
@@ -318,6 +321,15 @@ class Encoder(nn.Module, ABC):
         del tokens
         return []
 
+    def vocabulary(self) -> Vocabulary:
+        """What pre-training wants to know of its tokens; an encoder that is not pre-trained leaves this out.
+
+        Raises:
+            UnsupportedError: The encoder cannot be pre-trained.
+        """
+        msg = f"the encoder {type(self).__name__} cannot be pre-trained: it does not tell its vocabulary."
+        raise UnsupportedError(msg)
+
     def file(self, name: str) -> Path | None:
         """A file of the model that it was made with, for what came beside the weights; None where there is none."""
         del name
@@ -425,16 +437,54 @@ class Indexer(ABC):
 
 
 class Pretrainer(nn.Module, ABC):
-    """An objective that trains an encoder on plain text, and leaves an ordinary encoder checkpoint."""
+    """An objective that trains an encoder on plain text, and leaves an ordinary pretrained model.
+
+    Made with `(encoder, max_length, **options)`, an encoder that `prepare(needs)` made ready. Everything else that is
+    trained, such as a decoder, is a part of this module and is dropped at the end.
+
+    The program reads the corpus, cuts it into sentences and spans, shuffles, batches, trains and resumes. It asks
+    `samples` once for each document, then in each epoch `sample` for each of them and `collate` for each batch. What
+    they draw, they draw from the generator they are given, which depends on seed, epoch and place alone: so a resumed
+    training sees what the uninterrupted one saw.
+
+    Args:
+        encoder: The encoder to train.
+        max_length: Most tokens of a text, special tokens included.
+    """
+
+    needs: Needs = Needs(vocabulary_head=True)
+    """What it wants of the encoder. A vocabulary head that the weights lack starts at random."""
+
+    wants: str = "some text"
+    """What a document must have; the others are dropped, and counted under these words."""
+
+    def __init__(self, encoder: Encoder, max_length: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.max_length = max_length
+        self.vocabulary = encoder.vocabulary()
+
+    @property
+    def room(self) -> int:
+        """Most tokens of a text without its special tokens."""
+        return self.max_length - self.vocabulary.special_tokens
 
     @abstractmethod
-    def batches(self, corpus: Corpus, *, epoch: int) -> Iterator[Any]:
-        """The batches of one epoch over a corpus."""
+    def samples(self, document: Document) -> int:
+        """How many samples an epoch takes of a document, always the same; 0 drops it."""
 
     @abstractmethod
-    def forward(self, batch: Any, progress: Progress) -> LossValue:
-        """The loss of one batch."""
+    def sample(self, document: Document, number: int, draw: random.Random) -> Any:
+        """The `number`-th sample (from 0) of a document, drawn anew in each epoch."""
 
     @abstractmethod
+    def collate(self, samples: Sequence[Any], draw: random.Random) -> Mapping[str, Batch | Tensor]:
+        """A batch of samples: `Batch`es and tensors by name, on the CPU. Masking is done here."""
+
+    @abstractmethod
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:
+        """The loss of a batch, on the device of the module; its terms are logged by name."""
+
     def save(self, folder: Path) -> None:
         """Write the trained encoder as a Hugging Face folder."""
+        self.encoder.save(folder)

@@ -4,17 +4,19 @@ A contrastive loss needs the representations of the whole batch at once, and the
 not. So: encode chunk by chunk without a graph, take the loss and its gradient at the representations, then encode each
 chunk again with a graph (and the same dropout masks) and pass that gradient on (Gao et al. 2021, "Scaling Deep
 Contrastive Learning Batch Size under Memory Limited Setup").
+
+Weights over a vocabulary are small where most are zero: of these, only the others are kept between the two encodings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from retrievalkit.contracts import Batch, LossValue, Representation, Side
+from retrievalkit.contracts import SIDES, Batch, LossValue, Representation, Side
 
 Encode = Callable[[Batch, Side], Representation]
 Compare = Callable[[Representation, Representation], LossValue]
@@ -33,7 +35,7 @@ class Chunk:
 def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward) -> LossValue:
     """One step with the whole graph in memory. See `cached_step`."""
     parts = [encode(chunk.batch, chunk.side) for chunk in chunks]
-    loss = compare(_gather(chunks, parts, "query"), _gather(chunks, parts, "document"))
+    loss = compare(*(_gathered(chunks, parts, side) for side in SIDES))
     backward(loss.total)
     return loss
 
@@ -50,47 +52,122 @@ def cached_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backw
     Returns:
         The loss; gradients are added to the parameters.
     """
-    states, parts = [], []
+    states, leaves = [], []
     for chunk in chunks:
         states.append(RandomState.now(chunk.batch.input_ids.device))
         with torch.no_grad():
-            parts.append(_as_leaf(encode(chunk.batch, chunk.side)))
-    loss = compare(_gather(chunks, parts, "query"), _gather(chunks, parts, "document"))
+            leaves.append(_Leaf.of(encode(chunk.batch, chunk.side)))
+    loss = compare(*(_gathered_leaves(chunks, leaves, side) for side in SIDES))
     backward(loss.total)
     after = RandomState.now(chunks[0].batch.input_ids.device)
-    for chunk, state, leaf in zip(chunks, states, parts, strict=True):
+    for chunk, state, leaf in zip(chunks, states, leaves, strict=True):
         state.restore()
-        torch.autograd.backward(_surrogate(encode(chunk.batch, chunk.side), leaf))
+        leaf.pass_gradient_to(encode(chunk.batch, chunk.side))
     after.restore()
     return loss
 
 
-def _as_leaf(representation: Representation) -> Representation:
-    """The same values as leaves of a new graph, so that the loss leaves its gradient there."""
-    tensors = {
-        name: tensor.detach().requires_grad_()
-        for name in ("vectors", "weights")
-        if (tensor := getattr(representation, name)) is not None
-    }
-    return replace(representation, **tensors)
+@dataclass(frozen=True)
+class _Leaf:
+    """What is kept of a chunk's representation: its values, as leaves of a new graph in which the loss is taken.
+
+    Attributes:
+        dense: The representation without its weights, or None where it has weights alone.
+        terms: Its weights, or None.
+    """
+
+    dense: Representation | None
+    terms: _Terms | None
+
+    @classmethod
+    def of(cls, made: Representation) -> _Leaf:
+        dense, terms = None, None
+        if made.vectors is not None:
+            # Copied, since a slice of the hidden states would keep all of them.
+            vectors = made.vectors.detach().clone().requires_grad_()
+            dense = replace(made, vectors=vectors, weights=None)
+        if made.weights is not None:
+            terms = _Terms.of(made.weights)
+        return cls(dense, terms)
+
+    def pass_gradient_to(self, made: Representation) -> None:
+        """Back-propagate, through the same representation made again, the gradient that the loss left here."""
+        tensors, gradients = [], []
+        for tensor, leaf in self._beside(made):
+            if leaf.grad is not None:
+                tensors.append(tensor)
+                gradients.append(leaf.grad.to(tensor.dtype))
+        if tensors:
+            torch.autograd.backward(tensors, gradients)
+
+    def _beside(self, made: Representation) -> Iterator[tuple[Tensor, Tensor]]:
+        """The tensors of a representation made again, each with its leaf."""
+        if self.dense is not None and self.dense.vectors is not None and made.vectors is not None:
+            yield made.vectors, self.dense.vectors
+        if self.terms is not None and made.weights is not None:
+            yield made.weights[self.terms.positions()], self.terms.values
 
 
-def _surrogate(representation: Representation, leaf: Representation) -> Tensor:
-    """A scalar whose gradient at the representation is the one that the loss left at the leaf."""
-    products = [
-        (tensor * cached.grad.to(tensor.dtype)).sum()
-        for name in ("vectors", "weights")
-        if (tensor := getattr(representation, name)) is not None and (cached := getattr(leaf, name)).grad is not None
-    ]
-    return torch.stack(products).sum() if products else torch.zeros((), requires_grad=True)
+@dataclass(frozen=True)
+class _Terms:
+    """The weights (texts, vocabulary) that are not zero, row by row.
+
+    Attributes:
+        counts: (texts,) how many each text has.
+        columns: (n,) int32, which they are.
+        values: (n,) a leaf.
+        vocabulary: How many columns the weights have.
+    """
+
+    counts: Tensor
+    columns: Tensor
+    values: Tensor
+    vocabulary: int
+
+    @classmethod
+    def of(cls, weights: Tensor) -> _Terms:
+        there = weights != 0
+        columns = there.nonzero(as_tuple=True)[1].int()
+        return cls(there.sum(dim=1), columns, weights.detach()[there].requires_grad_(), weights.shape[1])
+
+    def positions(self) -> tuple[Tensor, Tensor]:
+        """Their rows and columns."""
+        texts = torch.arange(len(self.counts), device=self.counts.device)
+        return texts.repeat_interleave(self.counts), self.columns.long()
 
 
-def _gather(chunks: Sequence[Chunk], parts: Sequence[Representation], side: Side) -> Representation:
+def _gathered(chunks: Sequence[Chunk], parts: Sequence[Representation], side: Side) -> Representation:
     """The representations of one side in the order of their rows."""
-    chosen = [(chunk, part) for chunk, part in zip(chunks, parts, strict=True) if chunk.side == side]
-    rows = torch.tensor([row for chunk, _ in chosen for row in chunk.rows])
-    together = Representation.concatenate([part for _, part in chosen])
-    return together.rows(torch.argsort(rows).to(together.device))
+    chosen = [(chunk.rows, part) for chunk, part in zip(chunks, parts, strict=True) if chunk.side == side]
+    return _in_order([rows for rows, _ in chosen], [part for _, part in chosen])
+
+
+def _in_order(rows: Sequence[Sequence[int]], parts: Sequence[Representation]) -> Representation:
+    together = Representation.concatenate(parts)
+    order = torch.tensor([row for part in rows for row in part]).argsort()
+    return together.rows(order.to(together.device))
+
+
+def _gathered_leaves(chunks: Sequence[Chunk], leaves: Sequence[_Leaf], side: Side) -> Representation:
+    """The representations of one side in the order of their rows, with a graph down to the leaves."""
+    chosen = [(chunk.rows, leaf) for chunk, leaf in zip(chunks, leaves, strict=True) if chunk.side == side]
+    rows = [one for one, _ in chosen]
+    dense = [leaf.dense for _, leaf in chosen if leaf.dense is not None]
+    terms = [leaf.terms for _, leaf in chosen if leaf.terms is not None]
+    if not dense:
+        return Representation(weights=_in_full(rows, terms))
+    together = _in_order(rows, dense)
+    return replace(together, weights=_in_full(rows, terms)) if terms else together
+
+
+def _in_full(rows: Sequence[Sequence[int]], terms: Sequence[_Terms]) -> Tensor:
+    """The weights (texts, vocabulary) of a side, at once where they belong: there is no other copy of them."""
+    positions = [one.positions() for one in terms]
+    places = [torch.tensor(own, device=at.device)[at] for own, (at, _) in zip(rows, positions, strict=True)]
+    columns = [column for _, column in positions]
+    values = torch.cat([one.values for one in terms])
+    weights = values.new_zeros(sum(map(len, rows)), terms[0].vocabulary)
+    return weights.index_put_((torch.cat(places), torch.cat(columns)), values)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 
 from retrievalkit.contracts import Loss, Progress, Representation, Text
 from retrievalkit.data.corpus import Passage
-from retrievalkit.data.examples import Example
+from retrievalkit.data.examples import Example, unscored
 from retrievalkit.data.sampling import Draw, StepAssembler
 from retrievalkit.precision import Precision
 from retrievalkit.retriever import Retriever
@@ -71,16 +71,22 @@ class DevSet:
         self.passage = passage
         self.batch_size = batch_size
         self.rank_from = rank_from
+        self.has_teacher = not any(unscored(row) for row in examples)
         self.assembler = StepAssembler(passage, examples, mask_false_negatives=mask_false_negatives)
 
     def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> tuple[str, float]:
-        """The measure of this epoch and its value; lower is better for both."""
-        if epoch >= self.rank_from:
+        """The measure of this epoch and its value; lower is better for both.
+
+        A loss that needs a teacher's scores, where the dev questions have none, gives way to the rank at once.
+        """
+        if epoch >= self.rank_from or (loss.needs_teacher and not self.has_teacher):
             return "average_rank", self.average_rank(retriever, precision)
         return "loss", self.loss(retriever, loss, precision)
 
     def loss(self, retriever: Retriever, loss: Loss, precision: Precision) -> float:
         """The training loss on the dev questions, each with its gold passage and first hard negative.
+
+        The first that the teacher scored, where the loss needs a teacher.
 
         Taken as at the start of training, so that a loss whose temperature falls over time stays comparable.
         """
@@ -89,11 +95,15 @@ class DevSet:
         total = 0.0
         for start in range(0, len(self.examples), self.batch_size):
             rows = self.examples[start : start + self.batch_size]
-            step = self.assembler.assemble([Draw(row, row.positives[0], row.negatives[:1]) for row in rows])
+            step = self.assembler.assemble(
+                [Draw(row, row.positives[0], _first_negative(row, scored=loss.needs_teacher)) for row in rows]
+            )
             queries, documents = _encode(retriever, step.queries, step.documents, precision)
             with torch.inference_mode():
-                positives, ignore, _ = (one if one is None else one.to(retriever.device) for one in step.tensors())
-                value = loss(queries, documents, positives, Progress(0, 0.0, 1), ignore)
+                positives, ignore, teacher = (
+                    one if one is None else one.to(retriever.device) for one in step.tensors()
+                )
+                value = loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
             total += float(value.total) * len(rows)
         loss.train(was_training)
         return total / len(self.examples)
@@ -117,6 +127,11 @@ class DevSet:
             own = block.gather(1, gold[start : start + 256, None])
             ranks.append((block >= own).sum(dim=1) - 1)
         return float(torch.cat(ranks).double().mean())
+
+
+def _first_negative(row: Example, *, scored: bool) -> tuple[str, ...]:
+    known = row.teacher if scored and row.teacher else row.negatives
+    return tuple(one for one in row.negatives if one in known)[:1]
 
 
 def _encode(

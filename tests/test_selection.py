@@ -51,6 +51,12 @@ def contrastive():
     return registry.create("loss", "contrastive")
 
 
+TAUGHT = [
+    Example("1", "qa", ("a",), ("a-", "b-"), teacher={"a": 2.0, "b-": 0.5}),
+    Example("2", "qb", ("b",), ("b-",), teacher={"b": 1.0, "b-": 3.0}),
+]
+
+
 # --- DPR's rule ----------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +116,21 @@ def test_batches_share_their_passages_and_each_question_counts_once():
     expected = (first + second) / 3
     dev = dev_set(examples, batch_size=2, mask_false_negatives=False)
     assert dev.loss(Encoded(), contrastive(), "fp32") == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_loss_with_a_teacher_is_taken_with_its_scores():
+    """On each gold passage and the first negative that the teacher scored."""
+    margin = registry.create("loss", "margin_mse")
+    scored = [(0.85 - 0.95, 2.0 - 0.5), (1.5 - 0.15, 1.0 - 3.0)]
+    expected = sum((ours - theirs) ** 2 for ours, theirs in scored) / 2
+    assert dev_set(TAUGHT).measure(Encoded(), margin, 0, "fp32") == ("loss", pytest.approx(expected, abs=1e-6))
+
+
+def test_where_the_dev_questions_have_no_teacher_the_rank_decides():
+    margin = registry.create("loss", "margin_mse")
+    name, value = dev_set(TAUGHT[:1] + EXAMPLES[1:]).measure(Encoded(), margin, 0, "fp32")
+    assert (name, value) == ("average_rank", dev_set().average_rank(Encoded(), "fp32"))
+    assert dev_set(EXAMPLES).measure(Encoded(), contrastive(), 0, "fp32")[0] == "loss"
 
 
 def test_false_negatives_are_masked_as_in_training():

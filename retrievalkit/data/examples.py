@@ -147,16 +147,19 @@ def check_teacher(examples: Examples) -> None:
     """
     lines = examples.lines or [None] * len(examples.rows)  # type: ignore[list-item]
     for row, line in zip(examples.rows, lines, strict=True):
-        scored = (row.teacher or {}).keys()
-        lacking = [
-            what for what, ids in (("positive", row.positives[:1]), ("negative", row.negatives)) if not scored & ids
-        ]
-        if lacking:
+        if lacking := unscored(row):
             msg = (
                 f"the teacher scores no {' and no '.join(lacking)} of the query '{row.query_id}', and the loss learns "
                 'from such scores. Give each example "teacher": {document id: score}, or choose another --loss.'
             )
             raise DataError(msg, file=examples.source, line=line)
+
+
+def unscored(example: Example) -> list[str]:
+    """Of "positive" (the first one) and "negative" (any), those that no teacher scored."""
+    scored = (example.teacher or {}).keys()
+    wanted = {"positive": example.positives[:1], "negative": example.negatives}
+    return [what for what, ids in wanted.items() if scored.isdisjoint(ids)]
 
 
 def example_of(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from retrievalkit import artifacts, registry
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
-from retrievalkit.data.examples import Example, Examples, check_examples, read_examples
+from retrievalkit.data.examples import Example, Examples, check_examples, check_teacher, read_examples
 from retrievalkit.data.sampling import ExampleSampler, StepAssembler
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
@@ -191,6 +191,8 @@ def train(
     loss = loss or retriever.pooler.default_loss
     transformers.set_seed(options.seed)
     objective = Objective(retriever, registry.create("loss", loss, **(loss_options or {})))
+    if objective.loss.needs_teacher:
+        check_teacher(data.examples)
     described = {
         **retriever.description,
         "loss": describe("loss", loss, loss_options or {}),

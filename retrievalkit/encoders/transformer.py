@@ -22,10 +22,12 @@ from torch import Tensor, nn
 
 from retrievalkit.artifacts import locate_model
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, Needs, Side, Text, TokenStates
+from retrievalkit.data.pieces import Vocabulary
 from retrievalkit.encoders.dropout import use_fast_dropout
 from retrievalkit.encoders.extra_tokens import ExtraTokenRows, unused_ids
 from retrievalkit.encoders.heads import head_weights, model_class, vocabulary_head
 from retrievalkit.encoders.lora import LowRank, add_adapters, save_adapters
+from retrievalkit.encoders.vocabulary import vocabulary_of
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.quiet import quiet
 
@@ -152,6 +154,10 @@ class Transformer(Encoder):
             found = transformers.utils.cached_file(self.source, name, **revision)
             return Path(found) if found else None
         return None
+
+    def vocabulary(self) -> Vocabulary:
+        """What pre-training wants to know of the tokenizer."""
+        return vocabulary_of(self.tokenizer)
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
         """The token ids of each text, with special and extra tokens and prefix, cut to the side's maximum length."""

@@ -1,0 +1,86 @@
+"""Whole-word masking: which tokens of a text are hidden, what stands in their place, and what is to be predicted.
+
+Words are taken in random order until their tokens are the wanted share of the text; a word that would exceed it is
+skipped. Of the tokens taken 80 % become [MASK], 10 % a random token, and 10 % stay (Devlin et al. 2019).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrievalkit.data.pieces import Pieces, Vocabulary
+from retrievalkit.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+UNLABELLED = -100
+"""The label of a position where nothing is to be predicted, as torch's losses have it."""
+_MASKED, _RANDOM = 0.8, 0.9
+
+
+def mask_budget(length: int, ratio: float) -> int:
+    """How many of a text's tokens are to be masked: the share, rounded, and at least one."""
+    return max(1, round(length * ratio))
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Masks texts.
+
+    Attributes:
+        vocabulary: The encoder's.
+        ratio: Share of a text's tokens that is masked, special tokens not counted.
+        whole_words: Whether all tokens of a word are masked together.
+    """
+
+    vocabulary: Vocabulary
+    ratio: float
+    whole_words: bool = True
+
+    def __post_init__(self) -> None:
+        if self.vocabulary.mask is None:
+            msg = "tokens are to be masked, and the tokenizer has no mask token. Choose a masked language model."
+            raise UnsupportedError(msg)
+
+    def __call__(self, pieces: Pieces, draw: random.Random) -> tuple[list[int], list[int]]:
+        """A text with special tokens, masked, and its labels: the hidden token, or `UNLABELLED`."""
+        ids = self.vocabulary.wrap([int(one) for one in pieces.ids])
+        labels = [UNLABELLED] * len(ids)
+        for position in self.choose(pieces, draw):
+            place = position + len(self.vocabulary.before)
+            labels[place] = ids[place]
+            ids[place] = self._replacement(ids[place], draw)
+        return ids, labels
+
+    def choose(self, pieces: Pieces, draw: random.Random) -> list[int]:
+        """The positions to mask; none where every word is longer than the budget."""
+        words = pieces.words() if self.whole_words else [range(one, one + 1) for one in range(len(pieces))]
+        draw.shuffle(words)
+        chosen: list[int] = []
+        left = mask_budget(len(pieces), self.ratio)
+        for word in words:
+            if len(word) <= left:
+                chosen += word
+                left -= len(word)
+            if not left:
+                break
+        return chosen
+
+    def _replacement(self, token: int, draw: random.Random) -> int:
+        chance = draw.random()
+        if chance < _MASKED:
+            assert self.vocabulary.mask is not None
+            return self.vocabulary.mask
+        return draw.choice(self.vocabulary.ordinary) if chance < _RANDOM else token
+
+
+def pad_labels(rows: Sequence[Sequence[int]]) -> Tensor:
+    """(texts, tokens) long: the labels of a batch, padded behind to the longest text as `Encoder.collate` does."""
+    import torch
+
+    longest = max([1, *map(len, rows)])
+    return torch.tensor([[*row, *[UNLABELLED] * (longest - len(row))] for row in rows])

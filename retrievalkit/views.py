@@ -151,14 +151,17 @@ def draw(analysis: Analysis, path: Path, *, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.8), dpi=150, layout="constrained")
+    figure = Figure(figsize=(10.5, 4.8), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels: Any = figure.subfigures(1, 2, width_ratios=[3, 2])
     _draw_shares(panels[0].subplots(), analysis)
     upper, lower = panels[1].subplots(2, 1)
-    bound = analysis.perplexity_bound
-    _draw_histogram(upper, analysis.local_variations, f"Local Variation ({analysis.options['scores']})", "pairs")
-    _draw_histogram(lower, analysis.perplexities, f"Perplexity of a document (at most {bound:.2f})", "documents")
+    scores, bound = analysis.options["scores"], analysis.perplexity_bound
+    unit = "pairs" if analysis.compared == analysis.pairs else "query vectors"
+    _draw_histogram(upper, analysis.local_variations, f"Local Variation ({scores})", unit)
+    most = max(2.0, bound, *analysis.perplexities)
+    name = f"Perplexity of a document (its mean at most {bound:.2f})"
+    _draw_histogram(lower, analysis.perplexities, name, "documents", limits=(1.0, most))
     pairs = f"{analysis.pairs:,} pairs of {analysis.queries:,} queries and {analysis.documents:,} documents"
     figure.suptitle(f"{title}: which view answers ({pairs})", x=0.01, ha="left", fontsize=11, weight="bold")
     figure.savefig(path, format="png", metadata={"Software": None})
@@ -167,11 +170,11 @@ def draw(analysis: Analysis, path: Path, *, title: str) -> None:
 def _draw_shares(axes: Axes, analysis: Analysis) -> None:
     """Bars: level with labels for a few views, upright over their numbers for many."""
     shares = [100 * view.share for view in analysis.views]
-    _bare(axes)
     if len(shares) > SHOWN_VIEWS:
         axes.bar([view.number for view in analysis.views], shares, width=1.0, color=_BLUE)
         axes.set_xlabel(f"number of the view (0 = {analysis.views[0].label})")
         axes.set_ylabel("share of queries answered, %")
+        _bare(axes)
         return
     colors = [_BLUE if share == max(shares) else _LIGHT for share in shares]
     bars = axes.barh([view.label for view in analysis.views], shares, color=colors, height=0.72)
@@ -180,21 +183,22 @@ def _draw_shares(axes: Axes, analysis: Analysis) -> None:
     axes.set_xlim(0, 1.14 * max(shares))
     axes.set_xlabel("share of queries answered, %")
     axes.tick_params(axis="y", length=0)
-
-
-def _draw_histogram(axes: Axes, values: Sequence[float], name: str, unit: str) -> None:
     _bare(axes)
+
+
+def _draw_histogram(
+    axes: Axes, values: Sequence[float], name: str, unit: str, limits: tuple[float, float] | None = None
+) -> None:
+    """How the values are distributed, with a line at their mean."""
     axes.set_xlabel(name)
     axes.set_ylabel(unit)
+    _bare(axes)
     if not values:
         return
-    axes.hist(values, bins=30, color=_LIGHT, edgecolor="white", linewidth=0.4)
+    axes.hist(values, bins=30, range=limits, color=_LIGHT, edgecolor="white", linewidth=0.4)
     middle = mean(values)
     axes.axvline(middle, color=_BLUE, linewidth=1.6)
-    axes.annotate(
-        f"mean {middle:.3g}", (middle, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -2),
-        textcoords="offset points", va="top", fontsize=9, color=_BLUE,
-    )  # fmt: skip
+    axes.set_title(f"mean {middle:.3f}", loc="right", fontsize=9, color=_BLUE)
 
 
 def _bare(axes: Axes) -> None:

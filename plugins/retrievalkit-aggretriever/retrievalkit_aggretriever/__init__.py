@@ -1,0 +1,19 @@
+"""Aggretriever for retrievalkit: slice max pooling of word predictions, joined to a projected [CLS], and its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from retrievalkit import hookimpl
+
+
+@hookimpl
+def register_poolers(register: Callable[[str, str], None]) -> None:
+    """Register the pooler."""
+    register("aggretriever", "retrievalkit_aggretriever.poolers:Aggretriever")
+
+
+@hookimpl
+def register_losses(register: Callable[[str, str], None]) -> None:
+    """Register the loss that weighs the parts of a vector beside the whole."""
+    register("aggretriever", "retrievalkit_aggretriever.losses:Aggretriever")

@@ -1,0 +1,67 @@
+"""Which options of the pooler go together; one that would have no effect is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from retrievalkit.errors import OptionError
+from retrievalkit_aggretriever.slices import drops
+
+# For each option those that decide whether it has an effect.
+_DECIDED_BY = {
+    "aggregation": ("agg_dim",),
+    "term_weight": ("agg_dim", "aggregation"),
+    "vocabulary_head": ("agg_dim", "aggregation"),
+    "slices": ("agg_dim", "aggregation"),
+    "slice_seed": ("slices",),
+    "remainder": ("agg_dim", "aggregation"),
+    "drop_limit": ("agg_dim", "aggregation", "remainder"),
+    "padding": ("agg_dim", "aggregation", "term_weight", "vocabulary_head"),
+}
+
+
+def check(options: Mapping[str, Any], defaults: Mapping[str, Any], vocabulary: int) -> None:
+    """Refuse options that leave nothing of a text, nothing to train, or have no effect beside the others.
+
+    Raises:
+        OptionError: Says which, and what to do.
+    """
+    if options["cls_dim"] == 0 and options["agg_dim"] == 0:
+        msg = "cls_dim and agg_dim are both 0, so that nothing is left of a text. Set one of them."
+        raise OptionError(msg)
+    for name, works in _effects(options, vocabulary).items():
+        if not works and options[name] != defaults[name]:
+            others = ", ".join(f"{other}={_shown(options[other])}" for other in _DECIDED_BY[name])
+            msg = f"{name}={_shown(options[name])} has no effect with {others}. Leave it out."
+            raise OptionError(msg)
+    if (options["cls_dim"], options["term_weight"], options["vocabulary_head"]) == (0, "none", False):
+        msg = (
+            "term_weight=none and vocabulary_head=false make of a text the bare set of its words, which no training "
+            "changes, and cls_dim=0 leaves nothing else. Set cls_dim, or another term_weight."
+        )
+        raise OptionError(msg)
+
+
+def _effects(options: Mapping[str, Any], vocabulary: int) -> dict[str, bool]:
+    """Which options have an effect."""
+    agg_dim, aggregation = options["agg_dim"], options["aggregation"]
+    terms = agg_dim != 0 and aggregation != "average"
+    sliced = terms and agg_dim != "vocabulary" and aggregation in ("full", "semi")
+    return {
+        "aggregation": agg_dim not in (0, "vocabulary"),
+        "term_weight": terms,
+        "vocabulary_head": terms,
+        # agg* has the slices of agg* in any case.
+        "slices": sliced and (options["slices"], aggregation) != ("same_as_star", "full"),
+        "slice_seed": options["slices"] == "seeded",
+        "remainder": sliced,
+        "drop_limit": sliced and drops(vocabulary, options["remainder"]),
+        # Otherwise no value is below 0, and padding counts 0.
+        "padding": terms and (options["term_weight"] == "signed" or not options["vocabulary_head"]),
+    }
+
+
+def _shown(value: Any) -> str:
+    """As it is typed."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

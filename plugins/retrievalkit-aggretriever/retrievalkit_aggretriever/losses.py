@@ -1,0 +1,85 @@
+"""Aggretriever's loss: the contrastive loss of the whole vectors, and of each part of them by itself.
+
+With S the scores of all queries with all documents, and S_p those of the part p of the vectors alone,
+
+    L = CE(S) + lambda ( CE(S_cls) + CE(S_agg) )
+
+CE being the cross entropy with each query's positive as the target. So each part learns to rank alone, and neither
+leaves the work to the other. Vectors of a single part make it the plain contrastive loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat
+from torch import Tensor
+from torch.nn import functional
+
+from retrievalkit.contracts import Loss, LossValue, Progress, Representation
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.score import scores
+
+
+class Aggretriever(Loss):
+    """Contrastive loss of the whole vectors, plus that of each of their parts.
+
+    For poolers that say what parts their vectors have (`Representation.parts`). Every score is by the shared rule, so
+    that of several vectors of a document the best counts, for each part the best in that part.
+
+    Args:
+        part_weight: Lambda, the weight of each part's loss beside that of the whole. The paper: 0.5.
+        temperature: Scores are divided by it, in all terms.
+    """
+
+    def __init__(self, *, part_weight: NonNegativeFloat = 0.5, temperature: PositiveFloat = 1.0) -> None:
+        super().__init__()
+        self.part_weight = part_weight
+        self.temperature = temperature
+
+    def forward(
+        self,
+        queries: Representation,
+        documents: Representation,
+        positives: Tensor,
+        progress: Progress,  # noqa: ARG002 - of the contract
+        ignore: Tensor | None = None,
+        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+    ) -> LossValue:
+        """The loss of a batch, computed in float32 under autocast too."""
+        parts = _checked_parts(queries, documents)
+        with torch.autocast(queries.device.type, enabled=False):
+            queries, documents = queries.float(), documents.float()
+            total = self._cross_entropy(queries, documents, positives, ignore)
+            terms = {"contrastive": total.detach()}
+            for name, columns in parts.items() if len(parts) > 1 else ():
+                of_part = self._cross_entropy(_part(queries, columns), _part(documents, columns), positives, ignore)
+                total = total + self.part_weight * of_part
+                terms[name] = of_part.detach()
+        return LossValue(total, terms)
+
+    def _cross_entropy(
+        self, queries: Representation, documents: Representation, positives: Tensor, ignore: Tensor | None
+    ) -> Tensor:
+        logits = scores(queries, documents) / self.temperature  # (Q, D)
+        if ignore is not None:
+            logits = logits.masked_fill(ignore, float("-inf"))
+        return functional.cross_entropy(logits, positives)
+
+
+def _part(representation: Representation, columns: slice) -> Representation:
+    """Some columns of the vectors."""
+    assert representation.vectors is not None
+    return Representation(representation.vectors[:, :, columns], representation.vector_mask)
+
+
+def _checked_parts(queries: Representation, documents: Representation) -> Mapping[str, slice]:
+    """The parts of the vectors; an error where they have none."""
+    if queries.vectors is None or not queries.parts or queries.parts != documents.parts:
+        msg = (
+            "loss 'aggretriever' weighs the parts of a vector, and this pooler's vectors have none. "
+            "Choose --pooler aggretriever, or --loss contrastive."
+        )
+        raise UnsupportedError(msg)
+    return queries.parts

@@ -1,0 +1,237 @@
+"""Aggretriever: a text's vector is a projection of [CLS] beside what all its tokens predict of the vocabulary.
+
+After "Aggretriever: A Simple Approach to Aggregate Textual Representations for Robust Dense Passage Retrieval". With
+h_t the states of the tokens, h_0 that of [CLS], and z_t the logits of the vocabulary head at token t > 0:
+
+    c    = W_c h_0 + b_c                                   the part "cls"
+    w_t  = | u . h_t + b |                                 the weight of a token
+    v[j] = max over t > 0 of  w_t softmax(z_t)[j]          one value for each term j of the vocabulary
+    agg* = v, max-pooled in slices of the vocabulary       the part "agg", see `retrievalkit_aggretriever.slices`
+
+Two texts are compared by the inner product of (c, agg*). Queries and documents share all projections.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeInt
+from torch import Tensor, nn
+
+from retrievalkit.contracts import (
+    Encoder,
+    EncoderInfo,
+    Needs,
+    Pooler,
+    Representation,
+    Side,
+    TokenStates,
+    absolute_layer,
+)
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.lexical import max_weighted_softmax
+from retrievalkit_aggretriever.choices import check
+from retrievalkit_aggretriever.published import load_projections
+from retrievalkit_aggretriever.slices import DROP_LIMIT, Remainder, SlicePooling, SliceRule, check_fits
+from retrievalkit_aggretriever.terms import first_position, mean_state, own_terms, without_first
+
+
+class Aggretriever(Pooler):
+    """A projected [CLS] and the aggregated word predictions of all other tokens, as one vector a text.
+
+    Args:
+        cls_dim: Size of the part "cls"; 0 = none.
+        agg_dim: Size of the part "agg"; "vocabulary" = all terms, not pooled; 0 = none.
+        aggregation: How "agg" is made: "full" (agg*, two slices a dimension, told apart by the sign), "semi" (agg+, one
+            slice a dimension), "linear" (a linear map of all terms), or "average" (a linear map of the mean state).
+        term_weight: The weight of a token: its "abs" value (the paper), "signed" (the released code, for its
+            checkpoints), or "none" (1 for all).
+        vocabulary_head: Whether tokens count for the terms that the vocabulary head predicts at them, or (false) each
+            for itself alone, which is the variant without masked language model.
+        slices: Which terms make a slice: every so many-th ("strided", the released code), such of a random order
+            ("seeded"), or, for aggregation=semi, the two slices that agg* has ("same_as_star", the paper).
+        slice_seed: Of slices=seeded.
+        remainder: Where slices do not divide the vocabulary: "drop" the first ids, or "pad" with zeros; "auto" drops of
+            BERT's vocabulary, where these are unused, and pads any other.
+        drop_limit: At most so many ids are dropped; where it would be more, zeros are appended.
+        padding: "masked", so that a text's vector does not depend on its batch, or as "released": with signed weights a
+            text is cut off at 0 only if its batch pads it; without vocabulary head padding is a token like others.
+        projections: "auto" = those that come with the model, where it is an Aggretriever checkpoint, otherwise new;
+            "new" = always new.
+        layers: Layers that a document has a vector from, in any order; 0 = embeddings, -1 = the last. The best of them
+            counts. A query has one, from the last layer.
+        keep: With several layers: "all" vectors are indexed, or the "last" layer's alone, while a loss sets it against
+            the others (self_contrastive).
+    """
+
+    def __init__(
+        self,
+        info: EncoderInfo,
+        *,
+        cls_dim: NonNegativeInt = 128,
+        agg_dim: NonNegativeInt | Literal["vocabulary"] = 640,
+        aggregation: Literal["full", "semi", "linear", "average"] = "full",
+        term_weight: Literal["abs", "signed", "none"] = "abs",
+        vocabulary_head: bool = True,
+        slices: SliceRule = "strided",
+        slice_seed: int = 0,
+        remainder: Remainder = "auto",
+        drop_limit: NonNegativeInt = DROP_LIMIT,
+        padding: Literal["masked", "released"] = "masked",
+        projections: Literal["auto", "new"] = "auto",
+        layers: tuple[int, ...] = (-1,),
+        keep: Literal["all", "last"] = "all",
+    ) -> None:
+        super().__init__()
+        options = {
+            "cls_dim": cls_dim,
+            "agg_dim": agg_dim,
+            "aggregation": aggregation,
+            "term_weight": term_weight,
+            "vocabulary_head": vocabulary_head,
+            "slices": slices,
+            "slice_seed": slice_seed,
+            "remainder": remainder,
+            "drop_limit": drop_limit,
+            "padding": padding,
+        }
+        check(options, type(self).__init__.__kwdefaults__ or {}, info.vocabulary_size)
+        self.info = info
+        self.layers = _highest_first(info, layers, keep)
+        self.keep = keep
+        self.projections = projections
+        self.signed = term_weight == "signed"
+        self.released_padding = padding == "released"
+        self.has_terms = agg_dim != 0 and aggregation != "average"
+        self.has_head = self.has_terms and vocabulary_head
+        size = info.vocabulary_size if agg_dim == "vocabulary" else agg_dim
+        self.parts = _parts(cls_dim, size)
+        self.cls_projection = nn.Linear(info.width, cls_dim) if cls_dim else None
+        self.term_projection = nn.Linear(info.width, 1) if self.has_terms and term_weight != "none" else None
+        self.aggregate: nn.Module = nn.Identity()
+        if size and aggregation == "average":
+            self.aggregate = nn.Linear(info.width, size)
+        elif size and aggregation == "linear":
+            check_fits(size, info.vocabulary_size)
+            self.aggregate = nn.Linear(info.vocabulary_size, size)
+        elif size and agg_dim != "vocabulary":
+            self.aggregate = SlicePooling(
+                info.vocabulary_size,
+                size,
+                signed=aggregation == "full",
+                rule=slices,
+                seed=slice_seed,
+                remainder=remainder,
+                drop_limit=drop_limit,
+            )
+
+    @property
+    def default_loss(self) -> str:  # type: ignore[override]
+        """The paper's; with keep=last the one that trains the kept vector (of retrievalkit-mlr)."""
+        return "self_contrastive" if self.keep == "last" else "aggretriever"
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """The last layer for queries, the layers that are indexed or trained for documents, and the head."""
+        return Needs(
+            layers={"query": (self.info.layers,), "document": self._layers_of("document")},
+            vocabulary_head=self.has_head,
+        )
+
+    def bind(self, encoder: Encoder) -> None:
+        """Take over the projections that came with the model, where it is an Aggretriever checkpoint.
+
+        Raises:
+            UnsupportedError: The encoder's texts have no [CLS]-like token, or the checkpoint's projections do not fit.
+        """
+        batch = encoder.collate(encoder.tokenize([("", "a")], "query"), "query")
+        if not bool(batch.special_mask[0, 0]):
+            msg = (
+                "pooler 'aggretriever' sets the [CLS]-like token in front of a text apart from the others, and this "
+                "encoder's texts begin with none. Choose a model with one, such as BERT, or another pooler."
+            )
+            raise UnsupportedError(msg)
+        if self.projections == "auto":
+            load_projections(encoder, {"cls": self.cls_projection, "term": self.term_projection})
+
+    def forward(self, states: TokenStates, side: Side) -> Representation:
+        """(batch, 1, cls_dim + agg_dim), or for documents a vector from each layer, the highest first."""
+        vectors = [self._vector(states, layer) for layer in self._layers_of(side)]
+        kept = 0 if self.keep == "last" and side == "document" else None
+        return Representation(torch.stack(vectors, dim=1), kept=kept, parts=self.parts)
+
+    def terms(self, states: TokenStates, layer: int = -1) -> Tensor:
+        """v, the value of each term of the vocabulary for each text: (batch, vocabulary).
+
+        Args:
+            states: With the vocabulary head, if that is wanted.
+            layer: Whose states to take.
+        """
+        hidden = states.layers[absolute_layer(layer, self.info)]
+        if not self.has_head:
+            everywhere = torch.ones_like(states.attention_mask) if self.released_padding else states.attention_mask
+            mask = without_first(everywhere, states.attention_mask)
+            return own_terms(states.input_ids, self._weights(hidden), mask, self.info.vocabulary_size)
+        assert states.head is not None
+        mask = without_first(states.attention_mask, states.attention_mask)
+        values = max_weighted_softmax(hidden, states.head, self._weights(hidden), mask)
+        if not self.signed:
+            return values
+        floored = values.clamp(min=0.0)
+        if not self.released_padding:
+            return floored
+        padded = ~states.attention_mask.bool().all(dim=1, keepdim=True)  # (batch, 1)
+        return torch.where(padded, floored, values)
+
+    def _vector(self, states: TokenStates, layer: int) -> Tensor:
+        """(batch, cls_dim + agg_dim): one vector for each text, from one layer."""
+        hidden = states.layers[layer]  # (batch, tokens, width)
+        made = []
+        if self.cls_projection is not None:
+            rows = torch.arange(len(hidden), device=hidden.device)
+            made.append(self.cls_projection(hidden[rows, first_position(states.attention_mask)]))
+        if self.has_terms:
+            made.append(self.aggregate(self.terms(states, layer)))
+        elif "agg" in self.parts:
+            mask = without_first(states.attention_mask, states.attention_mask)
+            made.append(self.aggregate(mean_state(hidden, mask)))
+        return torch.cat(made, dim=1)
+
+    def _weights(self, hidden: Tensor) -> Tensor:
+        """(batch, tokens): the weight of each token."""
+        if self.term_projection is None:
+            return hidden.new_ones(hidden.shape[:2])
+        weights: Tensor = self.term_projection(hidden)[:, :, 0]
+        return weights if self.signed else weights.abs()
+
+    def _layers_of(self, side: Side) -> tuple[int, ...]:
+        """The layers that a text of that side has a vector from, now."""
+        if side == "query" or (self.keep == "last" and not self.training):
+            return (self.info.layers,)
+        return self.layers
+
+
+def _parts(cls_dim: int, agg_dim: int) -> dict[str, slice]:
+    """The columns of each part that there is."""
+    sizes = {"cls": slice(0, cls_dim), "agg": slice(cls_dim, cls_dim + agg_dim)}
+    return {name: columns for name, columns in sizes.items() if columns.stop > columns.start}
+
+
+def _highest_first(info: EncoderInfo, layers: tuple[int, ...], keep: str) -> tuple[int, ...]:
+    """The absolute numbers of layers.
+
+    Raises:
+        OptionError: There is none, or one is named twice.
+        UnsupportedError: The encoder has not such a layer, or there is no last one to keep.
+    """
+    absolute = sorted((absolute_layer(layer, info) for layer in layers), reverse=True)
+    listed = ",".join(map(str, layers))
+    if not absolute or len(set(absolute)) < len(absolute):
+        problem = "names one layer twice" if absolute else "names no layer"
+        msg = f"layers={listed} {problem} (the encoder's last is {info.layers}, or -1). Name each once."
+        raise OptionError(msg)
+    if keep == "last" and absolute[0] != info.layers:
+        msg = f"keep=last wants the last layer ({info.layers}), which layers={listed} leaves out. Add it: {listed},-1"
+        raise UnsupportedError(msg)
+    return tuple(absolute)

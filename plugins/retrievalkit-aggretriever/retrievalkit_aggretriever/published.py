@@ -1,0 +1,110 @@
+"""The projections that published Aggretriever checkpoints bring beside the model, in either of their two layouts.
+
+castorini/aggretriever-*    one weights file (model.safetensors or pytorch_model.bin) with the model under the
+                            prefix "encoder.", and cls_proj.{weight,bias}, tok_proj.{weight,bias}
+castorini/dhr, as trained   a Hugging Face folder, with pooler.pt ([CLS]) and TermWeightTrans.pt (token weights),
+                            each with linear_q.{weight,bias} and linear_p.{weight,bias}, equal for a tied encoder
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from retrievalkit.contracts import Encoder
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+
+Tensors = dict[str, Tensor]
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_IN_WEIGHTS = {"cls": "cls_proj", "term": "tok_proj"}
+_OWN_FILES = {"cls": "pooler.pt", "term": "TermWeightTrans.pt"}
+_OPTIONS = {"cls": "cls_dim=0", "term": "term_weight=none"}
+_NOT_TENSORS = (OSError, ValueError, RuntimeError, EOFError, AttributeError, pickle.UnpicklingError, SafetensorError)
+_MEANING = {"cls": "of [CLS]", "term": "to token weights"}
+
+
+def load_projections(encoder: Encoder, wanted: Mapping[str, nn.Linear | None]) -> None:
+    """Load the projections that came with an encoder's model; where none did, nothing is changed.
+
+    Args:
+        encoder: Made with a model that may be an Aggretriever checkpoint.
+        wanted: The projections of the parts "cls" and "term", or None where that is not wanted.
+
+    Raises:
+        ArtifactError: A file cannot be read.
+        OptionError: The checkpoint has not what is wanted, or of another size.
+        UnsupportedError: It has projections of their own for queries and passages.
+    """
+    found = _published(encoder)
+    if not found:
+        return
+    for part, projection in wanted.items():
+        if projection is not None:
+            _check_shape(part, found.get(part), projection)
+            projection.load_state_dict(found[part])
+
+
+def _published(encoder: Encoder) -> dict[str, Tensors]:
+    """The projections by part, none where the model is no Aggretriever checkpoint."""
+    # Token weights are what both layouts always have, and other checkpoints have not.
+    if path := encoder.file(_OWN_FILES["term"]):
+        files = {part: encoder.file(name) for part, name in _OWN_FILES.items()}
+        return {part: _tied(file) for part, file in (files | {"term": path}).items() if file}
+    path = next(filter(None, map(encoder.file, _WEIGHTS)), None)
+    tensors = {} if path is None else _read(path, tuple(f"{prefix}." for prefix in _IN_WEIGHTS.values()))
+    if f"{_IN_WEIGHTS['term']}.weight" not in tensors:
+        return {}
+    parts = {part: _under(f"{prefix}.", tensors) for part, prefix in _IN_WEIGHTS.items()}
+    return {part: of_part for part, of_part in parts.items() if of_part}
+
+
+def _tied(path: Path) -> Tensors:
+    """The one projection of a file that may have two, for queries and for passages."""
+    tensors = _read(path)
+    query, passage = _under("linear_q.", tensors), _under("linear_p.", tensors)
+    if any(not torch.equal(query[name], other) for name, other in passage.items() if name in query):
+        msg = (
+            f"'{path}' has a projection for queries and another one for passages (an untied encoder), and this pooler "
+            f"has one for both. Take a checkpoint of a tied encoder, or set projections=new."
+        )
+        raise UnsupportedError(msg)
+    return query
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    return {name.removeprefix(prefix): tensor.float() for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _read(path: Path, prefixes: tuple[str, ...] = ("",)) -> Tensors:
+    """The tensors of a file whose names begin so. Nothing but tensors is ever unpickled."""
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefixes)}  # noqa: SIM118
+        loaded: Tensors = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: tensor for name, tensor in loaded.items() if name.startswith(prefixes)}
+    except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, SafetensorError) as error:
+        msg = (
+            f"cannot read the projections in '{path}': {' '.join(str(error).split())[:200]}. Copy the checkpoint anew."
+        )
+        raise ArtifactError(msg) from error
+
+
+def _check_shape(part: str, tensors: Tensors | None, projection: nn.Linear) -> None:
+    """Refuse what would be left random, or does not fit."""
+    if not tensors:
+        msg = f"the model is an Aggretriever checkpoint without a projection {_MEANING[part]}. Set {_OPTIONS[part]}."
+        raise OptionError(msg)
+    there, wanted = tuple(tensors["weight"].shape), tuple(projection.weight.shape)
+    if there != wanted:
+        advice = f"cls_dim={there[0]}" if part == "cls" else "projections=new"
+        msg = (
+            f"the model is an Aggretriever checkpoint, whose projection {_MEANING[part]} has the shape {there}, where "
+            f"{wanted} is wanted. Set {advice}."
+        )
+        raise OptionError(msg)

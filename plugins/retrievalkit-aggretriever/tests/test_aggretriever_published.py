@@ -1,0 +1,202 @@
+"""Checkpoints in the two published layouts, made here: loaded whole, and equal to what their own code computes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
+from retrievalkit.retriever import Retriever
+
+OPTIONS = {"cls_dim": 6, "agg_dim": 16, "term_weight": "signed", "padding": "released", "remainder": "drop"}
+TEXTS = [("", "what is the capital of france"), ("", "rome"), ("", "the language of iceland and its currency")]
+
+
+def projections():
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"cls_proj.weight": (6, 32), "cls_proj.bias": (6,), "tok_proj.weight": (1, 32), "tok_proj.bias": (1,)}
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def hub_layout(folder, model, *, form="model.safetensors", prefix="encoder.", changes=None):
+    """castorini/aggretriever-*: the masked language model within another module, with two projections."""
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    # What is tied is in a .bin file twice.
+    weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
+    whole = {prefix + name: tensor for name, tensor in weights.items()} | projections() | (changes or {})
+    whole = {name: tensor for name, tensor in whole.items() if tensor is not None}
+    if form == "model.safetensors":
+        save_file(whole, folder / form, metadata={"format": "pt"})
+    else:
+        torch.save(whole, folder / form)
+    configuration = json.loads((folder / "config.json").read_text()) | {"architectures": ["BERTAggretrieverEncoder"]}
+    (folder / "config.json").write_text(json.dumps(configuration))
+    return folder
+
+
+def trained_layout(folder, model, *, tied=True):
+    """castorini/dhr: an ordinary folder of transformers, with a file for each projection."""
+    shutil.copytree(model, folder)
+    for name, file in (("cls_proj", "pooler"), ("tok_proj", "TermWeightTrans")):
+        weight, bias = projections()[f"{name}.weight"], projections()[f"{name}.bias"]
+        both = {"linear_q.weight": weight, "linear_q.bias": bias, "linear_p.bias": bias}
+        both["linear_p.weight"] = weight if tied else weight + 1
+        torch.save(both, folder / f"{file}.pt")
+        sizes = {"input_dim": weight.shape[1], "output_dim": weight.shape[0], "tied": tied}
+        (folder / f"{file}_config.json").write_text(json.dumps(sizes))
+    return folder
+
+
+LAYOUTS = {
+    "safetensors": lambda folder, model: hub_layout(folder, model),
+    "bin": lambda folder, model: hub_layout(folder, model, form="pytorch_model.bin"),
+    "dhr": trained_layout,
+}
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def create(folder, **options):
+    return Retriever.create(folder, pooler="aggretriever", pooler_options=OPTIONS | options).to("cpu").eval()
+
+
+def expected_vectors(model, texts):
+    """What the released code computes of a padded batch: raw weights, zeros at padding, the first ids dropped."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
+    with torch.no_grad():
+        output = network(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], output_hidden_states=True
+        )
+    given = projections()
+    hidden = output.hidden_states[-1]
+    weights = hidden[:, 1:] @ given["tok_proj.weight"].T + given["tok_proj.bias"]
+    values = output.logits[:, 1:].softmax(-1) * weights * batch["attention_mask"][:, 1:, None]
+    v = values.amax(1)
+    rest = v[:, v.shape[1] % 32 :].reshape(len(v), -1, 32).amax(1)
+    positive, negative = rest[:, 0::2], rest[:, 1::2]
+    agg = positive * (positive > negative) - negative * (positive <= negative)
+    return torch.cat([hidden[:, 0] @ given["cls_proj.weight"].T + given["cls_proj.bias"], agg], dim=1)
+
+
+@every_layout
+def test_vectors_are_those_of_the_released_code(layout, tiny_model, tmp_path):
+    """One batch, so that padding counts as it does there; no option names a file."""
+    retriever = create(LAYOUTS[layout](tmp_path / "published", tiny_model))
+    made = retriever.encode(TEXTS, "document", precision="fp32")
+    expected = expected_vectors(tiny_model, [text for _, text in TEXTS])
+    torch.testing.assert_close(made.vectors[:, 0], expected, rtol=1e-4, atol=1e-6)
+    assert made.parts == {"cls": slice(0, 6), "agg": slice(6, 22)}
+
+
+@every_layout
+def test_the_published_folder_is_not_needed_again(layout, tiny_model, tmp_path):
+    """What is saved holds the projections, and is loaded without the folder that they came from."""
+    folder = LAYOUTS[layout](tmp_path / "published", tiny_model)
+    retriever = create(folder)
+    expected = retriever.encode(TEXTS, "query", precision="fp32").vectors
+    (tmp_path / "saved").mkdir()
+    retriever.save(tmp_path / "saved")
+    shutil.rmtree(folder)
+    loaded = Retriever.load(tmp_path / "saved", device="cpu")
+    torch.testing.assert_close(loaded.encode(TEXTS, "query", precision="fp32").vectors, expected)
+
+
+def test_trained_further_projections_are_kept(tiny_model, tmp_path):
+    """Loading a checkpoint of ours takes what was trained, not what it started from."""
+    retriever = create(hub_layout(tmp_path / "published", tiny_model))
+    with torch.no_grad():
+        retriever.pooler.cls_projection.weight += 1.0
+    (tmp_path / "saved").mkdir()
+    retriever.save(tmp_path / "saved")
+    loaded = Retriever.load(tmp_path / "saved", device="cpu")
+    assert torch.equal(loaded.pooler.cls_projection.weight, retriever.pooler.cls_projection.weight)
+    assert not torch.equal(loaded.pooler.cls_projection.weight, projections()["cls_proj.weight"])
+
+
+def test_projections_new(tiny_model, tmp_path):
+    """The model of a published checkpoint with projections of its own."""
+    retriever = create(hub_layout(tmp_path / "published", tiny_model), projections="new", cls_dim=5)
+    assert retriever.pooler.cls_projection.weight.shape == (5, 32)
+    assert not torch.equal(retriever.pooler.term_projection.weight, projections()["tok_proj.weight"])
+
+
+def test_another_model_has_none(tiny_model):
+    """Projections of an ordinary model start anew, by the seed."""
+    first, second, third = (
+        Retriever.create(tiny_model, pooler="aggretriever", pooler_options=OPTIONS, seed=seed).pooler
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first.cls_projection.weight, second.cls_projection.weight)
+    assert not torch.equal(first.cls_projection.weight, third.cls_projection.weight)
+
+
+def test_parts_that_are_not_wanted_are_left(tiny_model, tmp_path):
+    folder = hub_layout(tmp_path / "published", tiny_model)
+    assert create(folder, cls_dim=0).pooler.cls_projection is None
+    retriever = create(folder, term_weight="none", padding="masked")
+    assert torch.equal(retriever.pooler.cls_projection.weight, projections()["cls_proj.weight"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"cls_dim": 128}, r"of \[CLS\] has the shape \(6, 32\), where \(128, 32\) is wanted\. Set cls_dim=6"),
+        ({"cls_proj.weight": None, "cls_proj.bias": None}, {}, r"without a projection of \[CLS\]\. Set cls_dim=0"),
+        ({"tok_proj.weight": torch.ones(2, 32)}, {}, r"to token weights has the shape \(2, 32\).*projections=new"),
+    ],
+)
+def test_projections_that_do_not_fit(changes, options, message, tiny_model, tmp_path):
+    """Nothing is left random in silence."""
+    folder = hub_layout(tmp_path / "published", tiny_model, changes=changes)
+    with pytest.raises(OptionError, match=message):
+        create(folder, **options)
+
+
+def test_an_untied_checkpoint_is_refused(tiny_model, tmp_path):
+    with pytest.raises(UnsupportedError, match=r"one for both\. Take a checkpoint of a tied encoder"):
+        create(trained_layout(tmp_path / "published", tiny_model, tied=False))
+
+
+class Unsafe:
+    """What runs code when it is unpickled."""
+
+    def __reduce__(self):
+        return (Path.touch, (Path(self.path),))
+
+    def __init__(self, path):
+        self.path = str(path)
+
+
+@pytest.mark.parametrize("damage", ["rubbish", "empty", "code", "list"])
+def test_a_damaged_file_is_one_clear_message(damage, tiny_model, tmp_path):
+    """Nothing but tensors is unpickled."""
+    folder = trained_layout(tmp_path / "published", tiny_model)
+    file = folder / "TermWeightTrans.pt"
+    if damage in ("rubbish", "empty"):
+        file.write_bytes(b"rubbish" if damage == "rubbish" else b"")
+    else:
+        torch.save([1, 2] if damage == "list" else Unsafe(tmp_path / "was-run"), file)
+    with pytest.raises(ArtifactError, match=r"cannot read the projections in '.*TermWeightTrans\.pt': .") as caught:
+        create(folder)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_model_without_its_head_is_refused(tiny_model, tmp_path):
+    """A published encoder of the variant without masked language model has none, and needs none."""
+    folder = hub_layout(tmp_path / "published", tiny_model)
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if ".cls.predictions" not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="vocabulary head"):
+        create(folder)
+    assert create(folder, vocabulary_head=False).pooler.term_projection is not None

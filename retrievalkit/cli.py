@@ -437,17 +437,17 @@ def convert(source: str, output: str, as_json: bool, **flags: Any) -> None:
 @main.command()
 @click.argument("recipe")
 @_output_option
+@click.option("--variants", help="Only these rows of its table: names or patterns, such as mlr,dpr_*.")
 @click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
 @_json_option
 @_set_option
-def run(recipe: str, output: str, force: bool, as_json: bool, settings: tuple[str, ...]) -> None:
+def run(recipe: str, output: str, variants: str | None, as_json: bool, settings: tuple[str, ...], force: bool) -> None:
     """Run the steps of a RECIPE (a file, or the name of one that comes along)."""
-    from dataclasses import asdict
-
     from retrievalkit import run as program
 
-    results = program.run(recipe, output, cli=main, overrides=_parse(settings), force=force)
-    _echo(as_json, [asdict(result) for result in results], program.summary(results))
+    wanted = None if variants is None else [name.strip() for name in variants.split(",") if name.strip()]
+    outcome = program.run(recipe, output, cli=main, overrides=_parse(settings), variants=wanted, force=force)
+    _echo(as_json, outcome.to_json(), outcome.text())
 
 
 @main.command()

@@ -88,7 +88,7 @@ def quickstart(
     """
     values = _values(model, dict(zip(_DATA, (corpus, examples, queries, qrels), strict=True)))
     recipe = load_recipe(RECIPE, {**(overrides or {}), **values})
-    results = run_recipe(recipe, output, cli=cli, force=force)
+    results = run_recipe(recipe, output, cli=cli, force=force).steps
     found = _rows(recipe, results, Path(output))
     with artifacts.write_file(Path(output) / RESULTS) as staging:
         staging.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -1,98 +1,63 @@
 """A recipe: the steps of an experiment as data, each of them a command as one would type it.
 
-    name: two-stage
+    name: layers
     description: One sentence that says what comes out.
     values:                      # what `--set corpus=...` overrides; null = has to be given
       corpus: null
       examples: ${corpus}/train.jsonl
+      layers: [4, 6]
+      dev: null                  # wanted as ${dev?} below, so it may be missing
+      seed: 42
     defaults:                    # options that all steps of a command share
-      train: {batch_size: 32}
+      train: {batch_size: 32, seed: "${seed}"}
     steps:
-      - name: bm25
-        command: index
-        with: {source: "${corpus}", indexer: bm25}
-        output: bm25             # in the run's own folder
-      - name: stage1
+      - name: model
         command: train
-        with: {corpus: "${corpus}", examples: "${examples}", pooler: self_contrastive, set: {pooler.layers: [4, 6]}}
-        output: stage1
+        with: {corpus: "${corpus}", examples: "${examples}", dev: "${dev?}", set: {pooler.layers: "${layers}"}}
+        output: model            # in the run's own folder
+      - {name: vectors, command: encode, with: {model: "${steps.model}", texts: "${corpus}"}, output: vectors}
+      - {name: index, command: index, with: {source: "${steps.vectors}"}, output: index}
+      - {name: search, command: search, with: {indexes: "${steps.index}", queries: test.jsonl}, output: run.trec}
       - name: figures
         command: evaluate
         with: {run: "${steps.search}", qrels: test.tsv, json: true}
         output: figures.json     # a command without --output: what it prints
-        expected: {source: "Table 2", nDCG@10: 0.41}
+
+    table: [figures]             # the steps whose figures are the table's columns; only what they need is run
+    variants:                    # its rows: what is different in each, and reference figures
+      near: {title: Layers 4 and 6, expected: {source: "Table 2", nDCG@10: 0.41}}
+      far: {title: Layers 2 and 6, values: {layers: [2, 6], model: {batch_size: 8}}, expected: {nDCG@10: 0.4}}
+    baseline: near               # the row that the others are compared with
+    seeds: [42, 43, 44]          # each variant is run with each of these as the value `seed`
 
 The keys under `with` are the command's options and arguments, with dashes or underscores; `set` holds what `--set`
-takes. `${name}` is a value, `${steps.NAME}` the output of an earlier step. `expected` holds figures to be shown beside
-ours. `--set STEP.OPTION=...` changes an option of one step.
+takes. `${name}` is a value, `${steps.NAME}` the output of a step. `--set STEP.OPTION=...` changes an option of a step,
+and `--set seeds=...` the seeds. Reference figures may also stand as `expected` at a step; those of a second step in the
+table are written STEP.FIGURE in a variant.
+
+`extends: other.yaml` (or a list) starts from another recipe, by a path from this one's folder or by name. Mappings are
+joined key by key, steps and variants by name; `null` takes a variant or a figure away.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.errors import InputError, OptionError, UnknownNameError
+from retrievalkit.recipe_file import NAME, bundled_recipes, find_recipe, read_recipe
+from retrievalkit.settings import Section, flatten, join, parse_set, read_yaml
+from retrievalkit.step import Step, Values, fill, in_order, joined_path, merged, needed
+from retrievalkit.variants import SEED, Row, Variant, arrange, choose, parse_seeds
 
-if TYPE_CHECKING:
-    import yaml
+__all__ = [
+    "Recipe", "Row", "Step", "bundled_recipes", "find_recipe", "flatten", "load_recipe", "needed", "parse_set",
+    "read_yaml",
+]  # fmt: skip
 
-_KEYS = ("name", "description", "values", "defaults", "steps")
-_STEP_KEYS = ("name", "command", "with", "output", "expected")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_VARIABLE = re.compile(r"\$\{([^}]*)\}")
-_INTEGER = re.compile(r"[-+]?[0-9]+")
-_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_CONSTANTS = {"true": True, "false": False, "null": None, "~": None}
-
-
-class Section(dict[str, Any]):
-    """A mapping of a recipe file that knows where it stands.
-
-    Attributes:
-        line: Where it starts, counted from 1.
-        lines: Key -> line.
-    """
-
-    def __init__(self, line: int = 0) -> None:
-        super().__init__()
-        self.line = line
-        self.lines: dict[str, int] = {}
-
-
-@dataclass(frozen=True)
-class Step:
-    """One command of a recipe.
-
-    Attributes:
-        name: What other steps call it.
-        command: The name of an rkit command.
-        options: Its options and arguments; `${steps.NAME}` still stands in them.
-        output: What it writes, relative to the run's folder; None = it only prints.
-        uses: The earlier steps whose outputs it names.
-        expected: Figures to compare with, and their "source".
-        file: The recipe's file.
-        line: Where the step stands in it.
-        lines: Option -> line.
-    """
-
-    name: str
-    command: str
-    options: Mapping[str, Any]
-    output: str | None = None
-    uses: tuple[str, ...] = ()
-    expected: Mapping[str, Any] = field(default_factory=dict)
-    file: str = ""
-    line: int = 0
-    lines: Mapping[str, int] = field(default_factory=dict)
-
-    def error(self, problem: str, option: str = "") -> DataError:
-        """A complaint about this step, or one of its options."""
-        return DataError(f"step '{self.name}': {problem}", file=self.file, line=self.lines.get(option, self.line))
+_VARIANT_KEYS = ("title", "values", "expected")
 
 
 @dataclass(frozen=True)
@@ -102,9 +67,12 @@ class Recipe:
     Attributes:
         name: What it is called.
         description: What comes out.
-        values: Name -> value, overrides applied.
-        steps: In the order they run.
+        values: Name -> value, overrides applied; those of variants are not among them.
+        steps: In the order they run, those of all variants.
         file: Where it was read.
+        table: The steps whose figures are the columns; () = there is no table.
+        rows: The table's rows.
+        baseline: The row that the others are compared with; "" = none.
     """
 
     name: str
@@ -112,360 +80,235 @@ class Recipe:
     values: Mapping[str, Any]
     steps: tuple[Step, ...]
     file: str
+    table: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    baseline: str = ""
 
     def options_in(self, step: Step, folder: str) -> dict[str, Any]:
-        """A step's options, with the outputs of earlier steps as paths in a folder ("" = relative to it)."""
-        outputs = {f"steps.{one.name}": _joined(folder, one.output) for one in self.steps if one.output}
-        filled: dict[str, Any] = _fill(dict(step.options), outputs.__getitem__)
+        """A step's options, with the outputs of other steps as paths in a folder ("" = relative to it)."""
+        outputs = {f"steps.{one.name}": joined_path(folder, one.output) for one in self.steps if one.output}
+        filled: dict[str, Any] = fill(dict(step.options), outputs.__getitem__)
         return filled
 
 
-def load_recipe(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(
+    source: str | Path, overrides: Mapping[str, Any] | None = None, variants: Sequence[str] | None = None
+) -> Recipe:
     """Read a recipe.
 
     Args:
         source: A file, or the name of a recipe that comes with retrievalkit ("quickstart").
         overrides: What `parse_set` made of `--set`: values, and options of steps.
+        variants: Which of its variants are wanted, by name or pattern; None = all.
 
     Raises:
         DataError: Something is wrong in the file; names file and line.
-        UnknownNameError: There is no such recipe, or an override is neither a value nor a step.
+        UnknownNameError: There is no such recipe or variant, or an override is neither a value nor a step.
     """
-    path = find_recipe(source)
-    root = read_yaml(path)
-    if not isinstance(root, Section):
-        msg = "a recipe is a mapping with the keys name, values and steps."
-        raise DataError(msg, file=path, line=1)
-    reader = _Reader(str(path), root)
-    return reader.recipe(dict(overrides or {}))
-
-
-def find_recipe(source: str | Path) -> Path:
-    """The file of a recipe: a path, or the name of one that comes with retrievalkit."""
-    path = Path(source)
-    if path.is_file():
-        return path
-    bundled = bundled_recipes()
-    name = str(source).removesuffix(".yaml").removeprefix("recipes/")
-    if name not in bundled:
-        raise UnknownNameError("recipe", str(source), bundled, hint="Or give the path of a recipe file.")
-    return bundled[name]
-
-
-def bundled_recipes() -> dict[str, Path]:
-    """The recipes that come with retrievalkit: name -> file."""
-    here = Path(__file__).parent
-    for folder in (here / "recipes", here.parent / "recipes"):
-        found = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
-        if found:
-            return found
-    return {}
-
-
-def parse_set(settings: Iterable[str]) -> dict[str, Any]:
-    """What `--set` was given, as nested options: ["pooler.layers=10,12"] -> {"pooler": {"layers": "10,12"}}.
-
-    Values are read as in a recipe: numbers, true, false, null, [lists], "quoted" text, and text.
-
-    Raises:
-        OptionError: A setting has no "=", no name, or sets both an option and a part of it.
-    """
-    parsed: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        names = key.strip().split(".")
-        if not equals or not all(names):
-            msg = f"--set {setting!r} is not KEY=VALUE, such as pooler.layers=4,6 or epochs=3."
-            raise OptionError(msg)
-        place = parsed
-        for name in names[:-1]:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
-                msg = f"--set {setting!r}: '{name}' has been set to {place!r} already, so it has no options."
-                raise OptionError(msg)
-        if isinstance(place.get(names[-1]), dict):
-            msg = f"--set {setting!r}: options of '{key}' have been set already, so it cannot be one value."
-            raise OptionError(msg)
-        place[names[-1]] = _setting_value(setting, text)
-    return parsed
-
-
-def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted keys: {"pooler": {"layers": [4, 6]}} -> {"pooler.layers": [4, 6]}."""
-    flat: dict[str, Any] = {}
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
-
-
-def read_yaml(path: str | Path) -> Any:
-    """What a YAML file holds: mappings as `Section`, plain scalars by the rules of YAML 1.2.
-
-    YAML 1.1, which PyYAML follows, takes `no` for false, 1e-5 for text and 1:30 for 90.
-
-    Raises:
-        DataError: It is no YAML; names the line.
-    """
-    import yaml
-
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except UnicodeDecodeError as error:
-        msg = f"byte 0x{error.object[error.start]:02x} is not UTF-8. Save the file as UTF-8."
-        raise DataError(msg, file=path, line=error.object.count(b"\n", 0, error.start) + 1) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        msg = f"broken YAML: {problem}."
-        raise DataError(msg, file=path, line=mark.line + 1 if mark else None) from None
-    if node is None:
-        msg = "the file is empty."
-        raise DataError(msg, file=path)
-    return _construct(node, str(path))
-
-
-def _construct(node: yaml.Node, file: str) -> Any:
-    line = node.start_mark.line + 1
-    if node.id == "scalar":
-        return scalar(node.value) if node.style is None else node.value
-    if node.id == "sequence":
-        return [_construct(one, file) for one in node.value]
-    section = Section(line)
-    for key_node, value_node in node.value:
-        key, line = key_node.value, key_node.start_mark.line + 1
-        if key_node.id != "scalar":
-            msg = "a key is a plain name."
-            raise DataError(msg, file=file, line=line)
-        if key in section:
-            msg = f"'{key}' stands here twice; the first is in line {section.lines[key]}. Remove one of them."
-            raise DataError(msg, file=file, line=line)
-        section[key] = _construct(value_node, file)
-        section.lines[key] = line
-    return section
-
-
-def scalar(text: str) -> Any:
-    """What a plain scalar stands for: a number, true, false, null or text."""
-    if text.lower() in _CONSTANTS:
-        return _CONSTANTS[text.lower()]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    return float(text) if _NUMBER.fullmatch(text) else text
-
-
-def _setting_value(setting: str, text: str) -> Any:
-    if not text.startswith(("[", '"', "'")):
-        return scalar(text)
-    import yaml
-
-    try:
-        return _construct(yaml.compose(text, Loader=yaml.SafeLoader), setting)
-    except (yaml.YAMLError, DataError) as error:
-        msg = f"--set {setting!r}: the value cannot be read: {getattr(error, 'problem', error)}."
-        raise OptionError(msg) from None
+    return _Reader(read_recipe(find_recipe(source))).recipe(dict(overrides or {}), variants)
 
 
 class _Reader:
-    """Checks what a recipe file holds and fills its values in; every complaint names the line."""
+    """Checks what a recipe holds and fills its values in; every complaint names file and line."""
 
-    def __init__(self, file: str, root: Section) -> None:
-        self.file = file
+    def __init__(self, root: Section) -> None:
         self.root = root
+        self.name: str = root.wanted("name", str, "text")
+        self.values = root.section("values")
+        defaults = root.section("defaults")
+        sections: Section = root.wanted("steps", Section, "a list of steps")
+        self.steps = {name: _step(section, defaults) for name, section in sections.items()}
+        _check_outputs(self.steps.values())
+        self.table = self.step_names("table")
+        self.variants = {variant.name: variant for variant in self.rows()}
+        self.baseline = self.checked_baseline()
 
-    def recipe(self, overrides: dict[str, Any]) -> Recipe:
-        self.check_keys(self.root, _KEYS, "recipe")
-        rows = self.field(self.root, "steps", list, "a list of steps")
-        sections = [row if isinstance(row, Section) else self.fail("a step is a mapping.", self.root) for row in rows]
-        values = self.section(self.root, "values")
-        defaults = self.section(self.root, "defaults")
-        steps = [self.step(section, defaults) for section in sections]
-        of_steps = self.override(values, {step.name for step in steps}, overrides)
-        steps = [_with_options(step, of_steps.get(step.name, {})) for step in steps]
-        lookup = _Values(self, values)
-        return Recipe(
-            name=self.field(self.root, "name", str, "text"),
-            description=self.root.get("description") or "",
-            values={name: lookup.optional(name) for name in values},
-            steps=tuple(self.filled(steps, lookup)),
-            file=self.file,
-        )
-
-    def step(self, section: Section, defaults: Section) -> Step:
-        self.check_keys(section, _STEP_KEYS, "step")
-        name = self.field(section, "name", str, "text")
-        if not _NAME.fullmatch(name):
-            self.fail(f"the step name '{name}' is not made of letters, digits, - and _.", section, "name")
-        command = self.field(section, "command", str, "the name of a command")
-        options, shared = self.section(section, "with"), self.section(defaults, command)
-        return Step(
-            name=name,
-            command=command,
-            options=_merged(shared, options),
-            output=self.output(section),
-            expected=self.section(section, "expected"),
-            file=self.file,
-            line=section.line,
-            lines={key.replace("-", "_"): line for key, line in (shared.lines | options.lines).items()},
-        )
-
-    def output(self, section: Section) -> str | None:
-        if section.get("output") is None:
-            return None
-        output: str = self.field(section, "output", str, "a path")
-        path = PurePosixPath(output)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            self.fail(f"output '{output}' is not inside the run's folder. Give a relative path.", section, "output")
-        return path.as_posix()
-
-    def override(self, values: Section, steps: set[str], overrides: dict[str, Any]) -> dict[str, Any]:
-        """Put the overrides of values in; returns those of steps."""
-        of_steps: dict[str, Any] = {}
+    def recipe(self, overrides: dict[str, Any], wanted: Sequence[str] | None) -> Recipe:
+        seeds = self.seeds(overrides)
         for name, value in overrides.items():
-            if name in values and not isinstance(value, dict):
-                values[name] = value
-            elif name in steps and isinstance(value, dict):
-                of_steps[name] = value
-            else:
-                hint = "--set takes a value of the recipe, or STEP.OPTION."
-                raise UnknownNameError("value of the recipe", name, {*values, *steps}, hint=hint)
-        return of_steps
+            self.check_override(name, value)
+        chosen = choose(self.variants, wanted, self.name)
 
-    def filled(self, steps: list[Step], lookup: _Values) -> Iterable[Step]:
-        """The steps with values in place of variables, and with the names of the steps they use."""
-        earlier: dict[str, Step] = {}
+        def build(variant: Variant, values: Mapping[str, Any]) -> Sequence[Step]:
+            return self.filled([variant.overrides, overrides, values])
+
+        steps, names = arrange(list(self.variants.values()), chosen, seeds, build)
         for step in steps:
-            if step.name in earlier:
-                msg = f"another step has this name, in line {earlier[step.name].line}. Rename one."
-                raise step.error(msg)
-            if taken := [one for one in earlier.values() if step.output and one.output == step.output]:
-                msg = f"step '{taken[0].name}' writes '{step.output}' already. Choose another output."
-                raise step.error(msg)
-            uses: dict[str, None] = {}
-            options = {
-                name: _fill(value, partial(self.variable, step, name, earlier, lookup, uses))
-                for name, value in step.options.items()
-            }
-            earlier[step.name] = replace(step, options=options, uses=tuple(uses))
-            yield earlier[step.name]
+            step.check_given(_which(step, self.variants))
+        values, _ = self.overridden([overrides])
+        return Recipe(
+            name=self.name,
+            description=self.root.get("description") or "",
+            values=Values(values).given(),
+            steps=tuple(steps),
+            file=self.root.place.file,
+            table=self.table,
+            rows=tuple(self.row(variant, names[variant.name]) for variant in chosen) if self.table else (),
+            baseline=self.baseline,
+        )
 
-    def variable(
-        self, step: Step, option: str, earlier: Mapping[str, Step], lookup: _Values, uses: dict[str, None], name: str
-    ) -> Any:
-        if not name.startswith("steps."):
-            return lookup.required(name, step.lines.get(option, step.line))
-        used = name.removeprefix("steps.")
-        if used not in earlier:
-            raise step.error(str(UnknownNameError("earlier step", used, earlier)), option)
-        if earlier[used].output is None:
-            msg = f"step '{used}' has no output. Give it one."
-            raise step.error(msg, option)
-        uses[used] = None
-        return f"${{{name}}}"
+    def filled(self, overrides: Iterable[Mapping[str, Any]]) -> list[Step]:
+        """The steps that are wanted, in order, with values in place of their names."""
+        values, of_steps = self.overridden(overrides)
+        lookup = Values(values)
+        steps = [step.with_options(of_steps.get(step.name, {})) for step in self.steps.values()]
+        ordered = in_order(step.filled(lookup) for step in steps)
+        return needed(ordered, self.table) if self.table else ordered
 
-    def check_keys(self, section: Section, known: tuple[str, ...], kind: str) -> None:
-        for key in section:
-            if key not in known:
-                self.fail(str(UnknownNameError(f"key of a {kind}", key, known)), section, key)
+    def overridden(self, overrides: Iterable[Mapping[str, Any]]) -> tuple[Section, dict[str, Any]]:
+        """The values and the options of steps, with these in the place of what the recipe has; later ones win."""
+        values = self.values
+        of_steps: dict[str, Any] = {}
+        for one in overrides:
+            mine = {name: value for name, value in one.items() if self.is_value(name, value)}
+            values = join(values, mine)
+            for name in one.keys() - mine.keys():
+                of_steps[name] = merged(of_steps.get(name, {}), one[name])
+        return values, of_steps
 
-    def field(self, section: Section, key: str, type_: type, wanted: str) -> Any:
-        value = section.get(key)
-        if value is None:
-            self.fail(f"'{key}' is missing.", section)
-        if not isinstance(value, type_):
-            self.fail(f"'{key}' is {value!r}, and should be {wanted}.", section, key)
-        return value
+    def is_value(self, name: str, override: Any) -> bool:
+        """Whether an override is of a value: a mapping may be that of a step's options."""
+        return name in self.values and (
+            not isinstance(override, Mapping) or isinstance(self.values[name], Section) or name not in self.steps
+        )
 
-    def section(self, section: Section, key: str) -> Section:
-        value = section.get(key)
-        if value is None:
-            return Section(section.line)
-        if not isinstance(value, Section):
-            self.fail(f"'{key}' is {value!r}, and should be a mapping.", section, key)
-        found: Section = value
-        return found
+    def check_override(self, name: str, value: Any) -> None:
+        """Refuse an override of what there is not."""
+        nested = isinstance(value, Mapping)
+        if name in (self.steps if nested else self.values) or (nested and isinstance(self.values.get(name), Section)):
+            return
+        if name in self.values:
+            msg = f"the value '{name}' has no options, it is {self.values[name]!r}. Give it one value."
+            raise InputError(msg)
+        hint = "What can be set is a value of the recipe, or STEP.OPTION."
+        raise UnknownNameError("value of the recipe", name, {*self.values, *self.steps}, hint=hint)
 
-    def fail(self, problem: str, section: Section, key: str = "") -> Any:
-        raise DataError(problem, file=self.file, line=section.lines.get(key, section.line))
+    def seeds(self, overrides: dict[str, Any]) -> list[int]:
+        """The seeds; takes those of `--set seeds=...` out of the overrides."""
+        if "seeds" in overrides and "seeds" not in self.values:
+            seeds, problem = parse_seeds(overrides.pop("seeds"))
+        else:
+            seeds, problem = parse_seeds(self.root.get("seeds"))
+            if problem:
+                self.root.fail(problem, "seeds")
+        if seeds and SEED not in self.values:
+            problem = "'seeds' are given to the value 'seed', which the recipe has not. Add it under 'values'."
+        elif seeds and SEED in overrides:
+            problem = f"the recipe has 'seeds', which are given to 'seed': --set seeds={overrides[SEED]}"
+        if problem:
+            raise OptionError(problem)
+        return seeds
+
+    def rows(self) -> Iterable[Variant]:
+        """The variants; one without a name where there are none."""
+        sections = self.root.section("variants")
+        if not any(sections.values()):
+            yield Variant("", self.name, Section(self.root.place))
+            return
+        if not self.table:
+            self.root.fail("variants need 'table': the steps whose figures are its columns.", "variants")
+        taken = {step.output.partition("/")[0]: step.name for step in self.steps.values() if step.output}
+        for name, section in sections.items():
+            if section is not None:
+                yield self.variant(name, sections, taken)
+
+    def variant(self, name: str, sections: Section, taken: Mapping[str, str]) -> Variant:
+        section = sections.section(name)
+        if not NAME.fullmatch(name):
+            sections.fail(f"the variant name '{name}' is not made of letters, digits, - and _.", name)
+        if name in taken or name.startswith("seed-"):
+            writer = f"step '{taken[name]}'" if name in taken else "what depends on the seed alone"
+            sections.fail(f"the variant '{name}' has the name of the folder of {writer}. Rename it.", name)
+        section.check_keys(_VARIANT_KEYS, "variant")
+        overrides = section.section("values")
+        for key, value in overrides.items():
+            try:
+                self.check_override(key, value)
+            except InputError as error:
+                overrides.fail(f"variant '{name}': {error}", key)
+        title = section.get("title")
+        figures = section.section("expected")
+        expected = {self.cell(figures, key): value for key, value in figures.items() if key != "source"}
+        return Variant(name, name if title is None else str(title), overrides, expected, figures.get("source"))
+
+    def cell(self, figures: Section, key: str) -> tuple[str, str]:
+        """The step and the figure that a reference figure is of: FIGURE of the table's first step, or STEP.FIGURE."""
+        step, dot, figure = key.partition(".")
+        if step in self.steps:
+            return step, figure
+        if dot and NAME.fullmatch(step):
+            figures.fail(str(UnknownNameError("step", step, self.steps)), key)
+        return self.table[0], key
+
+    def row(self, variant: Variant, names: Mapping[int | None, Mapping[str, str]]) -> Row:
+        """A row of the table, with the references of its steps and, before them, of the variant."""
+        steps = [self.steps[name] for name in self.table]
+        expected = {(step.name, figure): value for step in steps for figure, value in step.expected.items()}
+        sources = [variant.source, *(expected.pop((step.name, "source"), None) for step in steps)]
+        expected |= variant.expected
+        return Row(
+            variant.name,
+            variant.title,
+            cells={seed: {step: own[step] for step in self.table} for seed, own in names.items()},
+            expected={key: value for key, value in expected.items() if value is not None and key[0] in self.table},
+            source=next((str(one) for one in sources if one is not None), ""),
+        )
+
+    def step_names(self, key: str) -> tuple[str, ...]:
+        """The steps that a list of the recipe names."""
+        listed = self.root.get(key)
+        if listed is None:
+            return ()
+        if not isinstance(listed, list) or not listed:
+            self.root.fail(f"'{key}' is {listed!r}, and should be a list of steps.", key)
+        for name in listed:
+            if name not in self.steps:
+                self.root.fail(str(UnknownNameError("step", str(name), self.steps)), key)
+        return tuple(listed)
+
+    def checked_baseline(self) -> str:
+        name = self.root.get("baseline") or ""
+        if name and name not in self.variants:
+            self.root.fail(str(UnknownNameError("variant", str(name), self.variants)), "baseline")
+        return str(name)
 
 
-class _Values:
-    """The values of a recipe, which may name each other."""
-
-    def __init__(self, reader: _Reader, values: Section) -> None:
-        self.reader = reader
-        self.values = values
-        self.open: list[str] = []
-
-    def optional(self, name: str) -> Any:
-        """A value; None where it was not given, or needs one that was not given."""
-        try:
-            return self.required(name, 0)
-        except _NotGivenError:
-            return None
-
-    def required(self, name: str, line: int) -> Any:
-        if name not in self.values:
-            problem = str(UnknownNameError("value", name, self.values))
-            raise DataError(problem, file=self.reader.file, line=self._line(line))
-        if name in self.open:
-            circle = " -> ".join([*self.open, name])
-            self.reader.fail(f"the value '{name}' is made of itself ({circle}).", self.values, name)
-        value = self.values[name]
-        if value is None:
-            raise _NotGivenError(name, self.reader.file, line)
-        self.open.append(name)
-        try:
-            return _fill(value, lambda inner: self.required(inner, line))
-        finally:
-            self.open.pop()
-
-    def _line(self, line: int) -> int:
-        return line or self.values.lines.get(self.open[-1] if self.open else "", self.values.line)
+def _step(section: Section, defaults: Section) -> Step:
+    command = section.wanted("command", str, "the name of a command")
+    options, shared = section.section("with"), defaults.section(command)
+    return Step(
+        name=section["name"],
+        command=command,
+        options=merged(shared, options),
+        output=_output(section),
+        expected=section.section("expected"),
+        place=section.place,
+        places={key.replace("-", "_"): place for key, place in (shared.places | options.places).items()},
+    )
 
 
-class _NotGivenError(InputError):
-    """A value that has no default was not given."""
-
-    def __init__(self, name: str, file: str, line: int) -> None:
-        super().__init__(f"{file}:{line}: the recipe needs a value for '{name}'. Give it: --set {name}=...")
-
-
-def _fill(value: Any, variable: Callable[[str], Any]) -> Any:
-    """Replace `${name}` in all texts; a text that is one variable becomes that variable's value."""
-    if isinstance(value, str):
-        if whole := _VARIABLE.fullmatch(value):
-            return variable(whole[1].strip())
-        return _VARIABLE.sub(lambda match: _as_text(variable(match[1].strip())), value)
-    if isinstance(value, list):
-        return [_fill(one, variable) for one in value]
-    if isinstance(value, Mapping):
-        return {key: _fill(one, variable) for key, one in value.items()}
-    return value
+def _output(section: Section) -> str | None:
+    if section.get("output") is None:
+        return None
+    output: str = section.wanted("output", str, "a path")
+    path = PurePosixPath(output)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        section.fail(f"output '{output}' is not inside the run's folder. Give a relative path.", "output")
+    return path.as_posix()
 
 
-def _as_text(value: Any) -> str:
-    return ",".join(map(_as_text, value)) if isinstance(value, list) else str(value)
+def _check_outputs(steps: Iterable[Step]) -> None:
+    written: dict[str, Step] = {}
+    for step in steps:
+        if step.output is not None and written.setdefault(step.output, step) is not step:
+            msg = f"step '{written[step.output].name}' writes '{step.output}' already. Choose another output."
+            raise step.error(msg)
 
 
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with dashes turned to underscores; those under `set` are joined key by key, the second's winning."""
-    merged: dict[str, Any] = {}
-    for options in (first, second):
-        for name, value in options.items():
-            name = name.replace("-", "_")
-            if name == "set" and isinstance(value, Mapping):
-                value = merged.get("set", {}) | flatten(value)
-            merged[name] = value
-    return merged
-
-
-def _with_options(step: Step, options: Mapping[str, Any]) -> Step:
-    return replace(step, options=_merged(step.options, options)) if options else step
-
-
-def _joined(folder: str, output: str) -> str:
-    return str(Path(folder) / output) if folder else output
+def _which(step: Step, variants: Mapping[str, Variant]) -> str:
+    """Where a step belongs to one variant, how to do without it."""
+    variant = step.name.partition("/")[0]
+    if variant == step.name or variant not in variants:
+        return ""
+    others = ",".join(name for name in variants if name != variant)
+    return f" The variant '{variant}' needs it; without it: --variants {others}"

@@ -1,10 +1,10 @@
 """The program behind `rkit run`: the steps of a recipe in order, each of them a command as one would type it.
 
-    rkit run RECIPE --output DIR [--set NAME=VALUE] [--set STEP.OPTION=VALUE] [--force]
+    rkit run RECIPE --output DIR [--variants NAME,...] [--set NAME=VALUE] [--set STEP.OPTION=VALUE] [--force]
 
 A step is skipped while its command line and everything it reads are what they were, and what it wrote is there. So a
 run that was cut off goes on where it was (a training with --resume), and a changed value runs again what depends on it.
-What is known of each step is in DIR/run.json.
+What is known of each step is in DIR/run.json; the table of a recipe that has one is in DIR/results.json and results.md.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
 from retrievalkit import __version__, artifacts
-from retrievalkit.errors import ArtifactError, RetrievalkitError, UnknownNameError, nearest
+from retrievalkit.command_line import command_line, has
+from retrievalkit.components import check_components
+from retrievalkit.errors import ArtifactError, RetrievalkitError, UnknownNameError
 from retrievalkit.recipe import Recipe, Step, flatten, load_recipe
+from retrievalkit.results import Results, aligned, tabulate
 
 STATE = "run.json"
 
@@ -58,14 +61,34 @@ class StepResult:
     expected: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a recipe: of its steps, and the table if it has one."""
+
+    steps: Sequence[StepResult]
+    results: Results | None = None
+
+    def to_json(self) -> Any:
+        """What `rkit run --json` prints: the steps, or the table with the steps beside it."""
+        steps = [asdict(one) for one in self.steps]
+        return steps if self.results is None else {**self.results.to_json(), "steps": steps}
+
+    def text(self) -> str:
+        """The times, and the table, or the steps' own reference figures where there is no table."""
+        if self.results is None:
+            return summary(self.steps)
+        return f"{_times(self.steps)}\n\n{self.results.text()}"
+
+
 def run(
     recipe: str | Path | Recipe,
     output: str | Path,
     *,
     cli: click.Group,
     overrides: Mapping[str, Any] | None = None,
+    variants: Sequence[str] | None = None,
     force: bool = False,
-) -> list[StepResult]:
+) -> Outcome:
     """Run a recipe.
 
     Args:
@@ -73,22 +96,24 @@ def run(
         output: The folder for all that the steps write.
         cli: The command line, whose commands are run in this process.
         overrides: What `parse_set` made of `--set`.
+        variants: Which of its variants to run, by name or pattern; None = all.
         force: Run every step again.
 
     Returns:
-        One result a step.
+        One result a step, and the table.
 
     Raises:
         InputError: The recipe or its command lines are wrong; nothing was run.
         StepError: A step failed; what the earlier ones wrote stays.
     """
     if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe, overrides)
+        recipe = load_recipe(recipe, overrides, variants)
     folder = Path(output)
-    jobs = [_Job.plan(recipe, step, folder, cli) for step in recipe.steps]
+    jobs = plan(recipe, folder, cli)
     state = _State.open(folder, recipe)
     read = _Inputs()
-    results = []
+    done: list[StepResult] = []
+    table: Results | None = None
     for number, job in enumerate(jobs, 1):
         click.echo(f"[{number}/{len(jobs)}] {job.step.name}: {job.typed}", err=True)
         key = job.key(read, state)
@@ -97,11 +122,29 @@ def run(
             click.echo("      unchanged, skipped", err=True)
         else:
             _run_step(job, key, state, cli)
-        results.append(job.result(state.steps[job.step.name]["seconds"], skipped=skipped))
-    return results
+        done.append(job.result(state.steps[job.step.name]["seconds"], skipped=skipped))
+        if done[-1].figures and recipe.table:
+            # After each row, so that a run that is cut off leaves those that it did.
+            table = _tabulated(recipe, done)
+            table.write(folder)
+    return Outcome(done, table)
 
 
-def _run_step(job: _Job, key: str, state: _State, cli: click.Group) -> None:
+def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
+    """The command lines of a recipe, checked as far as that can be done before the first one runs.
+
+    Raises:
+        InputError: One of them is wrong; names the line of the recipe.
+    """
+    return [Job.plan(recipe, step, folder, cli) for step in recipe.steps]
+
+
+def _tabulated(recipe: Recipe, done: Sequence[StepResult]) -> Results:
+    figures = {one.name: one.figures for one in done}
+    return tabulate(recipe, figures, {one.name: one.seconds for one in done})
+
+
+def _run_step(job: Job, key: str, state: _State, cli: click.Group) -> None:
     resumed, before = state.begin(job, key)
     start = time.perf_counter()
     try:
@@ -134,7 +177,7 @@ def _errors_named(step: Step) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     """A step with its command line, which is built before the first step runs, so that every mistake shows then."""
 
     step: Step
@@ -143,18 +186,22 @@ class _Job:
     words: tuple[str, ...]
 
     @classmethod
-    def plan(cls, recipe: Recipe, step: Step, folder: Path, cli: click.Group) -> _Job:
+    def plan(cls, recipe: Recipe, step: Step, folder: Path, cli: click.Group) -> Job:
+        """Build a step's command line and check it."""
         known = cli.commands.keys() - {"run"}
         if step.command not in known:
             raise step.error(str(UnknownNameError("command", step.command, known)))
         command = cli.commands[step.command]
         output = folder / step.output if step.output is not None else None
-        return cls(step, command, output, command_line(step, command, recipe.options_in(step, str(folder)), output))
+        options = recipe.options_in(step, str(folder))
+        words = command_line(step, command, options, output)
+        check_components(step, command, options)
+        return cls(step, command, output, words)
 
     @property
     def prints(self) -> bool:
         """Whether the output is what the command prints, because it has no parameter for one."""
-        return self.output is not None and not _has(self.command, "output")
+        return self.output is not None and not has(self.command, "output")
 
     @property
     def typed(self) -> str:
@@ -165,9 +212,9 @@ class _Job:
     def run(self, cli: click.Group, *, resume: bool) -> None:
         """Run the command; it goes on with one that was cut off, and replaces what an earlier one left."""
         words = [*self.words]
-        if self.output is not None and self.output.is_dir() and _has(self.command, "overwrite"):
+        if self.output is not None and self.output.is_dir() and has(self.command, "overwrite"):
             words.append("--overwrite")
-        if resume and _has(self.command, "resume"):
+        if resume and has(self.command, "resume"):
             words.append("--resume")
         with _errors_named(self.step), self._printed():
             code = cli.main(args=words, prog_name="rkit", standalone_mode=False)
@@ -196,48 +243,9 @@ class _Job:
         return artifacts.fingerprint_value([__version__, step.command, step.options, step.output, inputs])
 
     def result(self, seconds: float, *, skipped: bool) -> StepResult:
+        """What became of it."""
         figures = read_figures(self.output) if self.output is not None else {}
         return StepResult(self.step.name, self.typed, self.output, seconds, skipped, figures, self.step.expected)
-
-
-def command_line(
-    step: Step, command: click.Command, options: Mapping[str, Any], output: Path | None = None
-) -> tuple[str, ...]:
-    """The words that give a command these options, and its output where it has a parameter for one.
-
-    Raises:
-        DataError: The command has no such option, it needs one that is missing, or a value is of the wrong type.
-    """
-    context = click.Context(command, info_name=f"rkit {step.command}")
-    known = _parameters(command)
-    arguments: dict[str, list[str]] = {}
-    words: list[str] = []
-    given = set()
-    for name, value in options.items():
-        if name not in known or known[name].name in ("output", "overwrite", "resume"):
-            raise _unknown_option(step, name, sorted(known))
-        if value is None:
-            continue
-        parameter = known[name]
-        given.add(parameter.name)
-        if isinstance(parameter, click.Argument):
-            arguments[str(parameter.name)] = _values(parameter, value)
-        else:
-            assert isinstance(parameter, click.Option)
-            words += _option_words(step, name, parameter, value)
-        _check_type(step, name, parameter, value, context)
-    for parameter in command.params:
-        if parameter.name == "output" and output is not None:
-            if isinstance(parameter, click.Argument):
-                arguments["output"] = [str(output)]
-            else:
-                words += ["--output", str(output)]
-        elif parameter.required and parameter.name not in given:
-            where = "beside" if parameter.name == "output" else "under"
-            msg = f"rkit {step.command} needs '{_shown(parameter)}'. Add it {where} 'with'."
-            raise step.error(msg)
-    in_order = [word for one in command.params for word in arguments.get(str(one.name), [])]
-    return (step.command, *in_order, *words)
 
 
 def read_figures(path: Path) -> dict[str, float]:
@@ -254,10 +262,8 @@ def read_figures(path: Path) -> dict[str, float]:
 
 
 def summary(results: Sequence[StepResult]) -> str:
-    """A table of the steps and their times, and one of the figures beside the reference figures."""
-    rows = [("step", "seconds", "")]
-    rows += [(one.name, f"{one.seconds:.1f}", "skipped" if one.skipped else "") for one in results]
-    text = _aligned(rows)
+    """A table of the steps and their times, and one of the figures beside the steps' own reference figures."""
+    text = _times(results)
     compared = [("step", "figure", "reference", "ours", "difference", "source")]
     for one in results:
         source = str(one.expected.get("source", ""))
@@ -266,20 +272,18 @@ def summary(results: Sequence[StepResult]) -> str:
                 compared.append(
                     (one.name, name, str(reference), *_difference(one.figures.get(name), reference), source)
                 )
-    return f"{text}\n\n{_aligned(compared)}" if len(compared) > 1 else text
+    return f"{text}\n\n{aligned(compared)}" if len(compared) > 1 else text
+
+
+def _times(results: Sequence[StepResult]) -> str:
+    rows = [("step", "seconds", "")]
+    return aligned(rows + [(one.name, f"{one.seconds:.1f}", "skipped" if one.skipped else "") for one in results])
 
 
 def _difference(ours: float | None, reference: Any) -> tuple[str, str]:
     if ours is None or not isinstance(reference, int | float):
         return "missing" if ours is None else f"{ours:.4f}", ""
     return f"{ours:.4f}", f"{ours - reference:+.4f}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
 
 
 class _Inputs:
@@ -354,14 +358,14 @@ class _State:
             raise ArtifactError(msg)
         return cls(folder, recipe, steps)
 
-    def is_done(self, job: _Job, key: str) -> bool:
+    def is_done(self, job: Job, key: str) -> bool:
         """Whether an earlier run did the same, and what it wrote is there."""
         entry = self.steps.get(job.step.name, {})
         if entry.get("key") != key or not entry.get("done"):
             return False
         return job.output is None or (job.output.exists() and _sizes(job.output) == entry["sizes"])
 
-    def begin(self, job: _Job, key: str) -> tuple[bool, float]:
+    def begin(self, job: Job, key: str) -> tuple[bool, float]:
         """Note that a step runs; returns whether it goes on with one that was cut off, and how long that had run."""
         entry = self.steps.get(job.step.name, {})
         resumed = entry.get("key") == key and not entry.get("done")
@@ -369,103 +373,23 @@ class _State:
         self._write(job, {"key": key, "done": False, "seconds": seconds})
         return resumed, seconds
 
-    def interrupt(self, job: _Job, seconds: float) -> None:
+    def interrupt(self, job: Job, seconds: float) -> None:
         """Note how long a step ran that did not end."""
         with contextlib.suppress(OSError):  # a full disk must not hide why the step ended
             self._write(job, self.steps[job.step.name] | {"seconds": seconds})
 
-    def finish(self, job: _Job, seconds: float) -> None:
+    def finish(self, job: Job, seconds: float) -> None:
         """Note that a step is done."""
         entry = {"key": self.steps[job.step.name]["key"], "done": True, "seconds": seconds, "command": job.typed}
         if job.output is not None:
             entry |= {"fingerprint": _content(job.output), "sizes": _sizes(job.output)}
         self._write(job, entry)
 
-    def _write(self, job: _Job, entry: dict[str, Any]) -> None:
+    def _write(self, job: Job, entry: dict[str, Any]) -> None:
         self.steps[job.step.name] = entry
         found = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": self.steps}
         with artifacts.write_file(self.folder / STATE) as staging:
             staging.write_text(json.dumps(found, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-
-
-def _parameters(command: click.Command) -> dict[str, click.Parameter]:
-    """A command's parameters by the names that a recipe may use: long options and arguments, with underscores."""
-    found: dict[str, click.Parameter] = {}
-    for parameter in command.params:
-        if isinstance(parameter, click.Argument):
-            found[str(parameter.name)] = parameter
-        for word in (*parameter.opts, *parameter.secondary_opts):
-            if word.startswith("--"):
-                found[word.removeprefix("--").replace("-", "_")] = parameter
-    return found
-
-
-def _has(command: click.Command, name: str) -> bool:
-    return any(parameter.name == name for parameter in command.params)
-
-
-def _option_words(step: Step, name: str, option: click.Option, value: Any) -> list[str]:
-    word = next(one for one in (*option.opts, *option.secondary_opts) if _plain(one) == name)
-    if name == "set":
-        if not isinstance(value, Mapping):
-            msg = f"'set' is {value!r}, and should be a mapping, such as {{pooler.layers: [4, 6]}}."
-            raise step.error(msg, name)
-        return [part for key, one in flatten(value).items() for part in (word, f"{key}={_setting(one)}")]
-    if option.is_flag:
-        if not isinstance(value, bool):
-            msg = f"'{name}' is {value!r}, and is switched on or off: true or false."
-            raise step.error(msg, name)
-        if value:
-            return [word]
-        opposite = option.secondary_opts if word in option.opts else option.opts
-        return [opposite[0]] if opposite and option.secondary_opts else []
-    return [part for one in _values(option, value) for part in (word, one)]
-
-
-def _values(parameter: click.Parameter, value: Any) -> list[str]:
-    several = parameter.nargs == -1 or getattr(parameter, "multiple", False)
-    if isinstance(value, list) and several:
-        return [_setting(one) for one in value]
-    return [_setting(value)]
-
-
-def _setting(value: Any) -> str:
-    """A value as one would type it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(_setting, value))
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if _is_constant(value) else str(value)
-
-
-def _is_constant(value: Any) -> bool:
-    return value is None or isinstance(value, bool)
-
-
-def _check_type(step: Step, name: str, parameter: click.Parameter, value: Any, context: click.Context) -> None:
-    # A path may be what an earlier step will have written.
-    if name == "set" or isinstance(parameter.type, click.Path | click.File):
-        return
-    try:
-        for word in [value] if isinstance(value, bool) else _values(parameter, value):
-            parameter.type.convert(word, parameter, context)
-    except click.BadParameter as error:
-        msg = f"'{name}': {error.message}"
-        raise step.error(msg, name) from None
-
-
-def _unknown_option(step: Step, name: str, known: Sequence[str]) -> Exception:
-    if name == "output":
-        return step.error("'output' stands beside 'with', not in it.", name)
-    close = nearest(name, known)
-    offer = f"did you mean '{close}'?" if close else f"it has {', '.join(known)}."
-    return step.error(f"rkit {step.command} has no option '{name}' in a recipe; {offer}", name)
-
-
-def _shown(parameter: click.Parameter) -> str:
-    return str(parameter.name) if isinstance(parameter, click.Argument) else _plain(parameter.opts[0])
-
-
-def _plain(word: str) -> str:
-    return word.lstrip("-").replace("-", "_")
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -106,8 +106,8 @@ def test_a_value_that_was_not_given_says_how_to_give_it(write):
         ("    command: search", "    comand: search", 17, "did you mean 'command'"),
         ("    command: search\n", "", 16, "'command' is missing"),
         ("${queries}", "${querys}", 18, "unknown value 'querys'; did you mean 'queries'"),
-        ("${steps.bm25}", "${steps.bm52}", 18, "unknown earlier step 'bm52'; did you mean 'bm25'"),
-        ("${steps.bm25}", "${steps.run}", 18, "unknown earlier step 'run'"),
+        ("${steps.bm25}", "${steps.bm52}", 18, "unknown step 'bm52'; did you mean 'bm25'"),
+        ("${steps.bm25}", "${steps.run}", 18, r"made of its own output \(run -> run\)"),
         ("${corpus}/queries", "${queries}/queries", 6, "made of itself"),
         ("  k: 10", "  k: ${kk}", 5, "unknown value 'kk'"),
         ("name: run\n", "name: bm25\n", 16, "another step has this name, in line 10"),
@@ -118,7 +118,7 @@ def test_a_value_that_was_not_given_says_how_to_give_it(write):
         ("      indexer: bm25", "      source: bm25", 14, "stands here twice; the first is in line 13"),
         ("    output: bm25\n", "", 17, "step 'bm25' has no output"),
         ("expected: {source: a paper, nDCG@10: 0.5}", "expected: 3", 20, "should be a mapping"),
-        ("  - name: bm25", "  - nothing\n  - name: bm25", 1, "a step is a mapping"),
+        ("  - name: bm25", "  - nothing\n  - name: bm25", 9, "a step is a mapping"),
         ("steps:", "steps: 3\ndescription2:", 10, "did you mean 'description'"),
         ("name: two steps", "name: [two]", 1, "'name' is .*, and should be text"),
     ],
@@ -212,10 +212,12 @@ def test_reading_recipes_imports_nothing_heavy():
 
 def test_the_example_in_the_documentation_is_a_recipe(write):
     """The module's docstring shows the format; it can be read."""
-    shown = (recipe.__doc__ or "").split("\n\n")[1]
+    shown = "\n".join((recipe.__doc__ or "").split("\n\n")[1:3])
     text = "\n".join(line[4:] for line in shown.splitlines())
-    search = "  - {name: search, command: search, with: {queries: q}, output: run.trec}\n  - name: figures"
-    found = load(write(text.replace("  - name: figures", search)), "corpus=data")
-    assert [step.name for step in found.steps] == ["bm25", "stage1", "search", "figures"]
-    assert found.steps[1].options["batch_size"] == 32
+    found = load(write(text), "corpus=data", "seeds=1,2")
+    assert [step.name for step in found.steps][:5] == [
+        *("near/seed-1/model", "near/seed-1/vectors", "near/seed-1/index", "near/seed-1/search", "near/seed-1/figures"),
+    ]
+    assert found.steps[0].options["batch_size"] == 32
+    assert [row.title for row in found.rows] == ["Layers 4 and 6", "Layers 2 and 6"]
     assert Path(found.file).name == "recipe.yaml"

@@ -102,7 +102,7 @@ def start(tmp_path, monkeypatch, cli):
 
     def start(*settings, text=COUNT, output="out", **options):
         Path("recipe.yaml").write_text(text)
-        return run("recipe.yaml", output, cli=cli, overrides=parse_set(settings), **options)
+        return run("recipe.yaml", output, cli=cli, overrides=parse_set(settings), **options).steps
 
     return start
 
@@ -309,4 +309,107 @@ def test_a_recipe_that_has_been_read_can_be_run(start, cli):
     """`run` takes a Recipe too, so that a program can build on it."""
     start()
     found = load_recipe("recipe.yaml")
-    assert [one.skipped for one in run(found, "out", cli=cli)] == [True, True, True]
+    assert [one.skipped for one in run(found, "out", cli=cli).steps] == [True, True, True]
+
+
+TABLE = (
+    COUNT.replace("    expected: {source: a paper, nDCG@10: 0.4, RR@10: 0.3}\n", "")
+    + """\
+table: [figures]
+variants:
+  short: {expected: {source: a paper, nDCG@10: 0.5}}
+  long: {title: Long, values: {epochs: 20}, expected: {nDCG@10: 0.4}}
+baseline: short
+"""
+)
+
+
+def test_variants_share_what_does_not_vary(start, calls):
+    """The index is built once, a model trained for each variant, and a second run does nothing."""
+    results = start(text=TABLE)
+    assert [one.name for one in results] == ["index", "short/train", "short/figures", "long/train", "long/figures"]
+    assert [name for name, *_ in calls] == ["build", "train", "evaluate", "train", "evaluate"]
+    assert results[3].command_line.endswith(
+        "--from out/index --epochs 20 --set pooler.layers=4,6 --separate-towers --output out/long/model"
+    )
+    calls.clear()
+    start(text=TABLE)
+    assert calls == []
+
+
+def test_the_table_is_printed_and_left_in_the_folder(start, cli):
+    """Ours, the reference and the difference, as text, JSON and Markdown."""
+    start(text=TABLE)
+    outcome = run("recipe.yaml", "out", cli=cli)
+    lines = [line.split() for line in outcome.text().splitlines()]
+    assert ["short", "0.4000", "0.5000", "-0.1000"] in lines
+    assert ["Long", "0.4000", "0.4000", "+0.0000"] in lines
+    assert ["long/train", "0.0", "skipped"] in lines
+    found = outcome.to_json()
+    assert [row["variant"] for row in found["rows"]] == ["short", "long"]
+    assert found.pop("steps")[0]["name"] == "index"
+    assert found == json.loads(Path("out/results.json").read_text())
+    assert "| Long | 0.4000 | 0.4000 | +0.0000 |" in Path("out/results.md").read_text()
+
+
+def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
+    """What one run left, the next one takes over, more seeds included."""
+    text = TABLE.replace("epochs: 1}", "epochs: 1, seed: 1}").replace(
+        "pooler.layers:", "seed: '${seed}', pooler.layers:"
+    )
+    start("seeds=3", text=text, variants=["long"])
+    calls.clear()
+    results = start("seeds=3,4", text=text)
+    assert [one.name for one in results if one.skipped] == ["index", "long/seed-3/train", "long/seed-3/figures"]
+    assert [name for name, *_ in calls] == ["train", "evaluate"] * 3
+    assert "over the seeds 3, 4." in Path("out/results.md").read_text()
+
+
+def test_a_table_that_is_cut_off_has_the_rows_that_were_done(start, calls):
+    """The results are written after each row, and the next run goes on at the step that failed."""
+    with pytest.raises(KeyboardInterrupt):
+        start(text=TABLE.replace("epochs: 20", "epochs: 13"))
+    found = json.loads(Path("out/results.json").read_text())
+    assert [row["variant"] for row in found["rows"]] == ["short"]
+    calls.clear()
+    start(text=TABLE.replace("epochs: 20", "epochs: 13"))
+    assert calls[0] == ("train", 13, False, ("pooler.layers=4,6",), True, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"pooler": "clss"}, "unknown pooler 'clss'; did you mean 'cls'"),
+        (
+            {"pooler": "cls", "set": {"pooler": {"layre": 3}}},
+            "pooler 'cls' has no option 'layre'; did you mean 'layer'",
+        ),
+        ({"set": {"pooler.layer": "first"}}, "option 'layer' of pooler 'cls' cannot be 'first'"),
+        ({"loss": "contrastive", "set": {"loss.temprature": 1}}, "loss 'contrastive' has no option 'temprature'; did you mean 'temperature'"),
+        ({"set": {"limt": 3}}, "rkit train has no option 'limt'; did you mean 'limit'"),
+        ({"encoder": "transfomer"}, "unknown encoder 'transfomer'; did you mean 'transformer'"),
+    ],
+)
+def test_components_and_their_options_are_looked_up_before_anything_runs(tmp_path, options, problem):
+    """A wrong option of a late step is said, with its line, before the first one has begun."""
+    from retrievalkit.cli import main
+
+    given = json.dumps({"model": "bert", "examples": "e", **options})
+    Path(tmp_path / "recipe.yaml").write_text(
+        f"name: x\nsteps:\n  - {{name: train, command: train, output: model, with: {given}}}\n"
+    )
+    with pytest.raises(DataError, match=rf"recipe.yaml:3: step 'train': {problem}"):
+        run(tmp_path / "recipe.yaml", tmp_path / "out", cli=main)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_mining_are_looked_up_too(tmp_path):
+    """As those of a training."""
+    from retrievalkit.cli import main
+
+    Path(tmp_path / "recipe.yaml").write_text(
+        "name: x\nsteps:\n  - {name: mine, command: mine-negatives, output: o.jsonl, "
+        "with: {from: bm25, corpus: c, examples: e, set: {skip: 3}}}\n"
+    )
+    with pytest.raises(DataError, match="rkit mine-negatives has no option 'skip'"):
+        run(tmp_path / "recipe.yaml", tmp_path / "out", cli=main)

@@ -1,0 +1,79 @@
+"""Whether the components that a recipe's step names are installed and have the options that it sets.
+
+Asked of all steps before the first one runs: a misspelt option of the tenth training should not show a day later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from retrievalkit import registry
+from retrievalkit.errors import InputError
+from retrievalkit.recipe import Step, flatten
+
+_KINDS = ("encoder", "pooler", "loss", "indexer")
+
+
+def check_components(step: Step, command: click.Command, options: Mapping[str, Any]) -> None:
+    """Refuse components and settings that there are not.
+
+    Args:
+        step: For the complaint.
+        command: Its command, which has the default components.
+        options: The step's, filled in.
+
+    Raises:
+        DataError: Says which component or option, with file and line.
+    """
+    settings = _nested(options.get("set") or {})
+    given = {str(one.name): one.default for one in command.params if isinstance(one.default, str)} | dict(options)
+    for kind in _KINDS:
+        name, section = given.get(kind), settings.pop(kind, {})
+        if name is not None:
+            _named(step, kind, lambda name=name, kind=kind, section=section: _check(kind, str(name), section))
+    checks = {"train": _check_training, "mine-negatives": _check_mining}
+    if settings and step.command in checks:
+        _named(step, "set", lambda: checks[step.command](settings))
+
+
+def _named(step: Step, option: str, check: Any) -> None:
+    """Run a check; what it complains about is the step's."""
+    try:
+        check()
+    except InputError as error:
+        raise step.error(str(error), option if option in step.places else "set") from None
+
+
+def _check(kind: str, name: str, options: Mapping[str, Any]) -> None:
+    parts = name.split("+")
+    for part in parts:
+        found = registry.get(kind, part)
+        own = options if len(parts) == 1 else options.get(part, {})
+        registry.check_options(f"{kind} '{part}'", found, own)
+
+
+def _check_training(settings: Mapping[str, Any]) -> None:
+    from retrievalkit.train import TrainingOptions
+
+    registry.check_options("rkit train", TrainingOptions, settings)
+
+
+def _check_mining(settings: Mapping[str, Any]) -> None:
+    from retrievalkit.mine import check_settings
+
+    check_settings(settings)
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by sections: {"pooler.layers": [4]} -> {"pooler": {"layers": [4]}}."""
+    nested: dict[str, Any] = {}
+    for key, value in flatten(settings).items():
+        *sections, name = key.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return nested

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit import registry
+from retrievalkit.cli import main
 from retrievalkit.contracts import Progress, Representation
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import read_examples, write_examples
 from retrievalkit.errors import DataError, OptionError
 
 START = Progress(step=0, epoch=0.0, total_steps=10)
@@ -308,3 +316,64 @@ def test_large_scores_stay_finite(name):
 @every_loss
 def test_both_ask_for_a_teacher(name):
     assert registry.get("loss", name).needs_teacher
+
+
+# --- from the command line -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory, tiny_collection):
+    """Questions of the tiny collection with two negatives each; the teacher counts the words that they share."""
+    corpus = {passage.id: passage for passage in open_corpus(tiny_collection.corpus)}
+    rows = []
+    for place, row in enumerate(read_examples(tiny_collection.folder).rows[:32]):
+        negatives = [one for one in corpus if one not in row.positives][place : place + 2]
+        own = (*row.positives, *negatives)
+        words = set(row.query.split())
+        teacher = {one: float(len(words & set(f"{corpus[one].title} {corpus[one].text}".split()))) for one in own}
+        rows.append(replace(row, negatives=tuple(negatives), teacher=teacher))
+    return rows
+
+
+def train(folder, tiny_model, tiny_collection, rows, *words):
+    write_examples(folder / "train.jsonl", rows)
+    base = ("train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", folder / "train.jsonl")
+    base += ("--output", folder / "model", "--epochs", 2, "--batch-size", 8, "--precision", "fp32", "--negatives", 2)
+    return CliRunner().invoke(main, [str(word) for word in (*base, *words)])
+
+
+@pytest.mark.parametrize(("name", "pooler"), [("distill_kl", "mean"), ("margin_mse", "colbert")])
+def test_training(tmp_path, tiny_model, tiny_collection, taught, name, pooler):
+    """With gradient caching, and the questions themselves as dev questions, whose loss falls."""
+    words = ("--loss", name, "--pooler", pooler, "--query-length", 16, "--micro-batch-size", 4)
+    words += ("--learning-rate", 1e-2, "--set", "loss.temperature=0.5", "--dev", tmp_path / "train.jsonl")
+    result = train(tmp_path, tiny_model, tiny_collection, taught, *words)
+    assert result.exit_code == 0, result.output
+    log = [json.loads(line) for line in (tmp_path / "model" / "training.jsonl").read_text().splitlines()]
+    found = [line["dev_loss"] for line in log if "dev_loss" in line]
+    assert len(found) == 2
+    assert found[1] < found[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher": None}, r"train\.jsonl:3: the teacher scores no positive and no negative of the query"),
+        ({"negatives": ()}, r"train\.jsonl:3: 'teacher' scores the document '.*', which is no positive"),
+    ],
+)
+def test_examples_without_scores_are_refused_before_any_step(
+    tmp_path, tiny_model, tiny_collection, taught, changes, message
+):
+    rows = [*taught[:2], replace(taught[2], **changes), *taught[3:]]
+    result = train(tmp_path, tiny_model, tiny_collection, rows, "--loss", "distill_kl")
+    assert result.exit_code == 2
+    assert re.search(message, " ".join(result.output.split()))
+    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
+
+
+def test_without_negatives_there_is_nothing_to_distil(tmp_path, tiny_model, tiny_collection, taught):
+    result = train(tmp_path, tiny_model, tiny_collection, taught, "--loss", "distill_kl", "--negatives", 0)
+    assert result.exit_code == 2
+    assert "no query of a step has two passages with one" in " ".join(result.output.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]

@@ -330,6 +330,16 @@ class Encoder(nn.Module, ABC):
         msg = f"the encoder {type(self).__name__} cannot be pre-trained: it does not tell its vocabulary."
         raise UnsupportedError(msg)
 
+    def embed(self, batch: Batch) -> Tensor:
+        """(batch, tokens, width): the embeddings alone, which are layer 0; an encoder may leave this out.
+
+        Raises:
+            UnsupportedError: The encoder has no embeddings apart from its layers.
+        """
+        del batch
+        msg = f"the encoder {type(self).__name__} has no embeddings apart from its layers."
+        raise UnsupportedError(msg)
+
     def file(self, name: str) -> Path | None:
         """A file of the model that it was made with, for what came beside the weights; None where there is none."""
         del name

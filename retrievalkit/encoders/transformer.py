@@ -24,6 +24,7 @@ from retrievalkit.artifacts import locate_model
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, Needs, Side, Text, TokenStates
 from retrievalkit.data.pieces import Vocabulary
 from retrievalkit.encoders.dropout import use_fast_dropout
+from retrievalkit.encoders.embeddings import embed
 from retrievalkit.encoders.extra_tokens import ExtraTokenRows, unused_ids
 from retrievalkit.encoders.heads import head_weights, model_class, vocabulary_head
 from retrievalkit.encoders.lora import LowRank, add_adapters, save_adapters
@@ -232,6 +233,11 @@ class Transformer(Encoder):
         }
         head = vocabulary_head(self.model, self.config.model_type) if self.needs.vocabulary_head else None
         return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask, batch.extra, head)
+
+    def embed(self, batch: Batch) -> Tensor:
+        """(batch, tokens, width): the embeddings, which are layer 0, without the cost of the layers."""
+        assert self.model is not None, "prepare() comes first"
+        return embed(self._backbone, batch)
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """The model's inputs: ids, or embeddings and positions where there are extra tokens."""

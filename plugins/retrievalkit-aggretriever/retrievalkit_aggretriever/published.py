@@ -8,12 +8,11 @@ castorini/dhr, as trained   a Hugging Face folder, with pooler.pt ([CLS]) and Te
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from retrievalkit.contracts import Encoder
@@ -24,7 +23,6 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _IN_WEIGHTS = {"cls": "cls_proj", "term": "tok_proj"}
 _OWN_FILES = {"cls": "pooler.pt", "term": "TermWeightTrans.pt"}
 _OPTIONS = {"cls": "cls_dim=0", "term": "term_weight=none"}
-_NOT_TENSORS = (OSError, ValueError, RuntimeError, EOFError, AttributeError, pickle.UnpicklingError, SafetensorError)
 _MEANING = {"cls": "of [CLS]", "term": "to token weights"}
 
 
@@ -88,9 +86,10 @@ def _read(path: Path, prefixes: tuple[str, ...] = ("",)) -> Tensors:
                 return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefixes)}  # noqa: SIM118
         loaded: Tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor for name, tensor in loaded.items() if name.startswith(prefixes)}
-    except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, SafetensorError) as error:
+    except Exception as error:  # what torch raises at bytes that are no pickle of tensors may be anything
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
         msg = (
-            f"cannot read the projections in '{path}': {' '.join(str(error).split())[:200]}. Copy the checkpoint anew."
+            f"cannot read the projections in '{path}': it holds no named tensors ({reason}). Copy the checkpoint anew."
         )
         raise ArtifactError(msg) from error
 

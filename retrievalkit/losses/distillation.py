@@ -19,7 +19,12 @@ class Distillation(Loss):
 
     Only the passages count that the teacher scored for the query: its own positive and hard negatives, where the
     examples bring a score for each. What `ignore` masks is no wrong negative here, since the teacher says how good it
-    is; it is masked in the contrastive term.
+    is; it is masked in the contrastive term. A subclass documents the options, whose meaning is the same in each.
+
+    Args:
+        temperature: The student's scores are divided by it, in the contrastive term too.
+        teacher_temperature: The teacher's scores are divided by it.
+        contrastive: Weight of the contrastive loss over all documents of the batch, which is added; 0 = none.
     """
 
     needs_teacher = True
@@ -33,13 +38,6 @@ class Distillation(Loss):
         teacher_temperature: PositiveFloat = 1.0,
         contrastive: NonNegativeFloat = 0.0,
     ) -> None:
-        """Choose the scales.
-
-        Args:
-            temperature: The student's scores are divided by it, in the contrastive term too.
-            teacher_temperature: The teacher's scores are divided by it.
-            contrastive: Weight of the contrastive loss over all documents of the batch, which is added; 0 = none.
-        """
         super().__init__()
         self.temperature = temperature
         self.teacher_temperature = teacher_temperature

@@ -68,9 +68,9 @@ def keep_top_k(weights: Tensor, k: int) -> Tensor:
         (batch, vocabulary); no gradient reaches what was dropped.
     """
     values = weights.detach()
-    least = values.topk(k, dim=1).values[:, -1:]  # (batch, 1)
-    equal = values == least
-    room = k - (values > least).sum(dim=1, keepdim=True)
+    best = values.topk(k, dim=1).values
+    least = best[:, -1:]
+    equal, room = values == least, (best == least).sum(dim=1, keepdim=True)
     # Spelt as what is dropped, so that a row with NaN shows it.
     dropped = (values < least) | (equal & (equal.cumsum(dim=1, dtype=torch.int32) > room))
     return weights.masked_fill(dropped, 0.0)

@@ -424,6 +424,10 @@ class TestKeepTopK:
         weights = torch.tensor([[0.4054651081, 1.0986122887, 0.9162907319, 0.0, 0.7884573604, 0.0]])
         assert keep_top_k(weights, 2).tolist() == torch.tensor([[0.0, 1.0986122887, 0.9162907319, 0, 0, 0]]).tolist()
 
+    def test_worked_numbers_with_special_tokens(self):
+        weights = torch.tensor([[1.7917594692, 1.0986122887, 0.9162907319, 1.3862943611, 0.7884573604, 0.0]])
+        assert torch.equal(keep_top_k(weights, 2), weights * torch.tensor([1, 0, 0, 1, 0, 0]))
+
     def test_among_equals_the_lowest_index_is_kept(self):
         assert keep_top_k(torch.tensor([[0.5, 1.0, 0.5, 0.0, 0.5]]), 2).tolist() == [[0.5, 1.0, 0.0, 0.0, 0.0]]
 

@@ -479,13 +479,13 @@ class Pretrainer(nn.Module, ABC):
         """Most tokens of a text without its special tokens."""
         return self.max_length - self.vocabulary.special_tokens
 
-    @abstractmethod
     def samples(self, document: Document) -> int:
-        """How many samples an epoch takes of a document, always the same; 0 drops it."""
+        """How many samples an epoch takes of a document, always the same; 0 drops it. Here: each span is one."""
+        return len(document.spans)
 
-    @abstractmethod
     def sample(self, document: Document, number: int, draw: random.Random) -> Any:
-        """The `number`-th sample (from 0) of a document, drawn anew in each epoch."""
+        """The `number`-th sample (from 0) of a document, drawn anew in each epoch. Here: that span, cut to size."""
+        return document.text(document.spans[number]).cut(self.room, draw)
 
     @abstractmethod
     def collate(self, samples: Sequence[Any], draw: random.Random) -> Mapping[str, Batch | Tensor]:

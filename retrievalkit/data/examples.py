@@ -17,7 +17,7 @@ from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, st
 from retrievalkit.data.records import Record, Table, read_records
 from retrievalkit.data.remote import fetched_records
 from retrievalkit.data.teachers import teacher_scores
-from retrievalkit.errors import DataError
+from retrievalkit.errors import DataError, InputError
 
 FORMS = (
     "ours (query_id, query, positives, negatives)",
@@ -139,12 +139,20 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
                 raise corpus.unknown(one, file=examples.source, line=line)
 
 
-def check_teacher(examples: Examples) -> None:
+def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
     """Look for a teacher's scores in every example: of its first positive and of a negative, as distillation wants.
 
+    Args:
+        examples: All that are trained on.
+        negatives: How many of an example's are drawn in a step.
+
     Raises:
-        DataError: An example has too few; names its line.
+        InputError: No negatives are drawn.
+        DataError: An example has too few scores; names its line.
     """
+    if negatives == 0:
+        msg = "the loss learns from a teacher's scores of negatives, and negatives is 0. Draw some: --negatives 1"
+        raise InputError(msg)
     lines = examples.lines or [None] * len(examples.rows)  # type: ignore[list-item]
     for row, line in zip(examples.rows, lines, strict=True):
         if lacking := unscored(row):

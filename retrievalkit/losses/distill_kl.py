@@ -47,9 +47,6 @@ class DistillKL(Distillation):
         """The divergence, summed over passages, mean over all queries."""
         scored = ~teacher.isnan()
         rows = scored.sum(dim=1) >= 2  # (Q,)
-        if not rows.any():
-            problem = "no query of a step has two passages with one"
-            raise self._no_scores(problem)
         unscored = ~scored[rows]
         student, teacher = _log_softmax(student[rows], unscored), _log_softmax(teacher[rows], unscored)
         divergence = functional.kl_div(student, teacher, reduction="sum", log_target=True) / len(rows)

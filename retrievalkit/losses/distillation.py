@@ -55,11 +55,14 @@ class Distillation(Loss):
         """The loss of a batch, computed in float32 under autocast too.
 
         Raises:
-            DataError: There are no scores that a query could learn from.
+            DataError: There are no scores at all.
         """
-        if teacher is None:
-            problem = "there are none"
-            raise self._no_scores(problem)
+        if teacher is None or bool(teacher.isnan().all()):
+            msg = (
+                f"loss '{self.name}' learns from a teacher's scores, and no query of a step has any. Give each example "
+                '"teacher": {document id: score} for its positives and negatives, or choose another --loss.'
+            )
+            raise DataError(msg)
         with torch.autocast(queries.device.type, enabled=False):
             logits = scores(queries.float(), documents.float()) / self.temperature  # (Q, D)
             total = self.distance(logits, teacher.to(logits.dtype) / self.teacher_temperature, positives)
@@ -73,11 +76,3 @@ class Distillation(Loss):
     @abstractmethod
     def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:
         """How far the student's scores (Q, D) are from the teacher's (Q, D), NaN where the teacher has none."""
-
-    def _no_scores(self, problem: str) -> DataError:
-        msg = (
-            f"loss '{self.name}' learns from a teacher's scores, and {problem}. Give each example "
-            '"teacher": {document id: score} for its positives and negatives, and draw negatives (--negatives); '
-            "or choose another --loss."
-        )
-        return DataError(msg)

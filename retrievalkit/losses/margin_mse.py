@@ -32,10 +32,9 @@ class MarginMSE(Distillation):
         """The mean squared error over all pairs of the batch."""
         wanted = _margins(teacher, positives)
         pairs = ~wanted.isnan().scatter(1, positives[:, None], True)  # (Q, D)
-        if not pairs.any():
-            problem = "no query of a step has one for its positive and a negative"
-            raise self._no_scores(problem)
-        return functional.mse_loss(_margins(student, positives)[pairs], wanted[pairs])
+        errors = functional.mse_loss(_margins(student, positives)[pairs], wanted[pairs], reduction="sum")
+        # 0 where a step has no pair, which may be where not all negatives were scored.
+        return errors / pairs.sum().clamp(min=1)
 
 
 def _margins(scores: Tensor, positives: Tensor) -> Tensor:

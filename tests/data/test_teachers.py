@@ -10,7 +10,7 @@ import pytest
 from retrievalkit.data import files
 from retrievalkit.data.examples import check_teacher, read_examples, write_examples
 from retrievalkit.data.queries import hashed_id
-from retrievalkit.errors import DataError
+from retrievalkit.errors import DataError, InputError
 
 OURS = {"query_id": "q1", "query": "who", "positives": ["1", "2"], "negatives": ["3"]}
 TEVATRON_2 = {"query_id": "q1", "query_text": "who", "positive_document_ids": [1, "2"], "negative_document_ids": ["3"]}
@@ -117,6 +117,11 @@ def test_damage_is_named(tmp_path, row, message):
 def test_enough_scores(tmp_path):
     """One for the first positive and one for a negative will do."""
     check_teacher(read(tmp_path, {**OURS, "teacher": {"1": 2, "3": 1}}))
+
+
+def test_scores_of_negatives_that_are_not_drawn(tmp_path):
+    with pytest.raises(InputError, match=r"negatives is 0\. Draw some"):
+        check_teacher(read(tmp_path, {**OURS, "teacher": [1, 2, 3]}), negatives=0)
 
 
 @pytest.mark.parametrize(

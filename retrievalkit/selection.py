@@ -7,20 +7,27 @@ two are not comparable (Karpukhin et al. 2020; the released code of MLR omits th
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 
+from retrievalkit import artifacts
 from retrievalkit.contracts import Loss, Progress, Representation, Text
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example, unscored
 from retrievalkit.data.sampling import Draw, StepAssembler
+from retrievalkit.objective import Objective, save_weights
 from retrievalkit.precision import Precision
 from retrievalkit.retriever import Retriever
 from retrievalkit.score import scores
 
+BEST, SELECTION = "best.safetensors", "selection.json"
 _RANKED_QUESTIONS = 10_000
 _HARD_NEGATIVES_RANKED = 30
 
@@ -132,6 +139,56 @@ class DevSet:
 def _first_negative(row: Example, *, scored: bool) -> tuple[str, ...]:
     known = row.teacher if scored and row.teacher else row.negatives
     return tuple(one for one in row.negatives if one in known)[:1]
+
+
+class KeepBest(transformers.TrainerCallback):
+    """Judges the state after each epoch on the dev questions, and stores the best one.
+
+    It does so before the Trainer saves, so that a training which is resumed from there has not missed an epoch.
+
+    Args:
+        dev: The dev questions.
+        objective: What is trained.
+        folder: Where to store the best state, and what is known of it.
+        steps_an_epoch: After how many steps it judges.
+        precision: What to compute in.
+        log: Told the value of each epoch.
+    """
+
+    def __init__(
+        self,
+        dev: DevSet,
+        objective: Objective,
+        folder: Path,
+        steps_an_epoch: int,
+        precision: Precision,
+        log: Callable[[dict[str, float]], None],
+    ) -> None:
+        self.dev = dev
+        self.objective = objective
+        self.folder = folder
+        self.steps_an_epoch = steps_an_epoch
+        self.precision = precision
+        self.log = log
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Judge, where an epoch or the training ends with this step."""
+        if state.global_step % self.steps_an_epoch == 0 or state.global_step == state.max_steps:
+            should_log = control.should_log
+            self._judge(epoch=(state.global_step - 1) // self.steps_an_epoch)
+            # Logging what was judged counts, for the Trainer, as the logging of this step.
+            control.should_log = should_log
+
+    def _judge(self, epoch: int) -> None:
+        measure, value = self.dev.measure(self.objective.retriever, self.objective.loss, epoch, self.precision)
+        self.log({f"dev_{measure}": value})
+        path = self.folder / SELECTION
+        best = Best(**json.loads(path.read_text())) if path.exists() else Best()
+        if best.improve(epoch, measure, value):
+            with artifacts.write_file(self.folder / BEST) as staging:
+                save_weights(self.objective, staging)
+            with artifacts.write_file(path) as staging:
+                staging.write_text(json.dumps(best.as_dict()) + "\n", encoding="utf-8")
 
 
 def _encode(

@@ -4,6 +4,10 @@
 
 A killed training goes on with `--resume`: its state lies beside the output, in a hidden folder, until it is whole.
 The folder holds `training.jsonl` too, the log, and `logs/` for TensorBoard where that is installed.
+
+Several GPUs, or several processes of a CPU, share each step of `--batch-size` queries, and train what one would:
+
+    torchrun --nproc-per-node 2 --no-python rkit train ...
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import json
 import math
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,29 +28,24 @@ import transformers
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from retrievalkit import artifacts, registry
+from retrievalkit import artifacts, processes
+from retrievalkit.card import model_card
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import Example, Examples, check_examples, check_teacher, read_examples
 from retrievalkit.data.sampling import ExampleSampler, StepAssembler
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
+from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.objective import Objective, create_loss, describe_loss, load_weights
 from retrievalkit.precision import default_device, resolve_precision
 from retrievalkit.quiet import quiet
-from retrievalkit.retriever import NOT_WEIGHTS, Retriever, describe
-from retrievalkit.selection import Best, DevSet
-from retrievalkit.trainer import (
-    Objective,
-    RetrieverTrainer,
-    StepCollator,
-    last_checkpoint,
-    load_weights,
-    save_weights,
-    train_batch_tokens,
-)
+from retrievalkit.rehearsal import first_draws, rehearse
+from retrievalkit.retriever import NOT_WEIGHTS, Retriever
+from retrievalkit.selection import BEST, DevSet, KeepBest
+from retrievalkit.trainer import RetrieverTrainer, StepCollator, StepSampler, last_checkpoint, train_batch_tokens
 
 LOG = "training.jsonl"
 LOGS = "logs"
-_TRAINER, _BEST, _SELECTION, _OPTIONS = "trainer", "best.safetensors", "selection.json", "options.json"
+_TRAINER, _OPTIONS = "trainer", "options.json"
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -55,7 +55,7 @@ class TrainingOptions:
     Args:
         epochs: Passes over the examples.
         limit: Train on so many of the examples, drawn with the seed; None = on all.
-        batch_size: Queries of a step.
+        batch_size: Queries of a step, of all processes together.
         micro_batch_size: Texts that are encoded at once with gradient caching, which bounds memory; None = no caching.
         negatives: Hard negatives of each query in a step, drawn anew each epoch.
         negative_pool: Only the first so many negatives of an example are drawn from; None = all.
@@ -159,10 +159,10 @@ def train(
         dev: Held-out examples, by which the best state is chosen; None keeps the last state.
         encoder: Registered name of the encoder.
         pooler: Registered name of the pooler.
-        loss: Registered name of the loss; None = the pooler's default.
+        loss: Registered name of the loss, or several with plus signs, whose sum it is; None = the pooler's default.
         encoder_options: Options of the encoder.
         pooler_options: Options of the pooler.
-        loss_options: Options of the loss.
+        loss_options: Options of the loss; of a sum, loss -> its options.
         separate_towers: Whether queries and documents get an encoder each.
         options: How to train.
         resume: Go on with a training to the same output that was cut off; one that was not is left as it is.
@@ -175,52 +175,61 @@ def train(
         InputError: Something about the input is wrong; nothing was written.
     """
     options = options or TrainingOptions()
-    options.check()
-    if not resume:
-        artifacts.check_output(output, overwrite=overwrite)
-    data = _Data.read(examples, corpus, dev)
-    retriever = Retriever.create(
-        model,
-        encoder=encoder,
-        pooler=pooler,
-        encoder_options=encoder_options,
-        pooler_options=pooler_options,
-        separate_towers=separate_towers,
-        seed=options.seed,
-    )
-    loss = loss or retriever.pooler.default_loss
-    transformers.set_seed(options.seed)
-    objective = Objective(retriever, registry.create("loss", loss, **(loss_options or {})))
-    if objective.loss.needs_teacher:
-        check_teacher(data.examples)
-    described = {
-        **retriever.description,
-        "loss": describe("loss", loss, loss_options or {}),
-        "training": asdict(options),
-    }
-    inputs = {"model": artifacts.describe_input(model, retriever.fingerprint), **data.inputs}
-    identity = {"options": described, "inputs": inputs}
-    if resume and (finished := _finished(output, identity)):
-        return finished
-    artifacts.check_output(output, overwrite=overwrite)
-    _prepare_partial(output, identity, resume=resume)
-    with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
-        steps = _run(objective, data, options, staging)
-        retriever.save(staging)
-        shutil.rmtree(staging / _TRAINER, ignore_errors=True)
-        for name in (_BEST, _OPTIONS):
-            (staging / name).unlink(missing_ok=True)
-        manifest = artifacts.write_manifest(
-            staging,
-            "checkpoint",
-            command="train",
-            options=described,
-            inputs=inputs,
-            counts={"examples": len(_limited(data.examples.rows, options)), "steps": steps},
-            fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
+    processes.join()
+    with processes.together():
+        options.check()
+        if not resume:
+            artifacts.check_output(output, overwrite=overwrite)
+        data = _Data.read(examples, corpus, dev, options)
+        retriever = Retriever.create(
+            model,
+            encoder=encoder,
+            pooler=pooler,
+            encoder_options=encoder_options,
+            pooler_options=pooler_options,
+            separate_towers=separate_towers,
+            seed=options.seed,
         )
-        (staging / "README.md").write_text(_model_card(manifest), encoding="utf-8")
-    return manifest
+        loss = loss or retriever.pooler.default_loss
+        transformers.set_seed(options.seed)
+        objective = Objective(retriever, create_loss(loss, loss_options or {}))
+        described = {
+            **retriever.description,
+            "loss": describe_loss(loss, loss_options or {}),
+            "training": asdict(options),
+        }
+        inputs = {"model": artifacts.describe_input(model, retriever.fingerprint), **data.inputs}
+        identity = {"options": described, "inputs": inputs}
+        finished = _finished(output, identity) if resume else None
+        if finished is None:
+            artifacts.check_output(output, overwrite=overwrite)
+            _rehearse(objective, data, options, described)
+    # As the main process saw it: it alone writes, and the others may have looked a moment later.
+    if finished := processes.from_main(finished):
+        return finished
+    with processes.together():
+        if processes.is_main():
+            _prepare_partial(output, identity, resume=resume)
+    with _staging(output, overwrite=overwrite) as staging:
+        steps = _run(objective, data, options, staging)
+        manifest: dict[str, Any] = {}
+        if processes.is_main():
+            retriever.save(staging)
+            shutil.rmtree(staging / _TRAINER, ignore_errors=True)
+            for name in (BEST, _OPTIONS):
+                (staging / name).unlink(missing_ok=True)
+            manifest = artifacts.write_manifest(
+                staging,
+                "checkpoint",
+                command="train",
+                options=described,
+                inputs=inputs,
+                counts={"examples": len(data.sampler), "steps": steps},
+                fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
+                **({"processes": processes.count()} if processes.count() > 1 else {}),
+            )
+            (staging / "README.md").write_text(model_card(manifest), encoding="utf-8")
+    return processes.from_main(manifest)
 
 
 @dataclass
@@ -228,15 +237,16 @@ class _Data:
     """What is trained on: examples, held-out examples, and where the texts are."""
 
     examples: Examples
-    dev: Examples | None
-    passage: Callable[[str], Passage]
+    sampler: ExampleSampler
+    assembler: StepAssembler
+    dev: DevSet | None
     inputs: dict[str, dict[str, str]]
 
     @classmethod
-    def read(cls, examples: str, corpus: str | None, dev: str | None) -> _Data:
+    def read(cls, examples: str, corpus: str | None, dev: str | None, options: TrainingOptions) -> _Data:
         opened = open_corpus(corpus) if corpus else None
-        read = [_read(source, opened, split) for source, split in ((examples, "train"), (dev, "dev")) if source]
-        passages = {one: passage for part in read for one, passage in part.passages.items()}
+        read = {split: _read(source, opened, split) for split, source in (("train", examples), ("dev", dev)) if source}
+        passages = {one: passage for part in read.values() for one, passage in part.passages.items()}
         inputs = {
             name: artifacts.describe_input(source, fingerprint(source))
             for name, source in (("examples", examples), ("corpus", corpus), ("dev", dev))
@@ -247,7 +257,27 @@ class _Data:
             # The corpus comes first: it is what will be indexed.
             return opened.get(one) if opened is not None and one in opened else passages[one]
 
-        return cls(read[0], read[1] if len(read) > 1 else None, passage, inputs)
+        rows = _limited(read["train"].rows, options)
+        sampler = ExampleSampler(
+            rows,
+            negatives=options.negatives,
+            pool=options.negative_pool,
+            positive=options.positive,
+            sampling=options.sampling,
+            seed=options.seed,
+        )
+        mask = options.false_negatives == "mask"
+        held_out = None
+        if "dev" in read:
+            held_out = DevSet(
+                read["dev"].rows,
+                passage,
+                batch_size=options.batch_size,
+                rank_from=options.rank_from,
+                mask_false_negatives=mask,
+            )
+        assembler = StepAssembler(passage, rows, mask_false_negatives=mask)
+        return cls(read["train"], sampler, assembler, held_out, inputs)
 
 
 def _read(source: str, corpus: Corpus | None, split: str) -> Examples:
@@ -259,26 +289,49 @@ def _read(source: str, corpus: Corpus | None, split: str) -> Examples:
     return examples
 
 
+def _limited(rows: Sequence[Example], options: TrainingOptions) -> Sequence[Example]:
+    if options.limit is None or options.limit >= len(rows):
+        return rows
+    kept = random.Random(f"limit {options.seed}").sample(range(len(rows)), options.limit)
+    return [rows[position] for position in sorted(kept)]
+
+
+def _rehearse(objective: Objective, data: _Data, options: TrainingOptions, described: Mapping[str, Any]) -> None:
+    """Refuse, before anything is written, what would fail in the first step or when dev questions are judged."""
+    device = default_device()
+    precision = resolve_precision(options.precision, device)
+    if objective.loss.needs_teacher:
+        check_teacher(data.examples, negatives=options.negatives)
+    objective.to(device)
+    step = data.assembler.assemble(first_draws(data.sampler))
+    rehearse(objective, step, described, precision=precision, dev=data.dev)
+
+
+def _staging(output: str | Path, *, overwrite: bool) -> AbstractContextManager[Path]:
+    """The folder to train in, which the main process gives its name at the end."""
+    if processes.is_main():
+        return artifacts.write_folder(output, overwrite=overwrite, keep_partial=True)
+    return nullcontext(artifacts.partial_folder(output))
+
+
 def _run(objective: Objective, data: _Data, options: TrainingOptions, staging: Path) -> int:
     """Train and return the number of steps. Where this fails, only what can be resumed is kept."""
     try:
         with quiet(), artifacts.full_disk_named(staging):
             return _Run(objective, data, options, staging).train()
     except BaseException:
-        resumable = last_checkpoint(staging / _TRAINER)
-        if resumable is None:
-            shutil.rmtree(staging, ignore_errors=True)
-        else:
-            for folder in set(resumable.parent.iterdir()) - {resumable}:
-                shutil.rmtree(folder, ignore_errors=True)
+        if processes.is_main():
+            _keep_resumable(staging)
         raise
 
 
-def _limited(rows: Sequence[Example], options: TrainingOptions) -> Sequence[Example]:
-    if options.limit is None or options.limit >= len(rows):
-        return rows
-    kept = random.Random(f"limit {options.seed}").sample(range(len(rows)), options.limit)
-    return [rows[position] for position in sorted(kept)]
+def _keep_resumable(staging: Path) -> None:
+    resumable = last_checkpoint(staging / _TRAINER)
+    if resumable is None:
+        shutil.rmtree(staging, ignore_errors=True)
+        return
+    for folder in set(resumable.parent.iterdir()) - {resumable}:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Run:
@@ -288,92 +341,47 @@ class _Run:
         self.objective = objective
         self.options = options
         self.staging = staging
-        rows = _limited(data.examples.rows, options)
         device = default_device()
-        sampler = ExampleSampler(
-            rows,
-            negatives=options.negatives,
-            pool=options.negative_pool,
-            positive=options.positive,
-            sampling=options.sampling,
-            seed=options.seed,
-        )
-        mask = options.false_negatives == "mask"
-        assembler = StepAssembler(data.passage, rows, mask_false_negatives=mask)
+        precision = resolve_precision(options.precision, device)
         collator = StepCollator(
-            sampler,
-            assembler,
+            data.sampler,
+            data.assembler,
             objective.retriever,
             batch_tokens=options.batch_tokens or train_batch_tokens(device),
             micro_batch_size=options.micro_batch_size,
         )
+        steps = StepSampler(data.sampler, options.batch_size)
         self.bar = _Bar()
-        callbacks: list[transformers.TrainerCallback] = [self.bar, *_tensorboard(staging / LOGS)]
-        if data.dev is not None:
-            dev = DevSet(
-                data.dev.rows,
-                data.passage,
-                batch_size=options.batch_size,
-                rank_from=options.rank_from,
-                mask_false_negatives=mask,
-            )
-            callbacks.append(_KeepBest(self, dev))
         self.trainer = RetrieverTrainer(
             objective,
-            _arguments(options, staging / _TRAINER, len(rows)),
+            _arguments(options, staging / _TRAINER, len(steps)),
             collator=collator,
-            batch_size=options.batch_size,
-            precision=resolve_precision(options.precision, device),
+            step_sampler=steps,
+            precision=precision,
             cache_gradients=options.micro_batch_size is not None,
             log_file=staging / LOG,
-            callbacks=callbacks,
         )
+        if processes.is_main():
+            for callback in (self.bar, *_tensorboard(staging / LOGS)):
+                self.trainer.add_callback(callback)
+            if data.dev is not None:
+                keep = KeepBest(data.dev, objective, staging, len(steps), precision, self.trainer.log)
+                self.trainer.add_callback(keep)
 
     def train(self) -> int:
         """Train (on from the last saved state, where there is one); returns the number of steps."""
         if self.options.epochs == 0:
             return 0
-        last = last_checkpoint(self.staging / _TRAINER)
-        _cut_log(self.staging / LOG, last)
+        last = processes.from_main(last_checkpoint(self.staging / _TRAINER))
+        if processes.is_main():
+            _cut_log(self.staging / LOG, last)
         try:
             self.trainer.train(resume_from_checkpoint=str(last) if last else None)
         finally:
             self.bar.progress.stop()
-        if (self.staging / _BEST).exists():
-            load_weights(self.objective, self.staging / _BEST)
+        if processes.is_main() and (self.staging / BEST).exists():
+            load_weights(self.objective, self.staging / BEST)
         return int(self.trainer.state.global_step)
-
-
-class _KeepBest(transformers.TrainerCallback):
-    """Judges the state after each epoch on the dev questions, and stores the best one.
-
-    It does so before the Trainer saves, so that a training which is resumed from there has not missed an epoch.
-    """
-
-    def __init__(self, run: _Run, dev: DevSet) -> None:
-        self.run = run
-        self.dev = dev
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        steps_an_epoch = len(self.run.trainer.step_sampler)
-        if state.global_step % steps_an_epoch == 0 or state.global_step == state.max_steps:
-            should_log = control.should_log
-            self._judge(epoch=(state.global_step - 1) // steps_an_epoch)
-            # Logging what was judged counts, for the Trainer, as the logging of this step.
-            control.should_log = should_log
-
-    def _judge(self, epoch: int) -> None:
-        run, folder = self.run, self.run.staging
-        objective = run.objective
-        measure, value = self.dev.measure(objective.retriever, objective.loss, epoch, run.trainer.precision)
-        run.trainer.log({f"dev_{measure}": value})
-        path = folder / _SELECTION
-        best = Best(**json.loads(path.read_text())) if path.exists() else Best()
-        if best.improve(epoch, measure, value):
-            with artifacts.write_file(folder / _BEST) as staging:
-                save_weights(objective, staging)
-            with artifacts.write_file(path) as staging:
-                staging.write_text(json.dumps(best.as_dict()) + "\n", encoding="utf-8")
 
 
 class _Bar(transformers.TrainerCallback):
@@ -405,9 +413,7 @@ class _Bar(transformers.TrainerCallback):
         self.progress.stop()
 
 
-def _arguments(options: TrainingOptions, folder: Path, examples: int) -> transformers.TrainingArguments:
-    steps_an_epoch = max(1, examples // options.batch_size + (examples % options.batch_size > 1))
-    total = math.ceil(steps_an_epoch * options.epochs)
+def _arguments(options: TrainingOptions, folder: Path, steps_an_epoch: int) -> transformers.TrainingArguments:
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=options.batch_size,
@@ -417,7 +423,7 @@ def _arguments(options: TrainingOptions, folder: Path, examples: int) -> transfo
         adam_epsilon=options.adam_epsilon,
         max_grad_norm=options.max_gradient_norm,
         lr_scheduler_type="linear",
-        warmup_steps=int(options.warmup_ratio * total),
+        warmup_steps=int(options.warmup_ratio * math.ceil(steps_an_epoch * options.epochs)),
         logging_steps=options.logging_steps,
         save_strategy="epoch" if options.save_steps is None else "steps",
         save_steps=options.save_steps or 500,
@@ -427,12 +433,10 @@ def _arguments(options: TrainingOptions, folder: Path, examples: int) -> transfo
         remove_unused_columns=False,
         fp16=options.precision == "fp16",
         use_cpu=not torch.cuda.is_available(),
-        seed=options.seed,
+        ddp_backend=processes.backend(),
+        # Each process draws dropout of its own.
+        seed=options.seed + processes.rank(),
     )
-    if arguments.world_size > 1:
-        # Every process would train on the same steps, and their weights would drift apart.
-        msg = f"training runs in one process, and was started in {arguments.world_size}. Start it without torchrun."
-        raise UnsupportedError(msg)
     # The Trainer would split our steps over the threads of several GPUs, and wrongly.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
@@ -481,33 +485,3 @@ def _cut_log(path: Path, checkpoint: Path | None) -> None:
     # The last line may have been cut off.
     whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
     path.write_text("".join(line for line in whole if json.loads(line)["step"] <= step), encoding="utf-8")
-
-
-def _model_card(manifest: Mapping[str, Any]) -> str:
-    options = manifest["options"]
-    training = options["training"]
-    return f"""---
-library_name: retrievalkit
-base_model: {options["model"]}
-tags: [retrieval, {options["pooler"]["name"]}]
----
-# A {options["pooler"]["name"]} retriever
-
-A text retriever trained with retrievalkit {manifest["versions"].get("retrievalkit", "")}.
-
-| | |
-|---|---|
-| started from | {options["model"]} |
-| encoder | {options["encoder"]["name"]} {options["encoder"]["options"]} |
-| towers | {"separate" if options["separate_towers"] else "shared"} |
-| pooler | {options["pooler"]["name"]} {options["pooler"]["options"]} |
-| loss | {options["loss"]["name"]} {options["loss"]["options"]} |
-| examples | {manifest["counts"]["examples"]} from {manifest["inputs"]["examples"]["path"]} |
-| epochs, batch size, learning rate | {training["epochs"]}, {training["batch_size"]}, {training["learning_rate"]} |
-
-Encode a corpus and search it:
-
-    rkit encode CHECKPOINT CORPUS --side document --output vectors
-    rkit index vectors --indexer flat --output index
-    rkit search index --query "..."
-"""

@@ -2,28 +2,30 @@
 
 The Trainer brings the optimiser, the schedule, clipping, checkpoints, resuming and logging. What is ours: where the
 texts of a step come from, how they are encoded (in batches of like length, or chunk by chunk with cached gradients),
-and that the loss sees representations.
+that the loss sees representations, and that several processes share a step (`retrievalkit.processes`).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from retrievalkit.contracts import Batch, Loss, LossValue, Progress, Representation, Side, Text
+from retrievalkit import processes
+from retrievalkit.contracts import SIDES, Batch, LossValue, Progress, Representation, Side, Text
 from retrievalkit.data.batches import prefetch, token_budget_batches
 from retrievalkit.data.sampling import ExampleSampler, StepAssembler
 from retrievalkit.gradcache import Chunk, cached_step, plain_step
+from retrievalkit.objective import Objective, load_weights, save_weights
 from retrievalkit.precision import Precision, autocast
 from retrievalkit.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
 
@@ -31,37 +33,31 @@ _UNLIMITED = 1 << 60
 _TERMS = "terms.json"
 
 
-class Objective(nn.Module):
-    """What is trained: a retriever, and a loss that may have parameters of its own."""
-
-    def __init__(self, retriever: Retriever, loss: Loss) -> None:
-        super().__init__()
-        self.retriever = retriever
-        self.loss = loss
-
-
 @dataclass(frozen=True)
 class StepInputs:
     """A step that is ready for the model: tokenised, padded, in chunks.
 
     Attributes:
-        chunks: Queries and documents, in batches of like length.
+        chunks: The queries and documents that this process encodes, in batches of like length. Their rows are counted
+            among these.
+        hands: Which rows of the step's queries and documents each process encodes.
         positives: (Q,) long: the document row that answers each query.
         ignore: (Q, D) bool, or None.
         teacher: (Q, D) float, NaN where there is no score, or None.
     """
 
     chunks: list[Chunk]
+    hands: Mapping[Side, list[list[int]]]
     positives: Tensor
     ignore: Tensor | None
     teacher: Tensor | None
 
     def to(self, device: torch.device) -> StepInputs:
         """The same step on another device."""
-        chunks = [Chunk(chunk.side, chunk.rows, chunk.batch.to(device)) for chunk in self.chunks]
+        chunks = [replace(chunk, batch=chunk.batch.to(device)) for chunk in self.chunks]
         ignore = None if self.ignore is None else self.ignore.to(device)
         teacher = None if self.teacher is None else self.teacher.to(device)
-        return StepInputs(chunks, self.positives.to(device), ignore, teacher)
+        return replace(self, chunks=chunks, positives=self.positives.to(device), ignore=ignore, teacher=teacher)
 
 
 class StepCollator:
@@ -93,11 +89,19 @@ class StepCollator:
     def __call__(self, keys: Sequence[tuple[int, int]]) -> StepInputs:
         """The inputs of a step, from its (epoch, position) pairs."""
         step = self.assembler.assemble([self.sampler.draw(position, epoch) for epoch, position in keys])
-        chunks = [*self._chunks(step.queries, "query"), *self._chunks(step.documents, "document")]
-        return StepInputs(chunks, *step.tensors())
+        texts: dict[Side, list[Text]] = {"query": step.queries, "document": step.documents}
+        hands = {side: self._dealt(texts[side]) for side in SIDES}
+        chunks = [chunk for side in SIDES for chunk in self._chunks(texts[side], side, hands[side][processes.rank()])]
+        return StepInputs(chunks, hands, *step.tensors())
 
-    def _chunks(self, texts: Sequence[Text], side: Side) -> Iterator[Chunk]:
+    def _dealt(self, texts: Sequence[Text]) -> list[list[int]]:
+        # By characters: a process tokenises its own texts alone.
+        return processes.deal([len(title) + len(body) for title, body in texts], processes.count())
+
+    def _chunks(self, texts: Sequence[Text], side: Side, hand: Sequence[int]) -> Iterator[Chunk]:
         tower = self.retriever.tower(side)
+        # A process without a text encodes one for its shape.
+        texts = [texts[row] for row in hand] or texts[:1]
         token_ids = tower.tokenize(texts, side)
         lengths = [len(ids) for ids in token_ids]
         if self.micro_batch_size is None:
@@ -109,7 +113,14 @@ class StepCollator:
 
 
 class StepSampler(Sampler[list[tuple[int, int]]]):
-    """The (epoch, position) pairs of each step, shuffled anew in each epoch; a last step of one example is dropped."""
+    """The (epoch, position) pairs of each step, shuffled anew in each epoch; a last step of one example is dropped.
+
+    Its length is the number of steps of an epoch.
+
+    Args:
+        sampler: Has the examples and their order.
+        batch_size: Queries of a step, of all processes together.
+    """
 
     def __init__(self, sampler: ExampleSampler, batch_size: int) -> None:
         self.sampler = sampler
@@ -148,11 +159,10 @@ class RetrieverTrainer(transformers.Trainer):
         objective: Retriever and loss.
         arguments: Training arguments of transformers.
         collator: Makes the inputs of a step.
-        batch_size: Queries of a step.
+        step_sampler: Says which examples a step has.
         precision: What to compute in.
         cache_gradients: Whether to encode chunk by chunk with cached gradients.
         log_file: Where to append a line of JSON at each logging.
-        callbacks: Trainer callbacks.
     """
 
     def __init__(
@@ -161,25 +171,30 @@ class RetrieverTrainer(transformers.Trainer):
         arguments: transformers.TrainingArguments,
         *,
         collator: StepCollator,
-        batch_size: int,
+        step_sampler: StepSampler,
         precision: Precision,
         cache_gradients: bool,
         log_file: Path,
-        callbacks: list[transformers.TrainerCallback],
     ) -> None:
         self.collator = collator
-        self.step_sampler = StepSampler(collator.sampler, batch_size)
+        self.step_sampler = step_sampler
         self.precision = precision
         self.run_step = cached_step if cache_gradients else plain_step
         self.log_file = log_file
         self._terms: dict[str, list[Tensor]] = {}
         self._prefetched: tuple[Iterator[StepInputs], Iterator[StepInputs]] | None = None
-        super().__init__(model=objective, args=arguments, callbacks=[_EpochOfSampler(self), *callbacks])
+        super().__init__(model=objective, args=arguments, callbacks=[_EpochOfSampler(self)])
         # The progress display is ours.
         self.remove_callback(transformers.PrinterCallback)
 
+    def create_accelerator_and_postprocess(self) -> None:
+        """As the Trainer does, but the model is not wrapped where there are several processes."""
+        super().create_accelerator_and_postprocess()
+        # DistributedDataParallel would take the mean of the gradients, and memory for that.
+        self.accelerator.prepare_model = functools.partial(self.accelerator.prepare_model, evaluation_mode=True)
+
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The steps of an epoch."""
+        """The steps of an epoch, which every process draws alike."""
         keys = _Keys(len(self.collator.sampler))
         return DataLoader(keys, batch_sampler=self.step_sampler, collate_fn=self.collator)
 
@@ -194,7 +209,7 @@ class RetrieverTrainer(transformers.Trainer):
         return steps, None
 
     def training_step(self, model: nn.Module, inputs: dict[str, StepInputs], num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
-        """Forward and backward of one step."""
+        """Forward and backward of one step; afterwards all processes have the gradient of the whole step."""
         objective: Objective = self.model  # type: ignore[assignment]
         objective.train()
         step = inputs["step"]
@@ -206,10 +221,18 @@ class RetrieverTrainer(transformers.Trainer):
 
         def compare(queries: Representation, documents: Representation) -> LossValue:
             progress = Progress(self.state.global_step, float(self.state.epoch or 0.0), self.state.max_steps)
-            value: LossValue = objective.loss(queries, documents, step.positives, progress, step.ignore, step.teacher)
+            if processes.count() > 1:
+                queries = processes.gather(queries, step.hands["query"])
+                documents = processes.gather(documents, step.hands["document"])
+            with processes.same_draws(progress.step, queries.device):
+                value: LossValue = objective.loss(
+                    queries, documents, step.positives, progress, step.ignore, step.teacher
+                )
             return value
 
         loss = self.run_step(encode, step.chunks, compare, self.accelerator.backward)
+        if processes.count() > 1:
+            _add_gradients(objective)
         for name, term in (*loss.terms.items(), ("loss", loss.total)):
             self._terms.setdefault(name, []).append(term.detach().float())
         return loss.total.detach()
@@ -222,7 +245,7 @@ class RetrieverTrainer(transformers.Trainer):
             self._terms.clear()
         super().log(logs, start_time)
         # The Trainer's last words are times, and the file is to be the same whenever the training is.
-        if "train_runtime" not in logs:
+        if "train_runtime" not in logs and processes.is_main():
             with self.log_file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps({"step": self.state.global_step, **logs}) + "\n")
 
@@ -234,11 +257,24 @@ class RetrieverTrainer(transformers.Trainer):
         terms = {name: torch.stack(values).tolist() for name, values in self._terms.items()}
         (folder / _TERMS).write_text(json.dumps(terms), encoding="utf-8")
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        # What is written next makes the state a whole one, so the files of all processes have to be there.
+        with processes.together():
+            super()._save_rng_state(output_dir)
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         folder = Path(resume_from_checkpoint)
         load_weights(model or self.model, folder / "model.safetensors")
         terms = json.loads((folder / _TERMS).read_text(encoding="utf-8"))
         self._terms = {name: list(torch.tensor(values, device=self.args.device)) for name, values in terms.items()}
+
+
+def _add_gradients(objective: Objective) -> None:
+    # The gradient of the loss's own weights is whole in every process.
+    for parameter in objective.loss.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= processes.count()
+    processes.add_gradients([parameter for parameter in objective.parameters() if parameter.requires_grad])
 
 
 class _EpochOfSampler(transformers.TrainerCallback):
@@ -265,16 +301,6 @@ def _is_whole(checkpoint: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def save_weights(model: nn.Module, path: Path) -> None:
-    """Write a module's weights; tensors that it uses in two places are stored once."""
-    safetensors.torch.save_model(model, str(path))
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Read what `save_weights` wrote."""
-    safetensors.torch.load_model(model, str(path))
 
 
 def train_batch_tokens(device: torch.device) -> int:

@@ -1,0 +1,240 @@
+"""Several processes that train one model together, as torchrun starts them: who they are, and what they exchange.
+
+A step has the same texts however many processes share it. Each encodes some of them, all are given every
+representation and take the same loss, the gradient reaches the texts that were encoded here, and the gradients of all
+are added up. So it is the gradient of the whole batch, as one process has it, and not a mean over processes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+
+from retrievalkit.contracts import Representation
+from retrievalkit.errors import InputError
+
+Value = TypeVar("Value")
+
+# The main process judges dev questions and writes while the others wait. torchrun sees to a process that has died.
+_PATIENCE = timedelta(days=1)
+_BUCKET = 1 << 23
+_SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def join() -> None:
+    """Get in touch with the other processes, where torchrun started several.
+
+    Raises:
+        InputError: There are more processes than GPUs, or something else than torchrun started them.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started == 1 or distributed.is_initialized():
+        return
+    if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
+        msg = (
+            f"the environment says that this is one of {started} processes (WORLD_SIZE), and not which ({missing[0]} "
+            f"is not set). Start several with torchrun, or unset WORLD_SIZE."
+        )
+        raise InputError(msg)
+    if torch.cuda.is_available():
+        local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if local >= gpus:
+            msg = f"there is no GPU for process {local} on this machine: it has {gpus}. Use --nproc-per-node {gpus}."
+            raise InputError(msg)
+        torch.cuda.set_device(local)
+        distributed.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
+    else:
+        distributed.init_process_group("gloo", timeout=_PATIENCE)
+
+
+def leave() -> None:
+    """End the contact, when all is done."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def count() -> int:
+    """How many processes there are."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    """Which of them this is, from 0."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def backend() -> str | None:
+    """What carries the gradients between them; None for a single process."""
+    if count() == 1:
+        return None
+    return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+def is_main() -> bool:
+    """Whether this is the one process that writes and shows."""
+    return rank() == 0
+
+
+def from_main(value: Value) -> Value:
+    """The main process's value, in every process; the others wait for it."""
+    if count() == 1:
+        return value
+    box = [value]
+    distributed.broadcast_object_list(box)
+    return box[0]
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """All processes come through this block, or none does: of those that fail the first tells, the others just end.
+
+    Raises:
+        SystemExit: Another process failed; with the exit code of its error.
+    """
+    if count() == 1:
+        yield
+        return
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as caught:  # noqa: BLE001 - whatever it is, the others would wait for this process
+        error = caught
+    codes: list[int | None] = [None] * count()
+    distributed.all_gather_object(codes, None if error is None else getattr(error, "exit_code", 1))
+    failed = [number for number, code in enumerate(codes) if code is not None]
+    if error is not None and failed[0] == rank():
+        raise error
+    if failed:
+        raise SystemExit(codes[failed[0]])
+
+
+@contextmanager
+def same_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """What is drawn at random in this block is the same in all processes, whose own draws then go on as before."""
+    if count() == 1:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def deal(sizes: Sequence[int], processes: int) -> list[list[int]]:
+    """Which texts each process encodes, of about the same size in all; some have none where texts are few.
+
+    Args:
+        sizes: Of each text, such as its number of characters.
+        processes: How many.
+
+    Returns:
+        Positions in `sizes`, ascending, for each process.
+    """
+    order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
+    hands: list[list[int]] = [[] for _ in range(processes)]
+    for turn, position in enumerate(order):
+        # There and back again, so that the first does not get the longer text of each round.
+        lap, seat = divmod(turn, processes)
+        hands[seat if lap % 2 == 0 else processes - 1 - seat].append(position)
+    return [sorted(hand) for hand in hands]
+
+
+def gather(own: Representation, hands: Sequence[Sequence[int]]) -> Representation:
+    """The representations of all texts, in their order; the graph goes on to those of this process alone.
+
+    Args:
+        own: Of this process's texts, in their order. A process that has none gives that of any text.
+        hands: The texts of each process, as `deal` says.
+    """
+    own = own.rows(slice(len(hands[rank()])))
+    parts = _exchange(_padded(own), [len(hand) for hand in hands])
+    order = torch.tensor([position for hand in hands for position in hand]).argsort()
+    return Representation.concatenate(parts).rows(order.to(own.device))
+
+
+def _padded(own: Representation) -> Representation:
+    """With as many vectors a text as the process has that has most of them; with a mask if any is masked then."""
+    if own.vectors is None:
+        return own
+    vectors, mask = own.vectors, own.vector_mask
+    texts, here, _ = vectors.shape
+    found = torch.tensor([here, -here, mask is not None] if texts else [0, -(1 << 30), 0], device=own.device)
+    distributed.all_reduce(found, distributed.ReduceOp.MAX)
+    most, least, masked = found.tolist()
+    if not masked and most == -least:
+        return replace(own, vectors=vectors[:, :most], vector_mask=None)
+    if mask is None:
+        mask = torch.ones(texts, here, dtype=torch.bool, device=own.device)
+    # Negative for a process without texts of its own, whose borrowed one may have more vectors.
+    missing = most - here
+    padded = nn.functional.pad(vectors, (0, 0, 0, missing))
+    return replace(own, vectors=padded, vector_mask=nn.functional.pad(mask, (0, missing)))
+
+
+def _exchange(own: Representation, texts: Sequence[int]) -> list[Representation]:
+    """The representations of every process; of this one as it came, with its graph."""
+    tensors = (_exchange_tensor(one, texts) for one in (own.vectors, own.vector_mask, own.weights))
+    return [
+        replace(own, vectors=vectors, vector_mask=mask, weights=weights)
+        for vectors, mask, weights in zip(*tensors, strict=True)
+    ]
+
+
+def _exchange_tensor(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | None]:
+    """Tensors that differ in their first size alone, which is known of all."""
+    if own is None:
+        return [None] * len(texts)
+    sent = own.new_zeros((max(texts), *own.shape[1:]))
+    sent[: len(own)] = own.detach()
+    # As bytes: not every backend knows every type.
+    received = [torch.empty_like(sent.view(torch.uint8)) for _ in texts]
+    distributed.all_gather(received, sent.view(torch.uint8))
+    whole: list[Tensor | None] = [one.view(own.dtype)[:rows] for one, rows in zip(received, texts, strict=True)]
+    whole[rank()] = own
+    return whole
+
+
+def add_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Add up the gradients of all processes; one that a parameter has not everywhere counts as 0 elsewhere."""
+    device = parameters[0].device
+    there = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=device)
+    distributed.all_reduce(there, distributed.ReduceOp.MAX)
+    gradients = []
+    for parameter, somewhere in zip(parameters, there.tolist(), strict=True):
+        if somewhere:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+    for bucket in _buckets(gradients):
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        distributed.all_reduce(flat)
+        for gradient, total in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
+            gradient.copy_(total.view_as(gradient))
+
+
+def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Tensors of one type, a few megabytes together: fewer and larger messages are faster."""
+    buckets: list[list[Tensor]] = []
+    elements = 0
+    for tensor in sorted(tensors, key=lambda one: str(one.dtype)):
+        if not buckets or buckets[-1][0].dtype != tensor.dtype or elements + tensor.numel() > _BUCKET:
+            buckets.append([])
+            elements = 0
+        buckets[-1].append(tensor)
+        elements += tensor.numel()
+    return buckets
+
+
+def share_weights(module: nn.Module) -> None:
+    """Give all processes the weights of the main one."""
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            received = tensor.detach().reshape(-1).clone()
+            distributed.broadcast(received.view(torch.uint8), 0)
+            tensor.copy_(received.view_as(tensor))

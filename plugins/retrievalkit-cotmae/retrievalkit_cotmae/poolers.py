@@ -28,7 +28,7 @@ class DenseSparse(Pooler):
     """A dense vector, sparse weights over the vocabulary, or both, whose scores add up.
 
     The sparse view is for encoders with a vocabulary head, the dense view for those that put a [CLS]-like token in
-    front of each text. Weights, and all that is done with them, are float32 in any precision.
+    front of each text. Weights are float32: what half precision computes is the product with the vocabulary.
     """
 
     default_loss = "dense_sparse"
@@ -88,6 +88,10 @@ class DenseSparse(Pooler):
         last = (self.info.layers,)
         document = {*(self._dense_layers("document") if self.dense else ()), *(last if self.sparse else ())}
         return Needs(layers={"query": last, "document": tuple(sorted(document))}, vocabulary_head=self.sparse)
+
+    def view_names(self, count: int) -> list[str]:
+        """Dense vectors by their layer."""
+        return [f"layer {layer}" for layer in self.layers[:count]]
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """Vectors (batch, m, dimension), m = 1 for queries, and weights (batch, vocabulary)."""

@@ -227,6 +227,10 @@ class TestLayers:
             assert torch.equal(made.vectors, torch.stack([states.layers[one][:, 0] for one in (3, 2, 1)], dim=1))
             assert made.kept is None
 
+    def test_their_names(self, info):
+        assert make(info, layers=(1, 3, 2)).view_names(3) == ["layer 3", "layer 2", "layer 1"]
+        assert make(info, layers=(1, 3), keep="last").view_names(1) == ["layer 3"]
+
     def test_queries_and_weights_are_of_the_last(self, info, make_states):
         states = make_states(TEXTS)
         plain, made = make(info), make(info, layers=(1, 2))

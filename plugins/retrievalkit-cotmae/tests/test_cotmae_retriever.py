@@ -126,9 +126,14 @@ class TestCachedGradients:
             torch.testing.assert_close(one, cached[1][name], rtol=1e-4, atol=1e-6, msg=name)
 
 
+def invoke(*words):
+    """Run a command in this process."""
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
 def rkit(*words):
-    """Run a command in this process; returns what it prints."""
-    result = CliRunner().invoke(main, [str(word) for word in words])
+    """Run a command that succeeds; returns what it prints."""
+    result = invoke(*words)
     assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
     return result.stdout
 
@@ -199,3 +204,23 @@ def test_training_to_search_on_the_command_line(views, tiny_model, collection, t
     assert_exact(run, Retriever.load(tmp_path / "trained"), collection)
     log = [json.loads(line) for line in (tmp_path / "trained" / "training.jsonl").read_text().splitlines()]
     assert {"contrastive", "flops_query", "flops_document"} <= log[0].keys()
+
+
+def test_flops_is_added_to_a_loss_by_name(tiny_model, collection, tmp_path):
+    """contrastive+flops trains what dense_sparse trains, to the last bit."""
+    train = ("train", "--model", tiny_model, "--corpus", collection.corpus, "--examples", collection.folder)
+    train += ("--epochs", 1, "--batch-size", 28, "--set", "logging_steps=1", *settings_of("both"))
+    rkit(*train, "--set", "loss.flops_query=0.5", "--output", tmp_path / "one")
+    rkit(*train, "--loss", "contrastive+flops", "--set", "loss.flops.flops_query=0.5", "--output", tmp_path / "sum")
+    logs = [(tmp_path / name / "training.jsonl").read_text() for name in ("one", "sum")]
+    assert logs[0] == logs[1]
+    weights = [(tmp_path / name / "encoder" / "model.safetensors").read_bytes() for name in ("one", "sum")]
+    assert weights[0] == weights[1]
+
+
+def test_flops_without_weights_is_refused_before_training(tiny_model, collection, tmp_path):
+    train = ("train", "--model", tiny_model, "--corpus", collection.corpus, "--examples", collection.folder)
+    result = invoke(*train, "--loss", "contrastive+flops", "--output", tmp_path / "no")
+    assert result.exit_code == 2
+    assert "--pooler dense_sparse" in result.stderr
+    assert not (tmp_path / "no").exists()

@@ -149,7 +149,7 @@ def write_manifest(
 
     Args:
         folder: The folder it describes.
-        kind: "checkpoint", "vectors" or "index".
+        kind: "checkpoint", "model" (a pretrained one), "vectors" or "index".
         command: The command that made the folder, such as "encode".
         options: The command's options, JSON-able.
         inputs: A name -> {"path": ..., "fingerprint": ...} for each input.
@@ -198,7 +198,7 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
 
 
 def kind_of(folder: str | Path) -> str | None:
-    """What kind of folder this is ("checkpoint", "vectors", "index"), or None where it is not one of ours."""
+    """What kind of folder this is ("checkpoint", "model", "vectors", "index"), or None where it is not one of ours."""
     try:
         manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):

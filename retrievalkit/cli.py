@@ -188,6 +188,59 @@ def train(
 
 
 @main.command()
+@click.option("--pretrainer", required=True, help="Objective (rkit plugins list).")
+@click.option("--model", required=True, help="Model to start from: a hub name, a folder, package:NAME/FOLDER.")
+@click.option("--corpus", required=True, help="The documents: a file, a folder, pydoc:PACKAGES.")
+@_output_option
+@click.option("--steps", type=int, help="Optimiser steps, instead of epochs.")
+@click.option("--epochs", type=float)
+@click.option("--batch-size", type=int, help="Samples of a step.")
+@click.option("--micro-batch-size", type=int, help="Samples computed at once.")
+@click.option("--learning-rate", type=float)
+@click.option("--max-length", type=int, help="Most tokens of a text.")
+@click.option("--precision", type=_PRECISION)
+@click.option("--seed", type=int)
+@click.option("--resume", is_flag=True, help="Go on with a pre-training that was cut off.")
+@_overwrite_option
+@_json_option
+@_set_option
+def pretrain(
+    pretrainer: str,
+    model: str,
+    corpus: str,
+    output: str,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
+    settings: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Pre-train a model on documents."""
+    from retrievalkit import registry
+    from retrievalkit.pretrain import PretrainingOptions
+    from retrievalkit.pretrain import pretrain as program
+
+    values = _parse(settings)
+    pretrainer_options, encoder_options = _section(values, "pretrainer"), _section(values, "encoder")
+    training = registry.check_options("rkit pretrain", PretrainingOptions, values | _given(flags))
+    manifest = program(
+        pretrainer=pretrainer,
+        model=model,
+        corpus=corpus,
+        output=output,
+        pretrainer_options=pretrainer_options,
+        encoder_options=encoder_options,
+        options=PretrainingOptions(**training),
+        resume=resume,
+        overwrite=overwrite,
+    )
+    counts = manifest["counts"]
+    taken = f"{counts['samples']:,} samples of {counts['documents']:,} documents"
+    dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""
+    _echo(as_json, manifest, f"{output}: pre-trained on {taken} in {counts['steps']:,} steps{dropped}")
+
+
+@main.command()
 @click.argument("model")
 @click.argument("texts")
 @click.option("--side", type=click.Choice(["document", "query"]), default="document", show_default=True)

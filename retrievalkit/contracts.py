@@ -465,8 +465,8 @@ class Pretrainer(nn.Module, ABC):
     needs: Needs = Needs(vocabulary_head=True)
     """What it wants of the encoder. A vocabulary head that the weights lack starts at random."""
 
-    wants: str = "some text"
-    """What a document must have; the others are dropped, and counted under these words."""
+    wants: str = "text"
+    """What a document must have, such as "two spans of text": those without it are dropped, and counted so."""
 
     def __init__(self, encoder: Encoder, max_length: int) -> None:
         super().__init__()

@@ -92,7 +92,7 @@ class Retriever(nn.Module):
             torch.default_generator.manual_seed(seed)
             retriever = cls._assemble(folders, description)
         # Before the model's place is added: a model that was moved is the same model.
-        retriever.fingerprint = artifacts.fingerprint_value([description, _model_fingerprint(str(model))])
+        retriever.fingerprint = artifacts.fingerprint_value([description, model_fingerprint(str(model))])
         # Absolute, so that the retriever can be made again from another working directory.
         retriever.description["model"] = os.path.abspath(model) if os.path.isdir(model) else str(model)
         return retriever
@@ -284,9 +284,10 @@ def describe(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _model_fingerprint(model: str) -> str:
+def model_fingerprint(model: str) -> str:
+    """Says which pretrained model this is: by its files where it is a folder, else its name."""
     located = artifacts.locate_model(model)
-    return artifacts.fingerprint_folder(located) if os.path.isdir(located) else located
+    return artifacts.fingerprint_folder(located, skip=NOT_WEIGHTS) if os.path.isdir(located) else located
 
 
 class _missing_plugins_explained:  # noqa: N801 - used as a context manager, named as it reads there

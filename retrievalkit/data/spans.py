@@ -11,11 +11,22 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from retrievalkit.data.pieces import Pieces
 
 NEIGHBOURHOOD = 100
 """How many spans away a randomly sampled partner may be."""
+
+
+class Sliceable(Protocol):
+    """Pieces in memory or on disk, of which parts are taken."""
+
+    def __len__(self) -> int:
+        """How many tokens."""
+
+    def __getitem__(self, part: slice) -> Pieces:
+        """Some of them."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,7 @@ class Document:
         max_length: The longest target length of its spans, in tokens.
     """
 
-    pieces: Pieces
+    pieces: Sliceable
     ends: Sequence[int]
     spans: Sequence[range]
     max_length: int

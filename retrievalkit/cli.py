@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ from retrievalkit.errors import InputError, RetrievalkitError, nearest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Settings = dict[str, Any]
+_STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+_SEVERAL_PROCESSES = ("train",)
 
 
 class RkitGroup(click.Group):
@@ -27,6 +30,8 @@ class RkitGroup(click.Group):
         known = self.list_commands(ctx)
         if args and args[0] not in known and not args[0].startswith("-") and (close := nearest(args[0], known)):
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{close}'?")
+        if _STARTED_BY_TORCHRUN in os.environ and args and args[0] not in _SEVERAL_PROCESSES:
+            ctx.fail(f"rkit {args[0]} runs in one process. Start it without torchrun, which is for rkit train alone.")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
@@ -122,7 +127,7 @@ def _refuse(settings: Settings, command: str, sections: str) -> None:
 @_output_option
 @click.option("--encoder", default="transformer", show_default=True, help="Encoder (rkit plugins list).")
 @click.option("--pooler", default="cls", show_default=True, help="Pooler (rkit plugins list).")
-@click.option("--loss", help="Loss; the pooler's own where not given.")
+@click.option("--loss", help="Loss, or a sum of them such as contrastive+flops; the pooler's own where not given.")
 @click.option("--epochs", type=float)
 @click.option("--batch-size", type=int, help="Queries of a step.")
 @click.option("--micro-batch-size", type=int, help="Texts encoded at once, with gradient caching.")
@@ -155,17 +160,19 @@ def train(
     settings: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Train a retriever on examples."""
-    from retrievalkit import registry
+    """Train a retriever on examples (on several GPUs: torchrun --nproc-per-node 2 --no-python rkit train ...)."""
+    from retrievalkit import processes, registry
     from retrievalkit.train import TrainingOptions
     from retrievalkit.train import train as program
 
-    values = _parse(settings)
-    encoder_options = _section(values, "encoder") | _given(
-        {"query_length": query_length, "document_length": document_length}
-    )
-    pooler_options, loss_options = _section(values, "pooler"), _section(values, "loss")
-    training = registry.check_options("rkit train", TrainingOptions, values | _given(flags))
+    processes.join()
+    with processes.together():
+        values = _parse(settings)
+        encoder_options = _section(values, "encoder") | _given(
+            {"query_length": query_length, "document_length": document_length}
+        )
+        pooler_options, loss_options = _section(values, "pooler"), _section(values, "loss")
+        training = registry.check_options("rkit train", TrainingOptions, values | _given(flags))
     manifest = program(
         model=model,
         examples=examples,
@@ -184,7 +191,9 @@ def train(
         overwrite=overwrite,
     )
     counts = manifest["counts"]
-    _echo(as_json, manifest, f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps")
+    if processes.is_main():
+        _echo(as_json, manifest, f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps")
+    processes.leave()
 
 
 @main.command()

@@ -133,8 +133,11 @@ class _Reader:
             return self.filled([variant.overrides, overrides, values])
 
         steps, names = arrange(list(self.variants.values()), chosen, seeds, build)
-        for step in steps:
-            step.check_given(_which(step, self.variants))
+        if any(step.lacks for step in steps):
+            complete = [name for name, one in self.variants.items() if not any(step.lacks for step in build(one, {}))]
+            hint = f" Without it: --variants {','.join(complete)}" if complete else ""
+            for step in steps:
+                step.check_given(hint)
         values, _ = self.overridden([overrides])
         return Recipe(
             name=self.name,
@@ -303,12 +306,3 @@ def _check_outputs(steps: Iterable[Step]) -> None:
         if step.output is not None and written.setdefault(step.output, step) is not step:
             msg = f"step '{written[step.output].name}' writes '{step.output}' already. Choose another output."
             raise step.error(msg)
-
-
-def _which(step: Step, variants: Mapping[str, Variant]) -> str:
-    """Where a step belongs to one variant, how to do without it."""
-    variant = step.name.partition("/")[0]
-    if variant == step.name or variant not in variants:
-        return ""
-    others = ",".join(name for name in variants if name != variant)
-    return f" The variant '{variant}' needs it; without it: --variants {others}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
 def _extended(root: Section, name: Any, opened: tuple[Path, ...]) -> Path:
     if not isinstance(name, str):
         root.fail(f"'extends' is {name!r}, and should be the path or name of a recipe, or a list of them.", "extends")
-    beside = Path(root.place.file).parent / name
+    beside = Path(os.path.normpath(Path(root.place.file).parent / name))
     try:
         path = beside if beside.is_file() else find_recipe(name)
     except UnknownNameError as error:

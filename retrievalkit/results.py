@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ class Cell:
     """A figure of a row.
 
     Attributes:
-        ours: Seed -> value; none in an empty cell.
+        ours: Seed -> value.
         reference: What it is compared with.
         seedless: Whether one run stands for all seeds, because they make no difference to it.
     """
@@ -46,7 +46,7 @@ class Cell:
     @property
     def difference(self) -> float | None:
         """Ours less the reference."""
-        return self.mean - self.reference if self.ours and self.reference is not None else None
+        return None if self.reference is None else self.mean - self.reference
 
     def less(self, other: Cell) -> Cell:
         """What this one has more than another, seed by seed."""
@@ -58,15 +58,9 @@ class Cell:
     @property
     def direction(self) -> str:
         """Of a difference: whether ours has the sign of the reference; "" where one of them has none."""
-        if not self.ours or not self.reference or not self.mean:
+        if not self.reference or not self.mean:
             return ""
         return "same" if (self.mean > 0) == (self.reference > 0) else "opposite"
-
-    def shown(self, *, sign: str = "") -> str:
-        """Mean and deviation; "" where there is nothing."""
-        if not self.ours:
-            return ""
-        return _number(self.mean, sign=sign) + ("" if self.deviation is None else f" ± {self.deviation:.4f}")
 
     def to_json(self) -> dict[str, Any]:
         """A value that `json.dumps` takes."""
@@ -144,47 +138,32 @@ class Results:
         parts = [render(self._table()), *self._notes()]
         if differences := list(self.differences()):
             base = next(row.title for row in self.rows if row.name == self.baseline)
-            parts += [f"Difference to '{base}':", render(self._difference_table(differences))]
+            table = [("variant", *self.columns)]
+            table += [(row.title, *self._cells(found, compared)) for row, found in differences]
+            parts += [
+                f"Difference to '{base}' (that of the reference, and whether it goes the same way):",
+                render(table),
+            ]
         return "\n\n".join(parts)
 
     def _table(self) -> Table:
-        sources = {row.source for row in self.rows} - {""}
-        header = ["variant"]
-        for name in self.columns:
-            header += [name, *(["reference", "difference"] if self._referenced(name) else [])]
-        rows = [tuple(header) + (("source",) if len(sources) > 1 else ())]
+        several = len(self._sources()) > 1
+        table = [("variant", *self.columns, "seconds", *(["source"] if several else []))]
         for row in self.rows:
-            cells = [row.title]
-            for name in self.columns:
-                cell = row.cells.get(name, Cell({}))
-                cells.append(cell.shown())
-                if self._referenced(name):
-                    cells += [_number(cell.reference), _number(cell.difference, sign="+")]
-            rows.append(tuple(cells) + ((row.source,) if len(sources) > 1 else ()))
-        return rows
+            last = (f"{row.seconds:.0f}", *([row.source] if several else []))
+            table.append((row.title, *self._cells(row.cells, beside_reference), *last))
+        return table
 
-    def _referenced(self, column: str) -> bool:
-        return any(column in row.cells and row.cells[column].reference is not None for row in self.rows)
+    def _cells(self, cells: Mapping[str, Cell], show: Callable[[Cell], str]) -> list[str]:
+        return [show(cells[name]) if name in cells else "" for name in self.columns]
 
-    def _difference_table(self, differences: Iterable[tuple[ResultRow, Mapping[str, Cell]]]) -> Table:
-        header = ["variant"]
-        for name in self.columns:
-            header += [name, *(["reference", "direction"] if self._referenced(name) else [])]
-        rows = [tuple(header)]
-        for row, found in differences:
-            cells = [row.title]
-            for name in self.columns:
-                cell = found.get(name, Cell({}))
-                cells.append(cell.shown(sign="+"))
-                if self._referenced(name):
-                    cells += [_number(cell.reference, sign="+"), cell.direction]
-            rows.append(tuple(cells))
-        return rows
+    def _sources(self) -> list[str]:
+        return list(dict.fromkeys(row.source for row in self.rows if row.source))
 
     def _notes(self) -> Iterator[str]:
-        sources = list(dict.fromkeys(row.source for row in self.rows if row.source))
-        if len(sources) == 1:
-            yield f"Reference: {sources[0]}."
+        sources = self._sources()
+        if any(cell.reference is not None for row in self.rows for cell in row.cells.values()):
+            yield "Ours (reference, difference)." + (f" Reference: {sources[0]}." if len(sources) == 1 else "")
         seeds = list(dict.fromkeys(seed for row in self.rows for cell in row.cells.values() for seed in cell.ours))
         if len(seeds) > 1:
             yield f"Mean and standard deviation over the seeds {', '.join(map(str, seeds))}."
@@ -246,6 +225,24 @@ def _needed(row: Row, uses: Mapping[str, Sequence[str]]) -> set[str]:
     return found
 
 
+def beside_reference(cell: Cell) -> str:
+    """Ours, and in parentheses the reference and the difference."""
+    text = f"{cell.mean:.4f}{_spread(cell)}"
+    return text if cell.reference is None else f"{text} ({cell.reference:.4f}, {cell.difference:+.4f})"
+
+
+def compared(cell: Cell) -> str:
+    """A difference of ours, and in parentheses that of the reference and whether it has the same sign."""
+    text = f"{cell.mean:+.4f}{_spread(cell)}"
+    if cell.reference is None:
+        return text
+    return f"{text} ({', '.join(filter(None, (f'{cell.reference:+.4f}', cell.direction)))})"
+
+
+def _spread(cell: Cell) -> str:
+    return "" if cell.deviation is None else f" ± {cell.deviation:.4f}"
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Rows as lines, in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -258,7 +255,3 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
     header, *others = ([cell.replace("|", "\\|") for cell in row] for row in rows)
     rule = ["---", *("---:" for _ in header[1:])]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *others))
-
-
-def _number(value: float | None, *, sign: str = "") -> str:
-    return "" if value is None else f"{value:{sign}.4f}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -74,10 +75,8 @@ class Outcome:
         return steps if self.results is None else {**self.results.to_json(), "steps": steps}
 
     def text(self) -> str:
-        """The times, and the table, or the steps' own reference figures where there is no table."""
-        if self.results is None:
-            return summary(self.steps)
-        return f"{_times(self.steps)}\n\n{self.results.text()}"
+        """The table, or the steps' times and reference figures where there is none."""
+        return summary(self.steps) if self.results is None else self.results.text()
 
 
 def run(
@@ -226,7 +225,9 @@ class Job:
     @contextlib.contextmanager
     def _printed(self) -> Iterator[None]:
         if self.output is None or not self.prints:
-            yield
+            # Standard output is for the results of the whole.
+            with contextlib.redirect_stdout(sys.stderr):
+                yield
             return
         with (
             artifacts.write_file(self.output) as staging,

@@ -46,13 +46,14 @@ class Step:
     @property
     def uses(self) -> tuple[str, ...]:
         """The steps whose outputs it names."""
-        return tuple(dict.fromkeys(name for _, name in self.mentioned() if name is not None))
+        return tuple(dict.fromkeys(name for _, name in self.mentioned()))
 
-    def mentioned(self) -> Iterator[tuple[str, str | None]]:
-        """What stands in its options: (option, step that it names), and (option, None) for a value not given."""
+    def mentioned(self) -> Iterator[tuple[str, str]]:
+        """The steps that stand in its options: (option, step)."""
         for option, value in self.options.items():
             for name in variables(value):
-                yield option, name.removeprefix(_STEP) if name.startswith(_STEP) else None
+                if name.startswith(_STEP):
+                    yield option, name.removeprefix(_STEP)
 
     def error(self, problem: str, option: str = "") -> DataError:
         """A complaint about this step, or one of its options."""
@@ -80,18 +81,21 @@ class Step:
         output = self.output and joined_path(folder, self.output)
         return replace(self, name=names[self.name], options=options, output=output)
 
+    @property
+    def lacks(self) -> list[tuple[str, str]]:
+        """The values that were not given: (option, name)."""
+        options = ((option, name) for option, value in self.options.items() for name in variables(value))
+        return [(option, name) for option, name in options if not name.startswith(_STEP)]
+
     def check_given(self, hint: str = "") -> None:
         """Refuse a step with a value that was not given.
 
         Raises:
             DataError: Names the value, and the line that needs it.
         """
-        for option, value in self.options.items():
-            for name in variables(value):
-                if not name.startswith(_STEP):
-                    place = self.places.get(option, self.place)
-                    msg = f"the recipe needs a value for '{name}'. Give it: --set {name}=...{hint}"
-                    raise DataError(msg, **place._asdict())
+        for option, name in self.lacks:
+            msg = f"the recipe needs a value for '{name}'. Give it: --set {name}=...{hint}"
+            raise DataError(msg, **self.places.get(option, self.place)._asdict())
 
 
 class Values:
@@ -176,8 +180,6 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
     def visit(step: Step) -> None:
         opened.append(step.name)
         for option, name in step.mentioned():
-            if name is None:
-                continue
             _check_used(step, option, name, known, opened)
             if name not in ordered:
                 visit(known[name])

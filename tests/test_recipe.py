@@ -192,16 +192,6 @@ def test_an_unknown_recipe_offers_those_that_come_along():
         recipe.find_recipe("quikstart")
 
 
-@pytest.mark.parametrize("name", recipe.bundled_recipes())
-def test_each_recipe_that_comes_along_can_be_read(name):
-    """A bundled recipe has a description, and needs no more than a folder of data."""
-    path = recipe.find_recipe(name)
-    values = recipe.read_yaml(path)["values"]
-    missing = [f"{key}=somewhere" for key, value in values.items() if value is None]
-    assert load(path, *missing).description
-    assert recipe.find_recipe(f"recipes/{name}.yaml").samefile(path)
-
-
 def test_reading_recipes_imports_nothing_heavy():
     """The command line parses `--set` with this module, so it has to start at once."""
     heavy = "('yaml', 'torch', 'pydantic', 'numpy')"

@@ -280,6 +280,25 @@ def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
     return replace(value, **tensors)
 
 
+@dataclass(frozen=True)
+class LayerShape:
+    """What a transformer layer of an encoder is made of besides its width, for a decoder that is to be like it.
+
+    Attributes:
+        heads: Attention heads.
+        inner: Width of the feed-forward part.
+        activation: Of the feed-forward part.
+        dropout: Probability to drop a value of what attention and the feed-forward part add.
+        attention_dropout: Probability to drop an attention weight.
+    """
+
+    heads: int
+    inner: int
+    activation: Callable[[Tensor], Tensor]
+    dropout: float
+    attention_dropout: float
+
+
 @dataclass
 class LossValue:
     """A loss: the number to minimise, and its named terms for the log."""
@@ -339,6 +358,19 @@ class Encoder(nn.Module, ABC):
         del batch
         msg = f"the encoder {type(self).__name__} has no embeddings apart from its layers."
         raise UnsupportedError(msg)
+
+    def word_embeddings(self) -> Tensor:
+        """(vocabulary, width): the vectors of the words, with their graph; an encoder may leave this out.
+
+        Raises:
+            UnsupportedError: There are none, or they are not as wide as the states.
+        """
+        msg = f"the encoder {type(self).__name__} has no vectors of words."
+        raise UnsupportedError(msg)
+
+    def layer_shape(self) -> LayerShape:
+        """What its layers are made of; by default what BERT's are, with heads of 64 dimensions."""
+        return LayerShape(max(1, self.info.width // 64), 4 * self.info.width, nn.functional.gelu, 0.1, 0.1)
 
     def file(self, name: str) -> Path | None:
         """A file of the model that it was made with, for what came beside the weights; None where there is none."""

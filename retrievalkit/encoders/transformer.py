@@ -21,12 +21,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from retrievalkit.artifacts import locate_model
-from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, Needs, Side, Text, TokenStates
+from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
 from retrievalkit.data.pieces import Vocabulary
 from retrievalkit.encoders.dropout import use_fast_dropout
 from retrievalkit.encoders.embeddings import embed
 from retrievalkit.encoders.extra_tokens import ExtraTokenRows, unused_ids
 from retrievalkit.encoders.heads import head_weights, model_class, vocabulary_head
+from retrievalkit.encoders.layer_shape import layer_shape
 from retrievalkit.encoders.lora import LowRank, add_adapters, save_adapters
 from retrievalkit.encoders.vocabulary import vocabulary_of
 from retrievalkit.errors import InputError, UnsupportedError
@@ -238,6 +239,22 @@ class Transformer(Encoder):
         """(batch, tokens, width): the embeddings, which are layer 0, without the cost of the layers."""
         assert self.model is not None, "prepare() comes first"
         return embed(self._backbone, batch)
+
+    def word_embeddings(self) -> Tensor:
+        """(vocabulary, width): the vectors of the words, as the model looks them up."""
+        assert self.model is not None, "prepare() comes first"
+        words = self._embeddings.weight
+        if words.shape[1] != self.info.width:
+            msg = (
+                f"vectors of words as wide as the states ({self.info.width}) are needed, and those of '{self.source}' "
+                f"are {words.shape[1]} wide."
+            )
+            raise UnsupportedError(msg)
+        return words
+
+    def layer_shape(self) -> LayerShape:
+        """What the model's layers are made of, its dropout included."""
+        return layer_shape(self.config)
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """The model's inputs: ids, or embeddings and positions where there are extra tokens."""

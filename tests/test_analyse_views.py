@@ -289,7 +289,15 @@ class TestCommand:
     def test_tokens_by_examples(self, rkit):
         """Every token is a view; a limit keeps all queries of the documents that are left."""
         result, folder = rkit(
-            "--pooler", "multi_layer", "--set", "pooler.tokens=all", "--limit", 3, "--json", judged=["--examples"]
+            "--pooler",
+            "multi_layer",
+            "--set",
+            "pooler.tokens=all",
+            "--limit",
+            3,
+            "--json",
+            "--no-plot",
+            judged=["--examples"],
         )
         assert result.exit_code == 0, result.output
         found = json.loads(result.stdout)
@@ -301,7 +309,7 @@ class TestCommand:
 
     def test_late_interaction(self, rkit):
         """Each vector of a query is compared by itself."""
-        result, folder = rkit("--pooler", "colbert", "--limit", 3)
+        result, folder = rkit("--pooler", "colbert", "--limit", 3, "--no-plot")
         assert result.exit_code == 0, result.output
         lines = lines_of(folder / "answers.jsonl")
         assert len(lines) > 3
@@ -313,7 +321,16 @@ class TestCommand:
         pooler = {"pooler": "multi_layer", "pooler_options": {"layers": (1, 2)}}
         Retriever.create(tiny_model, **pooler).save(tmp_path / "checkpoint")
         arguments = ["analyse-views", tmp_path / "checkpoint", "--examples", tiny_collection.folder]
-        arguments += ["--corpus", tiny_collection.corpus, "--output", tmp_path / "out", "--limit", 3, "--json"]
+        arguments += [
+            "--corpus",
+            tiny_collection.corpus,
+            "--output",
+            tmp_path / "out",
+            "--limit",
+            3,
+            "--json",
+            "--no-plot",
+        ]
         result = CliRunner().invoke(main, list(map(str, arguments)))
         assert [view["label"] for view in json.loads(result.stdout)["views"]] == ["layer 2", "layer 1"]
         result = CliRunner().invoke(main, [*map(str, arguments), "--pooler", "cls", "--overwrite"])

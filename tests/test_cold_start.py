@@ -15,6 +15,7 @@ HEAVY = (
     "ir_datasets",
     "ir_measures",
     "jnius",
+    "matplotlib",
     "numpy",
     "pandas",
     "pyserini",

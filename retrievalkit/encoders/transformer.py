@@ -353,23 +353,38 @@ class Transformer(Encoder):
     def _check_needs(self) -> None:
         """Refuse what the tokenizer or the architecture cannot do for the pooler."""
         for side in SIDES:
-            count = len(self.extra.ids[side])
-            room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
-            # The special tokens and one word at least.
-            if count and room < 3:
-                msg = (
-                    f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]} tokens of "
-                    f"'{self.source}'. Take fewer, or a longer --{side}-length."
-                )
-                raise UnsupportedError(msg)
-            if count and self.needs.extra_tokens[side].position is not None and "position_ids" not in self._taken:
-                msg = (
-                    f"the extra tokens of a {side} are to share one position, and the architecture "
-                    f"'{self.config.model_type}' takes no position numbers. Set the pooler's position=null."
-                )
-                raise UnsupportedError(msg)
+            if count := len(self.extra.ids[side]):
+                self._check_room(side, count)
+                self._check_position(side, self.needs.extra_tokens[side].position)
         if self.needs.mask_filled and self.tokenizer.mask_token_id is None:
             msg = f"the pooler fills texts with mask tokens, and the tokenizer of '{self.source}' has none."
+            raise UnsupportedError(msg)
+
+    def _check_room(self, side: Side, count: int) -> None:
+        room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
+        # The special tokens and one word at least.
+        if room < 3:
+            msg = (
+                f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]} tokens of "
+                f"'{self.source}'. Take fewer, or a longer --{side}-length."
+            )
+            raise UnsupportedError(msg)
+
+    def _check_position(self, side: Side, position: int | None) -> None:
+        if position is None:
+            return
+        if "position_ids" not in self._taken:
+            msg = (
+                f"the extra tokens of a {side} are to share one position, and the architecture "
+                f"'{self.config.model_type}' takes no position numbers. Set the pooler's position=null."
+            )
+            raise UnsupportedError(msg)
+        limit = _longest_input(self.config)
+        if not 0 <= position < limit:
+            msg = (
+                f"the extra tokens of a {side} are to stand at position {position}, and '{self.source}' has the "
+                f"positions 0 to {limit - 1}. Set the pooler's position within these."
+            )
             raise UnsupportedError(msg)
 
     @cached_property

@@ -150,6 +150,12 @@ def test_relative_positions_cannot_be_shared(model_of):
         prepared(model_of("t5"), document=ExtraTokens(2))
 
 
+def test_a_position_that_the_model_has_not_is_refused(model_of):
+    """The tiny model numbers 128 positions."""
+    with pytest.raises(UnsupportedError, match=r"at position 128, and .* has the positions 0 to 127"):
+        prepared(model_of("bert"), document=ExtraTokens(2, position=128))
+
+
 def test_queries_are_filled_with_mask_tokens(model_of):
     """ColBERT's augmentation: they have ids and states, and no token attends to them."""
     encoder = registry.create("encoder", "transformer", model_of("bert"), query_length=12)

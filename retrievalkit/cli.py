@@ -398,6 +398,111 @@ def mine_negatives(as_json: bool, settings: tuple[str, ...], **flags: Any) -> No
     click.echo(json.dumps(audit, indent=2, default=str) if as_json else mine.audit_table(audit))
 
 
+@main.group(cls=RkitGroup)
+def rerank() -> None:
+    """Cross-encoders: train one, and apply it to a run or to training examples."""
+
+
+@rerank.command("train")
+@click.option(
+    "--model", required=True, help="Pretrained encoder to start from: a hub name, a folder, package:NAME/FOLDER."
+)
+@click.option("--examples", required=True, help="Training examples with negatives (rkit mine-negatives).")
+@click.option("--corpus", help="The passages that the examples name.")
+@click.option("--dev", help="Held-out examples, by which the best state is chosen.")
+@_output_option
+@click.option("--loss", type=click.Choice(["listwise", "pointwise"]), help="Over a query's list, or pair by pair.")
+@click.option("--epochs", type=float)
+@click.option("--batch-size", type=int, help="Queries of a step.")
+@click.option("--negatives", type=int, help="Hard negatives of a query in a step.")
+@click.option("--learning-rate", type=float)
+@click.option("--max-length", type=int, help="Most tokens of a query and a passage together.")
+@click.option("--precision", type=_PRECISION)
+@click.option("--seed", type=int)
+@click.option("--resume", is_flag=True, help="Go on with a training that was cut off.")
+@_overwrite_option
+@_json_option
+@_set_option
+def rerank_train(
+    model: str,
+    examples: str,
+    corpus: str | None,
+    dev: str | None,
+    output: str,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
+    settings: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Train a re-ranker on examples."""
+    from retrievalkit import registry
+    from retrievalkit.train_reranker import RerankerOptions, train_reranker
+
+    training = registry.check_options("rkit rerank train", RerankerOptions, _parse(settings) | _given(flags))
+    manifest = train_reranker(
+        model=model,
+        examples=examples,
+        corpus=corpus,
+        dev=dev,
+        output=output,
+        options=RerankerOptions(**training),
+        resume=resume,
+        overwrite=overwrite,
+    )
+    counts = manifest["counts"]
+    dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
+    line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
+    _echo(as_json, manifest, line)
+
+
+@rerank.command("apply")
+@click.argument("reranker")
+@click.option("--run", help="The run to rank anew.")
+@click.option("--queries", help="The texts of its queries.")
+@click.option("--k", type=click.IntRange(min=1), help="Documents of a query to look at; 100 where not given.")
+@click.option("--examples", help="Training examples to score for distillation, instead of --run.")
+@click.option("--corpus", required=True, help="The texts of the documents.")
+@_output_option
+@click.option("--max-length", type=int, help="For a cross-encoder that was not trained here; ours has its own.")
+@click.option("--precision", type=_PRECISION, default="auto", show_default=True)
+@click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens of a batch, padding included.")
+@_json_option
+def rerank_apply(
+    reranker: str,
+    run: str | None,
+    queries: str | None,
+    k: int | None,
+    examples: str | None,
+    corpus: str,
+    output: str,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Rank a run anew with RERANKER (a folder or a hub name), or give training examples a teacher's scores."""
+    from retrievalkit.rerank import DEPTH, Settings, rerank_run, score_examples
+
+    if (run is None) == (examples is None):
+        msg = "give either --run RUN with --queries QUERIES, or --examples EXAMPLES."
+        raise click.UsageError(msg)
+    settings = Settings(**flags)
+    if examples is not None:
+        if queries is not None or k is not None:
+            msg = f"{'--k' if queries is None else '--queries'} goes with --run, and --examples has its own."
+            raise click.UsageError(msg)
+        found = score_examples(reranker, examples=examples, corpus=corpus, output=output, settings=settings)
+        rest = f" ({found['without_negatives']:,} without negatives)" if found["without_negatives"] else ""
+        _echo(as_json, found, f"{output}: {found['examples']:,} examples, {found['pairs']:,} pairs scored{rest}")
+        return
+    if queries is None:
+        msg = "--run holds no texts: give its queries, --queries QUERIES."
+        raise click.UsageError(msg)
+    found = rerank_run(
+        reranker, run=run or "", queries=queries, corpus=corpus, output=output, k=k or DEPTH, settings=settings
+    )
+    _echo(as_json, found, f"{output}: {found['queries']:,} queries, {found['pairs']:,} pairs scored")
+
+
 @main.command()
 @click.argument("run")
 @click.option("--qrels", help="Judgements: TREC, BEIR, a BEIR folder, pydoc:PACKAGES.")

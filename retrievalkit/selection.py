@@ -179,8 +179,12 @@ class KeepBest(transformers.TrainerCallback):
             # Logging what was judged counts, for the Trainer, as the logging of this step.
             control.should_log = should_log
 
+    def measure(self, epoch: int) -> tuple[str, float]:
+        """The measure of this epoch and its value; lower is better."""
+        return self.dev.measure(self.objective.retriever, self.objective.loss, epoch, self.precision)
+
     def _judge(self, epoch: int) -> None:
-        measure, value = self.dev.measure(self.objective.retriever, self.objective.loss, epoch, self.precision)
+        measure, value = self.measure(epoch)
         self.log({f"dev_{measure}": value})
         path = self.folder / SELECTION
         best = Best(**json.loads(path.read_text())) if path.exists() else Best()

@@ -45,6 +45,7 @@ from retrievalkit.training_run import (
     finished,
     keep_resumable,
     prepare_partial,
+    step_of,
     tensorboard,
 )
 
@@ -321,6 +322,10 @@ def _train(made: Pretrainer, store: TokenStore, options: PretrainingOptions, sta
         trainer.add_callback(callback)
     last = last_checkpoint(staging / STATES)
     cut_log(staging / LOG, last)
+    if last and step_of(last) == trainer.args.max_steps:
+        # The Trainer would do one step more.
+        trainer._load_from_checkpoint(str(last))
+        return step_of(last)
     try:
         with quiet():
             trainer.train(resume_from_checkpoint=str(last) if last else None)

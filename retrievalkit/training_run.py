@@ -110,11 +110,16 @@ def keep_resumable(staging: Path) -> bool:
     return last is not None
 
 
+def step_of(checkpoint: Path) -> int:
+    """After how many steps a state was saved."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
 def cut_log(path: Path, checkpoint: Path | None) -> None:
     """Drop the lines of the log that a resumed training will write again."""
     if not path.exists():
         return
-    step = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+    step = step_of(checkpoint) if checkpoint else 0
     # The last line may have been cut off.
     whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
     path.write_text("".join(line for line in whole if json.loads(line)["step"] <= step), encoding="utf-8")

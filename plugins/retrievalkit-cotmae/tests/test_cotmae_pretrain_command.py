@@ -1,0 +1,156 @@
+"""`rkit pretrain --pretrainer cot_mae_v2`: it learns real text, resumes, and leaves a model to train from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from tokenizers import BertWordPieceTokenizer
+
+from retrievalkit import testing
+from retrievalkit.cli import main
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.pretraining import PretrainingTrainer
+from retrievalkit.quiet import quiet
+
+TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
+REAL_TEXT = "pydoc:json,argparse"
+QUICK = ("--max-length", 14, "--batch-size", 8, "--learning-rate", 1e-2, "--precision", "fp32")
+QUICK += ("--set", "logging_steps=2", "--set", "save_steps=2")
+
+
+def rkit(*words):
+    """Run a command that succeeds; returns what it prints."""
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
+    return result.stdout
+
+
+def log_of(folder):
+    return [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
+
+
+def bytes_of(folder):
+    """All files but TensorBoard's, whose names and times differ."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.relative_to(folder).parts]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))
+
+
+@pytest.fixture(scope="module")
+def pretrain(tiny_model, collection):
+    """Runs the command on the tiny collection."""
+
+    def pretrain(output, *words):
+        given = ("--model", tiny_model, "--corpus", collection.corpus, "--output", output)
+        return rkit("pretrain", "--pretrainer", "cot_mae_v2", *given, *QUICK, *words)
+
+    return pretrain
+
+
+@pytest.fixture(scope="module")
+def pretrained(pretrain, tmp_path_factory):
+    """A model pre-trained for six steps."""
+    output = tmp_path_factory.mktemp("pretrained") / "model"
+    pretrain(output, "--steps", 6)
+    return output
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory):
+    """A small BERT that knows nothing, with a vocabulary of real text."""
+    folder = tmp_path_factory.mktemp("random")
+    learnt = BertWordPieceTokenizer(lowercase=True)
+    learnt.train_from_iterator([passage.text for passage in open_corpus(REAL_TEXT)], 1000, show_progress=False)
+    learnt.save_model(str(folder))
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    with quiet(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        tokenizer = transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt"), do_lower_case=True)
+        tokenizer.save_pretrained(folder)
+        config = transformers.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)
+        transformers.BertForMaskedLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def test_each_term_falls_from_random_initialisation(random_model, tmp_path):
+    """From ln 1000, about 6.9, on the documentation of two packages."""
+    how = ("--steps", 40, "--batch-size", 8, "--max-length", 24, "--learning-rate", 3e-3, "--precision", "fp32")
+    given = ("--model", random_model, "--corpus", REAL_TEXT, "--output", tmp_path / "out")
+    rkit("pretrain", "--pretrainer", "cot_mae_v2", *given, *how, "--set", "logging_steps=5")
+    log = log_of(tmp_path / "out")
+    assert [line["step"] for line in log] == list(range(5, 41, 5))
+    for term in TERMS:
+        values = [line[term] for line in log]
+        assert values[0] > 6.4, term
+        assert sum(values[-2:]) / 2 < values[0] - 0.8, f"{term}: {values}"
+    for line in log:
+        assert line["loss"] == pytest.approx(sum(line[term] for term in TERMS), abs=1e-4)
+
+
+def test_the_decoders_are_not_in_the_model(pretrained, tiny_model):
+    tensors, started = (load_file(Path(folder) / "model.safetensors") for folder in (pretrained, tiny_model))
+    assert tensors.keys() == started.keys()
+    name = "cls.predictions.transform.dense.weight"
+    assert not torch.equal(tensors[name], started[name])
+    with quiet():
+        assert type(transformers.AutoModelForMaskedLM.from_pretrained(pretrained)) is transformers.BertForMaskedLM
+
+
+def test_a_pretraining_that_is_cut_off_ends_with_the_same_bytes(pretrain, pretrained, tmp_path, monkeypatch):
+    output, calls = tmp_path / "out", []
+
+    def killed(self, *rest, original=PretrainingTrainer.training_step):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return original(self, *rest)
+
+    monkeypatch.setattr(PretrainingTrainer, "training_step", killed)
+    with pytest.raises(AssertionError, match="Abort"):
+        pretrain(output, "--steps", 6)
+    assert not output.exists()
+    pretrain(output, "--steps", 6, "--resume")
+    assert len(calls) == 4 + 4, "two of three steps were saved"
+    assert bytes_of(output) == bytes_of(pretrained)
+
+
+def test_what_it_leaves_is_trained_with_both_views(pretrained, collection, tmp_path):
+    """The vocabulary head included, without which the sparse view would be refused."""
+    given = ("--model", pretrained, "--corpus", collection.corpus, "--examples", collection.folder)
+    how = ("--pooler", "dense_sparse", "--set", "pooler.top_k=24", "--epochs", 1, "--batch-size", 28)
+    rkit("train", *given, *how, "--output", tmp_path / "trained")
+    rkit("encode", tmp_path / "trained", collection.corpus, "--output", tmp_path / "vectors")
+    assert (tmp_path / "vectors" / "lexical-00000.npz").exists()
+
+
+def test_documents_of_one_span_are_dropped_and_counted(pretrain, tmp_path):
+    """Said at the end, and kept in the manifest."""
+    texts = ["The city of Lima. People pay with the sol. It is in Peru."] * 6
+    texts += ["The capital of Peru is the city of Lima"] * 3
+    corpus = tmp_path / "corpus.jsonl"
+    rows = ({"_id": f"d{row}", "title": "", "text": text} for row, text in enumerate(texts))
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    printed = pretrain(tmp_path / "out", "--steps", 1, "--corpus", corpus, "--max-length", 6)
+    assert "3 without two spans were dropped" in printed
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]["dropped"] == 3
+
+
+def test_nothing_but_documents_of_one_span_is_refused(tiny_model, collection, tmp_path):
+    """With what can be done about it; nothing is left behind."""
+    given = ("--pretrainer", "cot_mae_v2", "--model", tiny_model, "--corpus", collection.corpus)
+    how = ("--max-length", 100, "--set", "short_spans=0", "--output", tmp_path / "out")
+    result = CliRunner().invoke(main, ["pretrain", *map(str, given + how)])
+    assert result.exit_code == 2
+    assert "none of the 42 documents" in result.stderr
+    assert "two spans" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,494 @@
+"""The pre-training: golden numbers, the whole loss written down a second time, where gradients go, every option."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from retrievalkit_cotmae.pretraining import next_tokens, project
+from torch.nn.functional import cross_entropy, gelu, layer_norm
+
+from retrievalkit import registry, testing
+from retrievalkit.contracts import Batch, Progress
+from retrievalkit.data.pieces import Pieces
+from retrievalkit.data.spans import Document
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.prediction import token_loss
+
+TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
+PAIRS = (
+    ("The seat of government is the city of Lima.", "People pay with the sol, and the language is Spanish."),
+    ("rome peoples of", "which language is spoken in iceland and which currency do people use in the city"),
+    ("what is the capital of france", "It is number 7 of this list."),
+)
+
+
+@pytest.fixture
+def pretrainer_of(tiny_model):
+    """Makes the pretrainer, in eval mode: without dropout."""
+
+    def pretrainer_of(model=tiny_model, **options):
+        torch.manual_seed(0)
+        encoder = registry.create("encoder", "transformer", model)
+        encoder.prepare(registry.get("pretrainer", "cot_mae_v2").needs)
+        return registry.create("pretrainer", "cot_mae_v2", encoder, 24, **options).eval()
+
+    return pretrainer_of
+
+
+def only(*terms):
+    """The options that leave some terms alone."""
+    return {term: float(term in terms) for term in TERMS}
+
+
+def samples_of(pretrainer, pairs=PAIRS):
+    return [tuple(pieces for pieces, _ in pretrainer.vocabulary.split(list(pair))) for pair in pairs]
+
+
+def batch_of(pretrainer, seed=0, pairs=PAIRS):
+    return pretrainer.collate(samples_of(pretrainer, pairs), random.Random(seed))
+
+
+def loss_of(pretrainer, batch=None):
+    torch.manual_seed(0)
+    return pretrainer(batch or batch_of(pretrainer), Progress(0, 0.0, 10))
+
+
+def shaken(pretrainer):
+    """With weights that are no small numbers, in float64, so that everything takes part."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in pretrainer.double().parameters():
+            parameter += torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 5
+    return pretrainer
+
+
+# --- worked numbers ------------------------------------------------------------------------------------------------
+
+
+class TestBottleneck:
+    WEIGHTS = torch.tensor([[0.5, 0.0, 2.0]], dtype=torch.float64)
+    WORDS = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]], dtype=torch.float64)
+
+    def test_weights_become_a_sum_of_words(self):
+        assert project(self.WEIGHTS, self.WORDS).tolist() == [[-1.5, 2.0]]
+
+    def test_divided_by_their_sum(self):
+        made = project(self.WEIGHTS, self.WORDS, "l1")
+        expected = torch.tensor([[-0.599976001, 0.7999680013]], dtype=torch.float64)
+        torch.testing.assert_close(made, expected, rtol=0, atol=1e-9)
+
+    def test_the_gradient_reaches_the_weights_alone(self):
+        weights, words = self.WEIGHTS.clone().requires_grad_(), self.WORDS.clone().requires_grad_()
+        project(weights, words).sum().backward()
+        assert weights.grad.tolist() == [[1.0, 2.0, 0.0]]
+        assert words.grad is None
+
+    def test_half_precision_of_the_step_is_not_used(self):
+        weights, words = torch.full((1, 3), 1.001), torch.full((3, 2), 1.001)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made = project(weights, words)
+        torch.testing.assert_close(made, torch.full((1, 2), 3 * 1.001**2))
+
+
+class TestDecoderLosses:
+    LOGITS = torch.tensor([[[0.1, 0.2, 0.7], [1.0, 0.0, -1.0], [0.0, 2.0, 0.0], [0.5, 0.5, 0.5]]], dtype=torch.float64)
+
+    def loss(self, labels):
+        return token_loss(self.LOGITS, lambda hidden: hidden, labels).item()
+
+    @pytest.mark.parametrize(("mask", "expected"), [([1, 1, 1, 1], 1.6717000932), ([1, 1, 1, 0], 1.3877777567)])
+    def test_ar_predicts_what_follows(self, mask, expected):
+        """The first place predicts the second token; the last token is predicted, padding is not."""
+        mask = torch.tensor([mask])
+        texts = Batch(torch.tensor([[2, 0, 1, 2]]), mask, torch.zeros(1, 4, dtype=torch.bool))
+        assert self.loss(next_tokens(texts)) == pytest.approx(expected, abs=1e-9)
+
+    def test_ae_predicts_what_is_masked(self):
+        assert self.loss(torch.tensor([[-100, 0, -100, 2]])) == pytest.approx(0.7531091266, abs=1e-9)
+
+
+# --- the whole loss, a second time ---------------------------------------------------------------------------------
+
+
+def linear(part, states):
+    return states @ part.weight.T + part.bias
+
+
+def norm(part, states):
+    return layer_norm(states, states.shape[-1:], part.weight, part.bias)
+
+
+def attended(attention, states, causal):
+    """One place and one head at a time."""
+    width = states.shape[1]
+    size = width // attention.num_heads
+    query, key, value = (states @ attention.in_proj_weight.T + attention.in_proj_bias).split(width, dim=1)
+    places = []
+    for place in range(len(states)):
+        seen = slice(0, place + 1) if causal else slice(None)
+        heads = []
+        for head in range(attention.num_heads):
+            part = slice(size * head, size * (head + 1))
+            shares = (key[seen, part] @ query[place, part] / size**0.5).softmax(0)
+            heads.append(shares @ value[seen, part])
+        places.append(torch.cat(heads))
+    return linear(attention.out_proj, torch.stack(places))
+
+
+def decoded(decoder, vector, embeddings):
+    """One text without padding."""
+    states = torch.stack([vector, *embeddings[1:]])
+    for layer in decoder.layers:
+        if decoder.causal:
+            states = states + attended(layer.self_attn, norm(layer.norm1, states), causal=True)
+            states = states + linear(layer.linear2, gelu(linear(layer.linear1, norm(layer.norm2, states))))
+        else:
+            states = norm(layer.norm1, states + attended(layer.self_attn, states, causal=False))
+            states = norm(layer.norm2, states + linear(layer.linear2, gelu(linear(layer.linear1, states))))
+    return norm(decoder.norm, states) if decoder.causal else states
+
+
+def reference(pretrainer, batch, *, l1=False, literal=False):
+    """The terms, by transformers' own model, text by text without padding, all logits at once."""
+    model = pretrainer.encoder.model
+    words = model.bert.embeddings.word_embeddings.weight.detach()
+    found = {term: [] for term in TERMS}
+
+    def rows(name):
+        texts = batch[f"{name}_texts"]
+        for ids, mask, labels in zip(texts.input_ids, texts.attention_mask, batch[f"{name}_labels"], strict=True):
+            yield ids[mask.bool()], labels[: mask.sum()]
+
+    for (ids, labels), (masked, of_masked), (whole, _) in zip(rows("encoder"), rows("ae"), rows("ar"), strict=True):
+        output = model(ids[None], output_hidden_states=True)
+        hidden, logits = output.hidden_states[-1][0], output.logits[0]
+        found["encoder_mlm"].append(cross_entropy(logits, labels, reduction="none")[labels != -100])
+        if literal:
+            logits = hidden @ model.bert.embeddings.word_embeddings.weight.T + model.cls.predictions.bias
+        sparse = torch.log(1 + torch.relu(logits[1:-1])).max(dim=0).values
+        vector = (sparse / (sparse.sum() + 1e-4) if l1 else sparse) @ words
+        for view, one in (("dense", hidden[0]), ("sparse", vector)):
+            embeddings = model(masked[None], output_hidden_states=True).hidden_states[0][0]
+            states = model.cls(decoded(pretrainer.decoders["ae"], one, embeddings))
+            found[f"ae_{view}"].append(cross_entropy(states, of_masked, reduction="none")[of_masked != -100])
+            embeddings = model(whole[None], output_hidden_states=True).hidden_states[0][0]
+            states = model.cls(decoded(pretrainer.decoders["ar"], one, embeddings))
+            found[f"ar_{view}"].append(cross_entropy(states[:-1], whole[1:], reduction="none"))
+    return {term: torch.cat(values).mean() for term, values in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ({}, {}),
+        ({"decoder_layers": 2, "directions": "one"}, {}),
+        ({"sparse_normalization": "l1"}, {"l1": True}),
+        ({"sparse_head": "projection"}, {"literal": True}),
+    ],
+    ids=str,
+)
+def test_the_loss_is_the_equations(pretrainer_of, options, changed):
+    weights = dict(zip(TERMS, (0.5, 1.0, 2.0, 3.0, 4.0), strict=True))
+    pretrainer = shaken(pretrainer_of(**options, **weights))
+    batch = batch_of(pretrainer)
+    made, expected = loss_of(pretrainer, batch), reference(pretrainer, batch, **changed)
+    assert made.terms.keys() == expected.keys()
+    for term, value in expected.items():
+        torch.testing.assert_close(made.terms[term], value.detach(), msg=f"{term}: {made.terms[term]} {value}")
+    total = sum(weights[term] * value for term, value in expected.items())
+    torch.testing.assert_close(made.total, total)
+    parameters = list(pretrainer.parameters())
+    pairs = zip(*(torch.autograd.grad(one, parameters) for one in (made.total, total)), strict=True)
+    for (one, other), (name, _) in zip(pairs, pretrainer.named_parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8, msg=f"gradient of {name}")
+
+
+def test_padding_changes_nothing(pretrainer_of):
+    """Terms of pairs together are the mean over tokens of those of each pair alone."""
+    pretrainer = shaken(pretrainer_of())
+    together = batch_of(pretrainer)
+    sums, counts = dict.fromkeys(TERMS, 0.0), dict.fromkeys(TERMS, 0)
+    rows = torch.tensor([0, 3]), torch.tensor([1, 4]), torch.tensor([2, 5])
+    for two in rows:
+        alone = {}
+        for name in ("encoder", "ae", "ar"):
+            texts = together[f"{name}_texts"]
+            longest = int(texts.attention_mask[two].sum(dim=1).max())
+            parts = (texts.input_ids, texts.attention_mask, texts.special_mask, together[f"{name}_labels"])
+            ids, mask, special, labels = (one[two, :longest] for one in parts)
+            alone |= {f"{name}_texts": Batch(ids, mask, special), f"{name}_labels": labels}
+        for term, value in loss_of(pretrainer, alone).terms.items():
+            count = int((alone[f"{term.partition('_')[0]}_labels"] != -100).sum())
+            sums[term] += value * count
+            counts[term] += count
+    for term, value in loss_of(pretrainer, together).terms.items():
+        torch.testing.assert_close(value, sums[term] / counts[term])
+
+
+# --- the batch -----------------------------------------------------------------------------------------------------
+
+
+def restored(batch, name):
+    """The texts without their masks."""
+    ids, labels = batch[f"{name}_texts"].input_ids, batch[f"{name}_labels"]
+    return torch.where(labels == -100, ids, labels)
+
+
+def test_each_span_is_rebuilt_from_its_partner(pretrainer_of):
+    """Rows of the encoder are the spans, then the partners; rows of the decoders the other way round."""
+    pretrainer = pretrainer_of()
+    batch = batch_of(pretrainer)
+    spans, partners = restored(batch, "encoder").split(3)
+    for name in ("ae", "ar"):
+        ids = batch["ar_texts"].input_ids if name == "ar" else restored(batch, "ae")
+        assert torch.equal(torch.cat([partners, spans]), ids)
+    columns = zip(*samples_of(pretrainer), strict=True)
+    expected = [pretrainer.vocabulary.wrap(pieces.ids) for column in columns for pieces in column]
+    assert [row[: len(own)].tolist() for row, own in zip(restored(batch, "encoder"), expected, strict=True)] == expected
+    assert batch["encoder_texts"].attention_mask.sum(dim=1).tolist() == [len(one) for one in expected]
+
+
+def test_or_the_partner_from_the_span_alone(pretrainer_of):
+    pretrainer = pretrainer_of(directions="one")
+    batch, whole = batch_of(pretrainer), batch_of(pretrainer_of())
+    spans = restored(batch, "encoder")
+    assert torch.equal(spans, restored(whole, "encoder")[:3, : spans.shape[1]])
+    assert torch.equal(batch["ar_texts"].input_ids, whole["ar_texts"].input_ids[:3])
+
+
+def test_masks_of_the_encoder_and_of_the_decoder_are_drawn_apart(pretrainer_of):
+    """Three and four and a half tenths of the words; the AR decoder is given the text as it is."""
+    text = " ".join(["people pay with the euro in the city of lima and"] * 2)
+    pretrainer = pretrainer_of()
+    batch = batch_of(pretrainer, pairs=[(text, text)] * 20)
+    masked = {name: batch[f"{name}_labels"] != -100 for name in ("encoder", "ae")}
+    length = len(samples_of(pretrainer, [(text, text)])[0][0])
+    assert set(masked["encoder"].sum(dim=1).tolist()) == {round(0.3 * length)}
+    assert set(masked["ae"].sum(dim=1).tolist()) == {round(0.45 * length)}
+    assert not (masked["encoder"].roll(20, dims=0) <= masked["ae"]).all(dim=1).all()
+    assert not batch["ar_texts"].input_ids.eq(pretrainer.vocabulary.mask).any()
+
+
+def document(*lengths):
+    """A document whose spans have so many sentences of one token each, numbered."""
+    stops = torch.tensor(lengths).cumsum(0).tolist()
+    spans = [range(stop - length, stop) for stop, length in zip(stops, lengths, strict=True)]
+    pieces = Pieces(range(stops[-1]), [True] * stops[-1])
+    return Document(pieces, range(1, stops[-1] + 1), spans, max(lengths))
+
+
+def test_a_document_is_one_sample_if_it_has_two_spans(pretrainer_of):
+    pretrainer = pretrainer_of()
+    assert [pretrainer.samples(document(*lengths)) for lengths in ([3], [3, 3], [3] * 9)] == [0, 1, 1]
+
+
+def test_spans_and_partners_are_drawn_anew(pretrainer_of):
+    """All spans are anchors, and all kinds of partner come, as the generator draws them."""
+    pretrainer, text = pretrainer_of(), document(4, 4, 4, 4)
+    drawn = [pretrainer.sample(text, 0, random.Random(seed)) for seed in range(200)]
+    again = [pretrainer.sample(text, 0, random.Random(seed)) for seed in range(200)]
+    assert drawn == again
+    anchors = [pieces.ids for pieces, _ in drawn]
+    assert set(anchors) == {range(4), range(4, 8), range(8, 12), range(12, 16)}
+    overlaps = [set(one.ids) & set(other.ids) != set() for one, other in drawn]
+    assert 40 < sum(overlaps) < 95, "one in three"
+    assert all(len(other) for _, other in drawn)
+
+
+@pytest.mark.parametrize(
+    ("partners", "gaps"),
+    [
+        ("nearby", {-1, 1}),
+        (["random_sampled"], {-3, -2, -1, 1, 2, 3}),
+        ("overlap,nearby", {-1, 0, 1}),
+    ],
+)
+def test_partners_are_of_the_kinds_that_are_wanted(pretrainer_of, partners, gaps):
+    pretrainer, text = pretrainer_of(partners=partners), document(4, 4, 4, 4)
+    drawn = [pretrainer.sample(text, 0, random.Random(seed)) for seed in range(100)]
+    assert {(other.ids[0] - one.ids[0]) // 4 for one, other in drawn} == gaps
+
+
+def test_overlapping_partners_share_sentences_with_the_span(pretrainer_of):
+    pretrainer, text = pretrainer_of(partners="overlap"), document(4, 4, 4)
+    for seed in range(50):
+        one, other = pretrainer.sample(text, 0, random.Random(seed))
+        assert set(one.ids) & set(other.ids)
+        assert one.ids != other.ids
+
+
+def test_long_spans_are_cut_to_the_room(pretrainer_of):
+    pretrainer = pretrainer_of()
+    one, other = pretrainer.sample(document(50, 60), 0, random.Random(0))
+    assert (len(one), len(other)) == (22, 22)
+
+
+# --- where gradients go --------------------------------------------------------------------------------------------
+
+
+def reached(pretrainer, value):
+    """The names of the parameters that get a gradient."""
+    pretrainer.zero_grad()
+    value.total.backward()
+    return {name for name, one in pretrainer.named_parameters() if one.grad is not None and one.grad.any()}
+
+
+def test_all_weights_learn(pretrainer_of):
+    pretrainer = pretrainer_of()
+    assert reached(pretrainer, loss_of(pretrainer)) == {name for name, _ in pretrainer.named_parameters()}
+
+
+@pytest.mark.parametrize("term", TERMS[1:])
+def test_each_term_teaches_its_decoder_and_through_its_view_the_encoder(pretrainer_of, term):
+    pretrainer = pretrainer_of(**only(term))
+    assert list(pretrainer.decoders) == [term[:2]]
+    expected = {name for name, _ in pretrainer.named_parameters()}
+    assert reached(pretrainer, loss_of(pretrainer)) == expected, "the encoder's layers and head too"
+
+
+def test_the_encoders_own_term_reaches_no_decoder(pretrainer_of):
+    pretrainer = pretrainer_of()
+    batch = batch_of(pretrainer)
+    pretrainer.weights = only("encoder_mlm")
+    names = reached(pretrainer, loss_of(pretrainer, batch))
+    assert names == {name for name, _ in pretrainer.named_parameters() if name.startswith("encoder.")}
+
+
+@pytest.mark.parametrize(("view", "reaches"), [("dense", {0}), ("sparse", {1, 2, 3, 4})])
+def test_each_view_comes_from_its_tokens(pretrainer_of, view, reaches):
+    """[CLS] alone, or the words alone: neither [CLS] nor [SEP] nor padding has weights."""
+    pretrainer = shaken(pretrainer_of())
+    batch = batch_of(pretrainer, pairs=[("rome the city of", "which language is spoken in iceland")])
+    states = pretrainer.encoder(batch["encoder_texts"], [2])
+    states.layers[2].retain_grad()
+    pretrainer.bottlenecks(states)[view][0].square().sum().backward()
+    of_tokens = states.last.grad[0].any(dim=-1)
+    assert set(of_tokens.nonzero()[:, 0].tolist()) == reaches
+
+
+def test_the_words_of_the_projection_get_no_gradient(pretrainer_of, monkeypatch):
+    """As a tensor apart they show it; the embeddings themselves learn as input and as the head's weight."""
+    pretrainer = pretrainer_of(**only("ae_sparse", "ar_sparse"))
+    words = pretrainer.encoder.word_embeddings().detach().clone().requires_grad_()
+    monkeypatch.setattr(pretrainer.encoder, "word_embeddings", lambda: words)
+    loss_of(pretrainer).total.backward()
+    assert words.grad is None
+    assert pretrainer.encoder.model.bert.embeddings.word_embeddings.weight.grad.any()
+
+
+# --- options -------------------------------------------------------------------------------------------------------
+
+OPTIONS = [
+    {"encoder_mlm": 0.5},
+    {"ae_dense": 0.0},
+    {"ae_sparse": 2.0},
+    {"ar_dense": 0.0},
+    {"ar_sparse": 0.5},
+    {"directions": "one"},
+    {"mask_ratio": 0.6},
+    {"decoder_mask_ratio": 0.15},
+    {"whole_words": False},
+    {"decoder_layers": 2},
+    {"sparse_head": "projection"},
+    {"sparse_normalization": "l1"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_option_changes_the_loss(pretrainer_of, options):
+    plain, changed = (loss_of(pretrainer_of(**one)).total for one in ({}, options))
+    assert not torch.allclose(plain, changed, rtol=1e-7, atol=0)
+
+
+def test_a_term_of_weight_nought_is_not_computed(pretrainer_of, monkeypatch):
+    pretrainer = pretrainer_of(**only("ae_dense"))
+    assert set(batch_of(pretrainer)) == {"encoder_texts", "encoder_labels", "ae_texts", "ae_labels"}
+    everything = loss_of(pretrainer_of())
+    monkeypatch.setattr("retrievalkit_cotmae.pretraining.max_saturated", None)
+    value = loss_of(pretrainer)
+    assert list(value.terms) == ["ae_dense"]
+    torch.testing.assert_close(value.total, everything.terms["ae_dense"])
+
+
+def test_without_decoders_it_is_the_masked_language_model(pretrainer_of):
+    pretrainer = pretrainer_of(**only("encoder_mlm"))
+    assert not len(pretrainer.decoders)
+    assert list(loss_of(pretrainer).terms) == ["encoder_mlm"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (only(), "the weights of all terms .encoder_mlm, ae_dense.* are 0"),
+        ({"partners": ""}, "partners names no kind of partner. It takes some of nearby, random_sampled, overlap"),
+        ({"partners": "far"}, "'partners' of pretrainer 'cot_mae_v2'"),
+        ({"ae_dense": -1.0}, "'ae_dense' of pretrainer 'cot_mae_v2' cannot be -1.0"),
+        ({"decoder_layers": 0}, "'decoder_layers' .* cannot be 0"),
+        ({"mask_ratio": 1.0}, "'mask_ratio' .* cannot be 1.0"),
+        (only("ar_dense") | {"decoder_mask_ratio": 0.3}, "decoder_mask_ratio would have no effect"),
+        (only("encoder_mlm") | {"decoder_layers": 2}, "decoder_layers would have no effect"),
+        (only("ae_dense") | {"sparse_head": "projection"}, "sparse_head would have no effect"),
+        (only("ar_dense") | {"sparse_normalization": "l1"}, "sparse_normalization would have no effect"),
+    ],
+)
+def test_wrong_options(pretrainer_of, options, message):
+    with pytest.raises(OptionError, match=message):
+        pretrainer_of(**options)
+
+
+# --- architectures -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])
+def test_other_architectures_have_it_too(pretrainer_of, tmp_path, architecture):
+    """Where the embeddings do not tell places, as with rotary positions, the decoders have their own."""
+    pretrainer = pretrainer_of(testing.tiny_model(tmp_path, architecture=architecture))
+    own = [decoder.positions is not None for decoder in pretrainer.decoders.values()]
+    assert own == [architecture == "modernbert"] * 2
+    assert reached(pretrainer, loss_of(pretrainer)) == {name for name, _ in pretrainer.named_parameters()}
+
+
+def test_decoders_are_made_like_the_encoders_layers(pretrainer_of):
+    shape = pretrainer_of().encoder.layer_shape()
+    for decoder in pretrainer_of().decoders.values():
+        layer = decoder.layers[0]
+        assert (layer.self_attn.num_heads, layer.linear1.out_features) == (shape.heads, shape.inner) == (2, 64)
+        assert (layer.dropout1.p, layer.self_attn.dropout) == (0.1, 0.1)
+        assert type(layer.activation) is type(shape.activation)
+
+
+def test_looking_for_places_leaves_the_encoder_in_its_mode(tiny_model):
+    encoder = registry.create("encoder", "transformer", tiny_model)
+    encoder.prepare(registry.get("pretrainer", "cot_mae_v2").needs)
+    for training in (True, False):
+        registry.create("pretrainer", "cot_mae_v2", encoder.train(training), 24)
+        assert encoder.training is training
+
+
+def test_a_tokenizer_without_a_cls_token_is_refused(pretrainer_of, tmp_path):
+    with pytest.raises(UnsupportedError, match="this tokenizer puts none"):
+        pretrainer_of(testing.tiny_model(tmp_path, architecture="llama"))
+
+
+def test_words_narrower_than_the_states_have_no_sparse_view(pretrainer_of, tmp_path):
+    """They are refused when the pretrainer is made; the dense view does without them."""
+    import transformers
+
+    testing.tiny_model(tmp_path)
+    sizes = {"embedding_size": 12, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.AutoConfig.for_model("electra", vocab_size=264, intermediate_size=64, **sizes)
+    transformers.ElectraForMaskedLM(config).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedError, match="as wide as the states"):
+        pretrainer_of(str(tmp_path))
+    pretrainer = pretrainer_of(str(tmp_path), **only("ae_dense", "ar_dense"))
+    assert loss_of(pretrainer).total.isfinite()
+
+
+def test_a_head_without_a_projection_as_wide_as_the_states(pretrainer_of, monkeypatch):
+    pretrainer = pretrainer_of(sparse_head="projection")
+    states = pretrainer.encoder(batch_of(pretrainer)["encoder_texts"], [2])
+    states.head = lambda hidden: hidden
+    with pytest.raises(UnsupportedError, match=r"Set pretrainer\.sparse_head=complete"):
+        pretrainer.bottlenecks(states)

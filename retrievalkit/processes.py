@@ -233,6 +233,8 @@ def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 def share_weights(module: nn.Module) -> None:
     """Give all processes the weights of the main one."""
+    if count() == 1:
+        return
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
             received = tensor.detach().reshape(-1).clone()

@@ -12,8 +12,6 @@ Several GPUs, or several processes of a CPU, share each step of `--batch-size` q
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import math
 import random
 import shutil
@@ -25,8 +23,6 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from retrievalkit import artifacts, processes
 from retrievalkit.card import model_card
@@ -34,18 +30,34 @@ from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import Example, Examples, check_examples, check_teacher, read_examples
 from retrievalkit.data.sampling import ExampleSampler, StepAssembler
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.errors import InputError
 from retrievalkit.objective import Objective, create_loss, describe_loss, load_weights
 from retrievalkit.precision import default_device, resolve_precision
 from retrievalkit.quiet import quiet
 from retrievalkit.rehearsal import first_draws, rehearse
 from retrievalkit.retriever import NOT_WEIGHTS, Retriever
 from retrievalkit.selection import BEST, DevSet, KeepBest
-from retrievalkit.trainer import RetrieverTrainer, StepCollator, StepSampler, last_checkpoint, train_batch_tokens
-
-LOG = "training.jsonl"
-LOGS = "logs"
-_TRAINER, _OPTIONS = "trainer", "options.json"
+from retrievalkit.trainer import (
+    WEIGHTS,
+    RetrieverTrainer,
+    StepCollator,
+    StepSampler,
+    last_checkpoint,
+    train_batch_tokens,
+)
+from retrievalkit.training_run import (
+    LOG,
+    LOGS,
+    OPTIONS,
+    STATES,
+    Bar,
+    cut_log,
+    finished,
+    keep_resumable,
+    prepare_partial,
+    step_of,
+    tensorboard,
+)
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -200,23 +212,23 @@ def train(
         }
         inputs = {"model": artifacts.describe_input(model, retriever.fingerprint), **data.inputs}
         identity = {"options": described, "inputs": inputs}
-        finished = _finished(output, identity) if resume else None
-        if finished is None:
+        whole = finished(output, "checkpoint", identity) if resume else None
+        if whole is None:
             artifacts.check_output(output, overwrite=overwrite)
             _rehearse(objective, data, options, described)
     # As the main process saw it: it alone writes, and the others may have looked a moment later.
-    if finished := processes.from_main(finished):
-        return finished
+    if whole := processes.from_main(whole):
+        return whole
     with processes.together():
         if processes.is_main():
-            _prepare_partial(output, identity, resume=resume)
+            prepare_partial(output, identity, resume=resume)
     with _staging(output, overwrite=overwrite) as staging:
         steps = _run(objective, data, options, staging)
         manifest: dict[str, Any] = {}
         if processes.is_main():
             retriever.save(staging)
-            shutil.rmtree(staging / _TRAINER, ignore_errors=True)
-            for name in (BEST, _OPTIONS):
+            shutil.rmtree(staging / STATES, ignore_errors=True)
+            for name in (BEST, OPTIONS):
                 (staging / name).unlink(missing_ok=True)
             manifest = artifacts.write_manifest(
                 staging,
@@ -320,18 +332,9 @@ def _run(objective: Objective, data: _Data, options: TrainingOptions, staging: P
         with quiet(), artifacts.full_disk_named(staging):
             return _Run(objective, data, options, staging).train()
     except BaseException:
-        if processes.is_main():
-            _keep_resumable(staging)
+        if processes.is_main() and not keep_resumable(staging):
+            shutil.rmtree(staging, ignore_errors=True)
         raise
-
-
-def _keep_resumable(staging: Path) -> None:
-    resumable = last_checkpoint(staging / _TRAINER)
-    if resumable is None:
-        shutil.rmtree(staging, ignore_errors=True)
-        return
-    for folder in set(resumable.parent.iterdir()) - {resumable}:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Run:
@@ -341,6 +344,8 @@ class _Run:
         self.objective = objective
         self.options = options
         self.staging = staging
+        # The same already, unless a component drew its first weights in a way of its own.
+        processes.share_weights(objective)
         device = default_device()
         precision = resolve_precision(options.precision, device)
         collator = StepCollator(
@@ -351,10 +356,11 @@ class _Run:
             micro_batch_size=options.micro_batch_size,
         )
         steps = StepSampler(data.sampler, options.batch_size)
-        self.bar = _Bar()
+        self.steps = math.ceil(len(steps) * options.epochs)
+        self.bar = Bar("training")
         self.trainer = RetrieverTrainer(
             objective,
-            _arguments(options, staging / _TRAINER, len(steps)),
+            _arguments(options, staging / STATES, self.steps),
             collator=collator,
             step_sampler=steps,
             precision=precision,
@@ -362,7 +368,7 @@ class _Run:
             log_file=staging / LOG,
         )
         if processes.is_main():
-            for callback in (self.bar, *_tensorboard(staging / LOGS)):
+            for callback in (self.bar, *tensorboard(staging / LOGS)):
                 self.trainer.add_callback(callback)
             if data.dev is not None:
                 keep = KeepBest(data.dev, objective, staging, len(steps), precision, self.trainer.log)
@@ -372,48 +378,26 @@ class _Run:
         """Train (on from the last saved state, where there is one); returns the number of steps."""
         if self.options.epochs == 0:
             return 0
-        last = processes.from_main(last_checkpoint(self.staging / _TRAINER))
+        last = processes.from_main(last_checkpoint(self.staging / STATES))
         if processes.is_main():
-            _cut_log(self.staging / LOG, last)
+            cut_log(self.staging / LOG, last)
+        if last and step_of(last) == self.steps:
+            # In the middle of an epoch, the Trainer would do one step more.
+            load_weights(self.objective, last / WEIGHTS)
+        else:
+            self._train(last)
+        if processes.is_main() and (self.staging / BEST).exists():
+            load_weights(self.objective, self.staging / BEST)
+        return self.steps
+
+    def _train(self, last: Path | None) -> None:
         try:
             self.trainer.train(resume_from_checkpoint=str(last) if last else None)
         finally:
             self.bar.progress.stop()
-        if processes.is_main() and (self.staging / BEST).exists():
-            load_weights(self.objective, self.staging / BEST)
-        return int(self.trainer.state.global_step)
 
 
-class _Bar(transformers.TrainerCallback):
-    """A progress bar on standard error."""
-
-    def __init__(self) -> None:
-        self.progress = Progress(
-            TextColumn("[bold]training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[status]}"),
-            console=Console(stderr=True),
-        )
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        self.task = self.progress.add_task("training", total=state.max_steps, completed=state.global_step, status="")
-        self.progress.start()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        self.progress.update(self.task, completed=state.global_step)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
-        shown = {name: value for name, value in (logs or {}).items() if name == "loss" or name.startswith("dev_")}
-        if shown:
-            self.progress.update(self.task, status=" ".join(f"{name} {value:.4f}" for name, value in shown.items()))
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        self.progress.stop()
-
-
-def _arguments(options: TrainingOptions, folder: Path, steps_an_epoch: int) -> transformers.TrainingArguments:
+def _arguments(options: TrainingOptions, folder: Path, steps: int) -> transformers.TrainingArguments:
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=options.batch_size,
@@ -423,7 +407,7 @@ def _arguments(options: TrainingOptions, folder: Path, steps_an_epoch: int) -> t
         adam_epsilon=options.adam_epsilon,
         max_grad_norm=options.max_gradient_norm,
         lr_scheduler_type="linear",
-        warmup_steps=int(options.warmup_ratio * math.ceil(steps_an_epoch * options.epochs)),
+        warmup_steps=int(options.warmup_ratio * steps),
         logging_steps=options.logging_steps,
         save_strategy="epoch" if options.save_steps is None else "steps",
         save_steps=options.save_steps or 500,
@@ -440,48 +424,3 @@ def _arguments(options: TrainingOptions, folder: Path, steps_an_epoch: int) -> t
     # The Trainer would split our steps over the threads of several GPUs, and wrongly.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
-
-
-def _tensorboard(folder: Path) -> list[transformers.TrainerCallback]:
-    """The callback that logs for TensorBoard, where that is installed."""
-    if importlib.util.find_spec("tensorboard") is None:
-        return []
-    callback = transformers.integrations.TensorBoardCallback()
-    callback.logging_dir = str(folder)
-    return [callback]
-
-
-def _finished(output: str | Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """The manifest of the very same training, where that has come to its end."""
-    if artifacts.kind_of(output) != "checkpoint":
-        return None
-    manifest = artifacts.read_manifest(output)
-    same = json.loads(json.dumps(identity, default=str)) == {name: manifest.get(name) for name in identity}
-    return manifest if same else None
-
-
-def _prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool) -> None:
-    """Keep what a cut-off training left only if it was the same training and is to be resumed."""
-    partial = artifacts.partial_folder(output)
-    text = json.dumps(identity, sort_keys=True, default=str)
-    if resume and (partial / _OPTIONS).exists():
-        if (partial / _OPTIONS).read_text(encoding="utf-8") != text:
-            msg = (
-                f"the training to '{output}' that was cut off had other options or other data, so it cannot be "
-                f"resumed. Repeat its command with --resume, or start anew without."
-            )
-            raise ArtifactError(msg)
-        return
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    (partial / _OPTIONS).write_text(text, encoding="utf-8")
-
-
-def _cut_log(path: Path, checkpoint: Path | None) -> None:
-    """Drop the lines of the log that a resumed training will write again."""
-    if not path.exists():
-        return
-    step = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-    # The last line may have been cut off.
-    whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-    path.write_text("".join(line for line in whole if json.loads(line)["step"] <= step), encoding="utf-8")

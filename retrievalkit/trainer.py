@@ -30,6 +30,7 @@ from retrievalkit.precision import Precision, autocast
 from retrievalkit.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
 
 _UNLIMITED = 1 << 60
+WEIGHTS = "model.safetensors"
 _TERMS = "terms.json"
 
 
@@ -253,7 +254,7 @@ class RetrieverTrainer(transformers.Trainer):
         # Not the Trainer's own way: T5 and tied heads share tensors, which safetensors' plain call refuses.
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        save_weights(self.model, folder / "model.safetensors")
+        save_weights(self.model, folder / WEIGHTS)
         terms = {name: torch.stack(values).tolist() for name, values in self._terms.items()}
         (folder / _TERMS).write_text(json.dumps(terms), encoding="utf-8")
 
@@ -264,7 +265,7 @@ class RetrieverTrainer(transformers.Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         folder = Path(resume_from_checkpoint)
-        load_weights(model or self.model, folder / "model.safetensors")
+        load_weights(model or self.model, folder / WEIGHTS)
         terms = json.loads((folder / _TERMS).read_text(encoding="utf-8"))
         self._terms = {name: list(torch.tensor(values, device=self.args.device)) for name, values in terms.items()}
 

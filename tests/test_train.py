@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerState
 
-from retrievalkit import artifacts, retriever, selection, trainer
-from retrievalkit import train as program
+from retrievalkit import artifacts, retriever, selection, trainer, training_run
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import ArtifactError, InputError
@@ -174,7 +173,7 @@ def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, t
 
 
 def test_without_tensorboard_there_are_no_logs(quick, tmp_path, monkeypatch):
-    monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(training_run.importlib.util, "find_spec", lambda name: None)
     quick(tmp_path / "out")
     assert not (tmp_path / "out" / "logs").exists()
 
@@ -474,6 +473,20 @@ def test_a_training_can_be_killed_again_and_again(quick, tmp_path, examples, uni
         codes.append(in_another_process(killed))
     assert codes == [-signal.SIGKILL, -signal.SIGKILL, -signal.SIGKILL, 0]
     assert bytes_of(output) == uninterrupted
+
+
+@forks
+def test_a_training_that_ends_in_the_middle_of_an_epoch_takes_no_step_more(quick, tmp_path):
+    options = {"epochs": 1.5, "save_steps": 2}
+
+    def killed():
+        kill_at_call(Retriever, "save", 1)
+        quick(tmp_path / "out", **options)
+
+    quick(tmp_path / "whole", **options)
+    assert in_another_process(killed) == -signal.SIGKILL
+    assert quick(tmp_path / "out", resume=True, **options)["counts"]["steps"] == 5
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
 def interrupt_at(monkeypatch, count):

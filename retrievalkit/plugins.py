@@ -81,6 +81,8 @@ def check(name: str, *, model: str | None, options: Mapping[str, Any]) -> str:
                     testing.check_pooler(name, model=model or testing.tiny_model(f"{folder}/model"), **own)
                 elif component.kind == "loss":
                     testing.check_loss(name, kept=0, **own)
+                elif component.kind == "pretrainer":
+                    testing.check_pretrainer(name, model=model or testing.tiny_model(f"{folder}/model"), **own)
                 elif component.kind == "indexer" and getattr(component.load(), "indexes", None) == "vectors":
                     testing.check_indexer(name, Path(folder) / "work", **own)
                 else:

@@ -12,6 +12,7 @@ nothing; saving and loading give equal vectors; gradients reach the encoder; an 
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ import numpy as np
 import torch
 
 from retrievalkit import registry
-from retrievalkit.contracts import Progress, Representation, Side, Text
+from retrievalkit.contracts import LossValue, Needs, Pretrainer, Progress, Representation, Side, Text
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.spans import Document
+from retrievalkit.data.tokens import Cutter
 from retrievalkit.errors import InputError, UnknownNameError
 from retrievalkit.quiet import quiet
 from retrievalkit.score import scores
@@ -386,6 +390,88 @@ def check_indexer(name: str, folder: str | Path, **options: Any) -> None:
     for row, texts in enumerate(_rows(expected.indices)):
         assert list(ids[row]) == [f"t{text}" for text in texts], f"query {row}: {ids[row]} is not the exact top 5"
         np.testing.assert_allclose(found[row], expected.values[row].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def check_pretrainer(name: str, *, model: str, max_length: int = 24, **options: Any) -> None:
+    """Check that a pretrainer keeps the contract, on documents of some twenty sentences.
+
+    Args:
+        name: Registered name of the pretrainer.
+        model: A model that has what it needs.
+        max_length: Most tokens of a text.
+        options: Of the pretrainer.
+
+    Raises:
+        AssertionError: Says what it does wrong.
+    """
+    needs = registry.get("pretrainer", name).needs  # type: ignore[attr-defined]
+    encoder = registry.create("encoder", "transformer", model, document_length=max_length, new_vocabulary_head=True)
+    encoder.prepare(needs)
+    made: Pretrainer = registry.create("pretrainer", name, encoder, max_length, **options)
+    places = _check_samples(made)
+
+    def batch(count: int = 4) -> Mapping[str, Any]:
+        source = random.Random(0)
+        return made.collate([made.sample(*place, source) for place in places[:count]], source)
+
+    def loss(values: Mapping[str, Any]) -> LossValue:
+        torch.manual_seed(0)
+        value: LossValue = made(values, Progress(0, 0.0, 10))
+        return value
+
+    first, again = batch(), batch()
+    for one in first:
+        assert hasattr(first[one], "to"), f"'{one}' of a batch is no tensor and no Batch"
+        message = f"'{one}' of a batch differs with the same generator: draw from the one that is handed over"
+        torch.testing.assert_close(_tensors(first[one]), _tensors(again[one]), msg=message)
+    made.eval()
+    value = loss(first)
+    for term, number in {**value.terms, "total": value.total}.items():
+        assert number.dim() == 0, f"the {term} has shape {tuple(number.shape)}, and must be a scalar"
+        assert torch.isfinite(number), f"the {term} is {number.item()}"
+    torch.testing.assert_close(loss(first).total, value.total, msg="the loss is another one the second time")
+    assert torch.isfinite(loss(batch(1)).total), "the loss of a single sample is not finite"
+    assert value.total.requires_grad, "no gradient reaches the encoder"
+    torch.autograd.backward(value.total)
+    assert any(one.grad is not None for one in encoder.parameters()), "no gradient reaches the encoder"
+    _check_saved_encoder(made, needs)
+
+
+def _check_samples(made: Pretrainer) -> list[tuple[Document, int]]:
+    """The places of all samples of some documents."""
+    countries = [line.replace("-", " ") for line in _CAPITALS.split("|")]
+    passages = [
+        Passage(str(row), "", " ".join(f"{one}. The city is {one}." for one in countries[row : row + 10]))
+        for row in range(4)
+    ]
+    cutter = Cutter(made.vocabulary, made.max_length)
+    documents = list(cutter.cut(0, passages))
+    counts = [made.samples(document) for document in documents]
+    assert counts == [made.samples(document) for document in documents], "the number of samples is not always the same"
+    assert min(counts) > 0, "a document of twenty sentences gives no sample"
+    (empty,) = cutter.cut(0, [Passage("empty", "", "")])
+    assert made.samples(empty) == 0, "a document without text gives a sample"
+    return [(document, number) for document, count in zip(documents, counts, strict=True) for number in range(count)]
+
+
+def _check_saved_encoder(made: Pretrainer, needs: Needs) -> None:
+    encoder = made.encoder.eval()
+    with tempfile.TemporaryDirectory() as folder:
+        made.save(Path(folder))
+        # Without `new_vocabulary_head`: the head has to be there.
+        loaded = registry.create("encoder", "transformer", folder)
+        loaded.prepare(needs)
+    batch = encoder.collate([made.vocabulary.wrap(made.vocabulary.ordinary[-8:])], "document")
+    states = [one.eval()(batch, [one.info.layers]) for one in (encoder, loaded)]
+    torch.testing.assert_close(*(one.last for one in states), msg="saving and loading change the encoder")
+    if needs.vocabulary_head:
+        logits = [one.head(one.last) for one in states]
+        torch.testing.assert_close(*logits, msg="saving and loading change the vocabulary head")
+
+
+def _tensors(value: Any) -> dict[str, torch.Tensor]:
+    fields = {"": value} if isinstance(value, torch.Tensor) else vars(value)
+    return {name: one for name, one in fields.items() if isinstance(one, torch.Tensor)}
 
 
 def _rows(indices: torch.Tensor) -> Iterator[list[int]]:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
-from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress
+from retrievalkit.contracts import Batch, Encoder, LayerShape, LossValue, Pretrainer, Progress
 from retrievalkit.data.masking import UNLABELLED, Masker, pad_labels
 from retrievalkit.data.pieces import Pieces
 from retrievalkit.errors import UnsupportedError
@@ -21,7 +21,6 @@ from retrievalkit.prediction import token_loss
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-_HEAD_WIDTH = 64
 _DEVIATION = 0.02
 
 
@@ -42,8 +41,6 @@ class RetroMAE(Pretrainer):
         decoder_mask_ratio: Share of the positions that a position of the decoder does not see.
         whole_words: Whether all tokens of a word are masked together.
         decoder_weight: The decoder's loss is multiplied by it.
-        heads: Attention heads of the decoder; None = one for 64 dimensions.
-        dropout: Dropout probability in the decoder.
     """
 
     def __init__(
@@ -54,9 +51,7 @@ class RetroMAE(Pretrainer):
         mask_ratio: Ratio = 0.3,
         decoder_mask_ratio: Share = 0.5,
         whole_words: bool = True,
-        decoder_weight: float = 1.0,
-        heads: PositiveInt | None = None,
-        dropout: Share = 0.1,
+        decoder_weight: NonNegativeFloat = 1.0,
     ) -> None:
         super().__init__(encoder, max_length)
         if not self.vocabulary.before:
@@ -67,7 +62,7 @@ class RetroMAE(Pretrainer):
         self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
         self.decoder_mask_ratio = decoder_mask_ratio
         self.decoder_weight = decoder_weight
-        self.decoder = EnhancedDecoder(encoder.info.width, max_length, heads=heads, dropout=dropout)
+        self.decoder = EnhancedDecoder(encoder.info.width, max_length, encoder.layer_shape())
 
     def collate(self, samples: Sequence[Pieces], draw: random.Random) -> dict[str, Batch | Tensor]:
         """The masked texts, their labels, and the texts as they are."""
@@ -105,21 +100,17 @@ class EnhancedDecoder(nn.Module):
     Args:
         width: Of the states.
         positions: Most tokens of a text.
-        heads: Attention heads; None = one for 64 dimensions.
-        dropout: Dropout probability.
+        shape: What the layer is made of: as the encoder's.
     """
 
-    def __init__(self, width: int, positions: int, *, heads: int | None, dropout: float) -> None:
+    def __init__(self, width: int, positions: int, shape: LayerShape) -> None:
         super().__init__()
-        self.heads = max(1, width // _HEAD_WIDTH) if heads is None else heads
-        if width % self.heads:
-            msg = f"heads is {self.heads}, and does not divide the width {width} of the states. Set pretrainer.heads."
-            raise UnsupportedError(msg)
+        self.shape = shape
         self.positions = nn.Embedding(positions, width)
         self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
-        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.inner, self.outer = nn.Linear(width, shape.inner), nn.Linear(shape.inner, width)
         self.attention_norm, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(shape.dropout)
         self.apply(_initialise)
 
     def forward(self, vector: Tensor, embeddings: Tensor, visible: Tensor) -> Tensor:
@@ -136,17 +127,18 @@ class EnhancedDecoder(nn.Module):
         queries = self.positions.weight[: embeddings.shape[1]] + vector  # (batch, tokens, width)
         keys = torch.cat([vector, embeddings[:, 1:]], dim=1)
         parts = (self._by_head(self.query(queries)), self._by_head(self.key(keys)), self._by_head(self.value(keys)))
-        dropped = self.dropout.p if self.training else 0.0
+        dropped = self.shape.attention_dropout if self.training else 0.0
         attended = nn.functional.scaled_dot_product_attention(*parts, attn_mask=visible[:, None], dropout_p=dropped)
         attended = self.output(attended.transpose(1, 2).flatten(2))
         states = self.attention_norm(queries + self.dropout(attended))
-        decoded: Tensor = self.norm(states + self.dropout(self.feed_forward(states)))
+        added = self.outer(self.shape.activation(self.inner(states)))
+        decoded: Tensor = self.norm(states + self.dropout(added))
         return decoded
 
     def _by_head(self, states: Tensor) -> Tensor:
         """(batch, tokens, width) -> (batch, heads, tokens, width of a head)."""
         texts, tokens, width = states.shape
-        return states.view(texts, tokens, self.heads, width // self.heads).transpose(1, 2)
+        return states.view(texts, tokens, self.shape.heads, width // self.shape.heads).transpose(1, 2)
 
 
 def _initialise(module: nn.Module) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy, gelu, layer_norm
 
 from retrievalkit import testing
+from retrievalkit.contracts import LayerShape
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.pretrainers.retromae import EnhancedDecoder
 
@@ -15,7 +16,10 @@ WIDTH = 12
 
 def decoder(**options):
     torch.manual_seed(1)
-    made = EnhancedDecoder(WIDTH, 9, **({"heads": 3, "dropout": 0.0} | options)).double()
+    shape = LayerShape(
+        **({"heads": 3, "inner": 20, "activation": gelu, "dropout": 0.0, "attention_dropout": 0.0} | options)
+    )
+    made = EnhancedDecoder(WIDTH, 9, shape).double()
     for parameter in made.parameters():  # so that norms and biases take part
         torch.nn.init.normal_(parameter, std=0.5)
     return made
@@ -43,8 +47,7 @@ def reference(own, vector, embeddings, visible):
                 weights = (known[seen][:, part] @ asked[part] / 4**0.5).softmax(0)
                 heads.append(weights @ values[seen][:, part])
             states = norm(own.attention_norm, query + linear(own.output, torch.cat(heads)))
-            inner, outer = own.feed_forward[0], own.feed_forward[2]
-            rows.append(norm(own.norm, states + linear(outer, gelu(linear(inner, states)))))
+            rows.append(norm(own.norm, states + linear(own.outer, gelu(linear(own.inner, states)))))
     return torch.stack(rows).view_as(embeddings)
 
 
@@ -69,8 +72,9 @@ def test_a_position_depends_on_what_it_sees_alone():
     assert torch.equal(own(vector, embeddings, visible)[0, 4], states[0, 4]), "the vector stands in the first place"
 
 
-def test_dropout_is_for_training():
-    own = decoder(dropout=0.5)
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+def test_dropout_is_for_training(name):
+    own = decoder(**{name: 0.5})
     inputs = torch.randn(1, 1, WIDTH).double(), torch.randn(1, 5, WIDTH).double(), torch.ones(1, 5, 5).bool()
     assert not torch.equal(own.train()(*inputs), own.eval()(*inputs))
     torch.testing.assert_close(own(*inputs), decoder()(*inputs))
@@ -166,8 +170,6 @@ OPTIONS = [
     {"decoder_mask_ratio": 0.1},
     {"whole_words": False},
     {"decoder_weight": 0.5},
-    {"heads": 4},
-    {"dropout": 0.5},
 ]
 
 
@@ -176,17 +178,17 @@ def test_every_option_changes_something(pretrainer_of, loss_of, options):
     totals = []
     for changed in ({}, options):
         pretrainer = pretrainer_of("retromae", **changed)
-        pretrainer.decoder.train("dropout" in options)
         torch.nn.init.normal_(pretrainer.decoder.query.weight)
         totals.append(loss_of(pretrainer)[0].total)
     assert totals[0] != totals[1]
 
 
-def test_heads_have_sixty_four_dimensions_unless_told():
-    assert EnhancedDecoder(768, 9, heads=None, dropout=0.0).heads == 12
-    assert EnhancedDecoder(32, 9, heads=None, dropout=0.0).heads == 1
-    with pytest.raises(UnsupportedError, match="heads is 5, and does not divide the width 32"):
-        EnhancedDecoder(32, 9, heads=5, dropout=0.0)
+def test_the_decoder_is_a_layer_like_the_encoders(pretrainer_of, tmp_path):
+    pretrainer = pretrainer_of("retromae", testing.tiny_model(tmp_path, width=64))
+    decoder, layer = pretrainer.decoder, pretrainer.encoder.model.bert.encoder.layer[0]
+    assert decoder.shape.heads == layer.attention.self.num_attention_heads
+    assert decoder.inner.weight.shape == layer.intermediate.dense.weight.shape
+    assert decoder.dropout.p == layer.output.dropout.p == 0.1
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])

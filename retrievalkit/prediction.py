@@ -17,7 +17,7 @@ from retrievalkit.contracts import VocabularyHead
 from retrievalkit.data.masking import UNLABELLED
 
 # Logits held at a time: few enough for the caches of a CPU's allocator, enough to keep a GPU busy.
-CPU_TILE, GPU_TILE = 1 << 21, 1 << 25
+CPU_TILE, GPU_TILE = 1 << 22, 1 << 25
 
 
 def token_loss(hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:
@@ -96,5 +96,7 @@ def _add_gradients(
     of_logits = of_logits.to(rows.dtype)
     if of_states is not None:
         of_states[part] = of_logits @ matrix
-    if of_weight is not None:
+    if of_weight is not None and of_logits.dtype == of_weight.dtype:
+        of_weight.addmm_(of_logits.T, rows)  # without a product as large as the weight
+    elif of_weight is not None:
         of_weight += of_logits.T @ rows

@@ -6,7 +6,7 @@ So that parts which do not fit together are found in seconds, and the message na
 from __future__ import annotations
 
 import copy
-import inspect
+import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +48,7 @@ def rehearse(
         queries = _represent(objective, step.queries, "query", described, precision)
         documents = _represent(objective, step.documents, "document", described, precision)
         positives, ignore, teacher = (one if one is None else one.to(device) for one in step.tensors())
-        with _blamed("loss", described, objective.loss):
+        with _blamed(described, loss=objective.loss):
             value = objective.loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
             if not isinstance(value, LossValue) or value.total.dim() != 0:
                 msg = f"it returned {_shown(value)}, and must return a LossValue whose total is a single number"
@@ -56,7 +56,12 @@ def rehearse(
         if dev is not None:
             few = copy.copy(dev)
             few.examples = dev.examples[:_EXAMPLES]
-            with _blamed("loss", described, objective.loss):
+            parts = {
+                "encoder": objective.retriever.tower("query"),
+                "pooler": objective.retriever.pooler,
+                "loss": objective.loss,
+            }
+            with _blamed(described, when="when dev questions are judged", **parts):
                 few.measure(objective.retriever, objective.loss, 0, precision)
 
 
@@ -66,10 +71,10 @@ def _represent(
     retriever = objective.retriever
     encoder, pooler = retriever.tower(side), retriever.pooler
     with autocast(precision, retriever.device):
-        with _blamed("encoder", described, encoder):
+        with _blamed(described, encoder=encoder):
             batch = encoder.collate(encoder.tokenize(texts, side), side).to(retriever.device)
             states = encoder(batch, pooler.needs.layers_of(side, encoder.info))
-        with _blamed("pooler", described, pooler):
+        with _blamed(described, pooler=pooler):
             made = pooler(states, side)
             if not isinstance(made, Representation) or len(made) != len(texts):
                 msg = f"it returned {_shown(made)}, and must return a Representation of {len(texts)} texts"
@@ -93,22 +98,31 @@ def _unchanged(objective: Objective) -> Iterator[None]:
 
 
 @contextmanager
-def _blamed(kind: str, described: Mapping[str, Any], part: nn.Module) -> Iterator[None]:
-    """What a component raises becomes a message that names it."""
+def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples", **parts: nn.Module) -> Iterator[None]:
+    """What a component raises becomes a message that names it; of several, the one that the error came from."""
     try:
         yield
     except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
-        own = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == inspect.getfile(type(part))]
-        place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+        kind, place = _origin(error, parts)
         reason = " ".join(str(error).split()) or "no reason given"
         msg = (
-            f"{kind} '{described[kind]['name']}' fails on the first examples: {type(error).__name__}{place}: {reason}. "
+            f"{kind} '{described[kind]['name']}' fails {when}: {type(error).__name__}{place}: {reason}. "
             f"Its options or sizes may not fit the other parts (encoder '{described['encoder']['name']}', pooler "
             f"'{described['pooler']['name']}', loss '{described['loss']['name']}'); or it is a mistake of its plugin."
         )
         raise UnsupportedError(msg) from error
+
+
+def _origin(error: Exception, parts: Mapping[str, nn.Module]) -> tuple[str, str]:
+    """The kind of the part in whose file the error came about, and " (file:line)"; else the last part."""
+    files = {kind: getattr(sys.modules.get(type(part).__module__), "__file__", None) for kind, part in parts.items()}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        for kind, file in files.items():
+            if frame.filename == file:
+                return kind, f" ({Path(frame.filename).name}:{frame.lineno})"
+    return list(parts)[-1], ""
 
 
 def _shown(value: object) -> str:

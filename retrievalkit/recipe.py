@@ -31,9 +31,9 @@
     seeds: [42, 43, 44]          # each variant is run with each of these as the value `seed`
 
 The keys under `with` are the command's options and arguments, with dashes or underscores; `set` holds what `--set`
-takes. `${name}` is a value, `${steps.NAME}` the output of a step. `--set STEP.OPTION=...` changes an option of a step,
-and `--set seeds=...` the seeds. Reference figures may also stand as `expected` at a step; those of a second step in the
-table are written STEP.FIGURE in a variant.
+takes. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all variants,
+`--set VARIANT.VALUE=...` for one, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the seeds. Reference
+figures may also stand as `expected` at a step; in a variant those of a second step in the table are STEP.FIGURE.
 
 `extends: other.yaml` (or a list) starts from another recipe, by a path from this one's folder or by name. Mappings are
 joined key by key, steps and variants by name; `null` takes a variant or a figure away.
@@ -120,6 +120,7 @@ class _Reader:
         self.steps = {name: _step(section, defaults) for name, section in sections.items()}
         _check_outputs(self.steps.values())
         self.table = self.step_names("table")
+        self.variants: dict[str, Variant] = {}
         self.variants = {variant.name: variant for variant in self.rows()}
         self.baseline = self.checked_baseline()
 
@@ -128,9 +129,10 @@ class _Reader:
         for name, value in overrides.items():
             self.check_override(name, value)
         chosen = choose(self.variants, wanted, self.name)
+        of_variants = {name: overrides.pop(name) for name in self.variants if name in overrides}
 
         def build(variant: Variant, values: Mapping[str, Any]) -> Sequence[Step]:
-            return self.filled([variant.overrides, overrides, values])
+            return self.filled([variant.overrides, overrides, of_variants.get(variant.name, {}), values])
 
         steps, names = arrange(list(self.variants.values()), chosen, seeds, build)
         if any(step.lacks for step in steps):
@@ -178,13 +180,18 @@ class _Reader:
     def check_override(self, name: str, value: Any) -> None:
         """Refuse an override of what there is not."""
         nested = isinstance(value, Mapping)
+        if nested and name in self.variants:
+            for inner, one in value.items():
+                self.check_override(inner, one)
+            return
         if name in (self.steps if nested else self.values) or (nested and isinstance(self.values.get(name), Section)):
             return
         if name in self.values:
             msg = f"the value '{name}' has no options, it is {self.values[name]!r}. Give it one value."
             raise InputError(msg)
-        hint = "What can be set is a value of the recipe, or STEP.OPTION."
-        raise UnknownNameError("value of the recipe", name, {*self.values, *self.steps}, hint=hint)
+        hint = "What can be set is a value of the recipe, VARIANT.VALUE, or STEP.OPTION."
+        known = {*self.values, *self.steps, *filter(None, self.variants)}
+        raise UnknownNameError("value of the recipe", name, known, hint=hint)
 
     def seeds(self, overrides: dict[str, Any]) -> list[int]:
         """The seeds; takes those of `--set seeds=...` out of the overrides."""
@@ -210,18 +217,26 @@ class _Reader:
             return
         if not self.table:
             self.root.fail("variants need 'table': the steps whose figures are its columns.", "variants")
-        taken = {step.output.partition("/")[0]: step.name for step in self.steps.values() if step.output}
         for name, section in sections.items():
             if section is not None:
-                yield self.variant(name, sections, taken)
+                self.check_name(name, sections)
+                yield self.variant(name, sections.section(name))
 
-    def variant(self, name: str, sections: Section, taken: Mapping[str, str]) -> Variant:
-        section = sections.section(name)
+    def check_name(self, name: str, sections: Section) -> None:
+        """Refuse a variant whose name, or folder, is that of something else."""
         if not NAME.fullmatch(name):
             sections.fail(f"the variant name '{name}' is not made of letters, digits, - and _.", name)
-        if name in taken or name.startswith("seed-"):
-            writer = f"step '{taken[name]}'" if name in taken else "what depends on the seed alone"
-            sections.fail(f"the variant '{name}' has the name of the folder of {writer}. Rename it.", name)
+        folders = {step.output.partition("/")[0] for step in self.steps.values() if step.output}
+        others = {
+            "a step": name in self.steps,
+            "a value": isinstance(self.values.get(name), Section),
+            "a folder that a step writes": name in folders,
+            "a folder of seeds": name.startswith("seed-"),
+        }
+        for kind in (kind for kind, same in others.items() if same):
+            sections.fail(f"the variant '{name}' has the name of {kind}. Rename it.", name)
+
+    def variant(self, name: str, section: Section) -> Variant:
         section.check_keys(_VARIANT_KEYS, "variant")
         overrides = section.section("values")
         for key, value in overrides.items():

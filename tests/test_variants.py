@@ -144,6 +144,19 @@ def test_set_goes_for_all_variants(write):
     assert [row.cells[None]["figures"] for row in found.rows] == ["near/figures", "near/figures"]
 
 
+def test_set_may_be_for_one_variant(write):
+    """`--set far.layers=...` changes that row alone, and wins over what is set for all."""
+    found = load(write(TABLE), "far.layers=2", "layers=3", "both.stage2.epochs=5", variants=["near", "far", "both"])
+    steps = {step.name: step for step in found.steps}
+    assert steps["near/train"].options["set"] == {"pooler.layers": 3}
+    assert steps["far/train"].options["set"] == {"pooler.layers": 2}
+    assert steps["both/stage2"].options["epochs"] == 5
+    with pytest.raises(UnknownNameError, match="'layrs'; did you mean 'layers'"):
+        load(write(TABLE), "far.layrs=2")
+    with pytest.raises(UnknownNameError, match="'fra'; did you mean 'far'"):
+        load(write(TABLE), "fra.layers=2")
+
+
 def test_a_value_may_be_options_that_variants_and_set_add_to(write):
     """A mapping among the values is joined key by key, and its entries become settings."""
     text = TABLE.replace("layers: [4, 6]", "options: {token: mean}").replace(
@@ -163,8 +176,10 @@ def test_a_value_may_be_options_that_variants_and_set_add_to(write):
         ("{figures: {run:", "{figurs: {run:", 18, "variant 'bm25_only': .*'figurs'; did you mean 'figures'"),
         ("far: {values", "far: {value", 16, "key of a variant 'value'; did you mean 'values'"),
         ("both: {", "far: {", 17, "'far' stands here twice; the first is in line 16"),
-        ("both: {", "bm25: {", 17, "the variant 'bm25' has the name of the folder of step 'bm25'"),
-        ("both: {", "seed-1: {", 17, "the variant 'seed-1' has the name of the folder of what depends on the seed"),
+        ("both: {", "bm25: {", 17, "the variant 'bm25' has the name of a step"),
+        ("both: {", "seed-1: {", 17, "the variant 'seed-1' has the name of a folder of seeds"),
+        ("both: {", "model: {", 17, "the variant 'model' has the name of a folder that a step writes"),
+        ("seed: 7", "both: {x: 1}, seed: 7", 17, "the variant 'both' has the name of a value"),
         ("both: {", "b c: {", 17, "'b c' is not made of letters"),
         ("both: {values: {trained", "both: {values: [trained], x: {y", 17, "unknown key of a variant 'x'"),
         ("both: {values: {trained: ", "both: 3 #", 17, "'both' is 3, and should be a mapping"),

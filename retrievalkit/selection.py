@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 
 from retrievalkit import artifacts
 from retrievalkit.contracts import Loss, Progress, Representation, Text
@@ -30,6 +31,8 @@ from retrievalkit.score import scores
 BEST, SELECTION = "best.safetensors", "selection.json"
 _RANKED_QUESTIONS = 10_000
 _HARD_NEGATIVES_RANKED = 30
+# Questions that are scored at once, and passages that are encoded at once: weights over a vocabulary are large.
+_BLOCK, _POOL_BLOCK = 256, 2_048
 
 
 @dataclass
@@ -121,19 +124,43 @@ class DevSet:
         A passage of equal score is ranked before it, so that a model which gives all texts one vector is the worst.
         """
         rows = self.examples[:_RANKED_QUESTIONS]
-        pool = dict.fromkeys(
-            one for example in rows for one in (example.positives[0], *example.negatives[:_HARD_NEGATIVES_RANKED])
+        golds = {one: row for row, one in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
+        negatives = dict.fromkeys(one for example in rows for one in example.negatives[:_HARD_NEGATIVES_RANKED])
+        others = [one for one in negatives if one not in golds]
+        asked = [("", example.query) for example in rows]
+        queries, documents = _encode(retriever, asked, self._texts(list(golds)), precision)
+        place = torch.tensor([golds[example.positives[0]] for example in rows], device=queries.device)
+        own = torch.cat(
+            [
+                block.gather(1, some[:, None])
+                for block, some in zip(_blocks(queries, documents), torch.split(place, _BLOCK), strict=True)
+            ]
         )
-        position = {one: row for row, one in enumerate(pool)}
-        texts = [(passage.title, passage.text) for passage in map(self.passage, pool)]
-        queries, documents = _encode(retriever, [("", example.query) for example in rows], texts, precision)
-        gold = torch.tensor([position[example.positives[0]] for example in rows], device=queries.device)
-        ranks = []
-        for start in range(0, len(rows), 256):
-            block = scores(queries.rows(slice(start, start + 256)), documents)
-            own = block.gather(1, gold[start : start + 256, None])
-            ranks.append((block >= own).sum(dim=1) - 1)
-        return float(torch.cat(ranks).double().mean())
+        # It counts itself.
+        before = _at_least(own, queries, documents) - 1
+        for start in range(0, len(others), _POOL_BLOCK):
+            texts = self._texts(others[start : start + _POOL_BLOCK])
+            before += _at_least(own, queries, retriever.encode(texts, "document", precision=precision))
+        return float(before.double().mean())
+
+    def _texts(self, ids: Sequence[str]) -> list[Text]:
+        return [(passage.title, passage.text) for passage in map(self.passage, ids)]
+
+
+def _blocks(queries: Representation, documents: Representation) -> Iterator[Tensor]:
+    """(queries, documents) scores, of some queries at a time."""
+    for start in range(0, len(queries), _BLOCK):
+        yield scores(queries.rows(slice(start, start + _BLOCK)), documents)
+
+
+def _at_least(own: Tensor, queries: Representation, documents: Representation) -> Tensor:
+    """(queries,): how many documents have at least the score that is each query's own (queries, 1)."""
+    documents = documents.to(queries.device)
+    counts = [
+        (block >= some).sum(dim=1)
+        for block, some in zip(_blocks(queries, documents), torch.split(own, _BLOCK), strict=True)
+    ]
+    return torch.cat(counts)
 
 
 def _first_negative(row: Example, *, scored: bool) -> tuple[str, ...]:

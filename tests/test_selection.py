@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from retrievalkit import registry
+from retrievalkit import registry, selection
 from retrievalkit.contracts import Loss, LossValue, Representation
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
@@ -173,7 +173,16 @@ def test_the_rank_of_the_gold_passage_is_counted_from_0_among_all_passages():
 def test_passages_that_two_questions_share_count_once():
     encoded = Encoded()
     dev_set().average_rank(encoded, "fp32")
-    assert encoded.calls == [("query", 2, "fp32"), ("document", 4, "fp32")]
+    assert encoded.calls == [("query", 2, "fp32"), ("document", 2, "fp32"), ("document", 2, "fp32")]
+
+
+def test_blocks_change_nothing(monkeypatch):
+    """Few questions and passages at a time give the same ranks as all at once."""
+    monkeypatch.setattr(selection, "_BLOCK", 1)
+    monkeypatch.setattr(selection, "_POOL_BLOCK", 1)
+    encoded = Encoded()
+    assert dev_set().average_rank(encoded, "fp32") == 0.5
+    assert [texts for side, texts, _ in encoded.calls if side == "document"] == [2, 1, 1]
 
 
 def test_a_passage_of_equal_score_is_ranked_before_the_gold_one():

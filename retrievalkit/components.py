@@ -30,6 +30,8 @@ def check_components(step: Step, command: click.Command, options: Mapping[str, A
     """
     settings = _nested(options.get("set") or {})
     given = {str(one.name): one.default for one in command.params if isinstance(one.default, str)} | dict(options)
+    if step.command == "train" and given.get("loss") is None:
+        given["loss"] = _default_loss(str(given.get("pooler")))
     for kind in _KINDS:
         name, section = given.get(kind), settings.pop(kind, {})
         if name is not None:
@@ -45,6 +47,14 @@ def _named(step: Step, option: str, check: Any) -> None:
         check()
     except InputError as error:
         raise step.error(str(error), option if option in step.places else "set") from None
+
+
+def _default_loss(pooler: str) -> str | None:
+    """The loss that a pooler is trained with; None where that depends on its options, or there is no such pooler."""
+    if pooler not in registry.names("pooler"):
+        return None
+    default = getattr(registry.get("pooler", pooler), "default_loss", None)
+    return default if isinstance(default, str) else None
 
 
 def _check(kind: str, name: str, options: Mapping[str, Any]) -> None:

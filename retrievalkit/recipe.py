@@ -129,7 +129,8 @@ class _Reader:
         for name, value in overrides.items():
             self.check_override(name, value)
         chosen = choose(self.variants, wanted, self.name)
-        of_variants = {name: overrides.pop(name) for name in self.variants if name in overrides}
+        # A value may have the name of a variant: what is set of that one is a mapping.
+        of_variants = {name: overrides.pop(name) for name in self.variants if isinstance(overrides.get(name), Mapping)}
 
         def build(variant: Variant, values: Mapping[str, Any]) -> Sequence[Step]:
             return self.filled([variant.overrides, overrides, of_variants.get(variant.name, {}), values])

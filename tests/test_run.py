@@ -402,6 +402,7 @@ def test_a_table_that_is_cut_off_has_the_rows_that_were_done(start, calls):
             {"loss": "contrastive", "set": {"loss.temprature": 1}},
             "loss 'contrastive' has no option 'temprature'; did you mean 'temperature'",
         ),
+        ({"set": {"loss.temprature": 1}}, "loss 'contrastive' has no option 'temprature'"),
         ({"set": {"limt": 3}}, "rkit train has no option 'limt'; did you mean 'limit'"),
         ({"encoder": "transfomer"}, "unknown encoder 'transfomer'; did you mean 'transformer'"),
     ],

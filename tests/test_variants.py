@@ -151,6 +151,9 @@ def test_set_may_be_for_one_variant(write):
     assert steps["near/train"].options["set"] == {"pooler.layers": 3}
     assert steps["far/train"].options["set"] == {"pooler.layers": 2}
     assert steps["both/stage2"].options["epochs"] == 5
+    # A value may have the name of a variant.
+    same = write(TABLE.replace("seed: 7", "seed: 7, far: 1").replace("model: bert", 'model: "${far}"'))
+    assert load(same, "far=2").steps[2].options["model"] == 2
     with pytest.raises(UnknownNameError, match="'layrs'; did you mean 'layers'"):
         load(write(TABLE), "far.layrs=2")
     with pytest.raises(UnknownNameError, match="'fra'; did you mean 'far'"):

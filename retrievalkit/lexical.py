@@ -8,7 +8,7 @@ term. Where several tokens are equal, the first of them wins, and gets the whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -122,31 +122,68 @@ class _MaxOfProjection(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, winner = ctx.saved_tensors
-        states, weight, bias, scale = inputs
-        projection = _Projection(ctx.dtype, states, weight, bias)
-        *sums, of_scale = sums_and_scale = [
-            torch.zeros_like(one, dtype=projection.wide) if needed else None
-            for one, needed in zip(inputs, ctx.needs_input_grad[:4], strict=True)
-        ]
-        every_term = torch.arange(len(weight), device=weight.device)
-        for tokens, rows, terms, values in _wins(gradient, winner, projection.most):
-            if scale is None:
-                used, columns = torch.unique(terms, return_inverse=True)
-                if 2 * len(used) > len(weight):  # gathering so many rows of the weight costs more than it saves
-                    used, columns = every_term, terms
-                at_logits = values.new_zeros(len(tokens), len(used))
-                at_logits[rows, columns] = values
-            else:
-                used, probabilities = every_term, projection.logits(tokens).softmax(dim=1)
-                at_logits = torch.zeros_like(probabilities)
-                at_logits[rows, terms] = values * probabilities[rows, terms]
-                at_scale = at_logits.sum(dim=1)
-                at_logits.addcmul_(probabilities, at_scale[:, None], value=-1).mul_(scale[tokens, None])
-                if of_scale is not None:
-                    of_scale[tokens] = at_scale
-            projection.back(at_logits, tokens, used, *sums)
-        gradients = (None if one is None else one.to(of.dtype) for one, of in zip(sums_and_scale, inputs, strict=True))
-        return *gradients, None, None
+        needed = ctx.needs_input_grad[:4]
+        if inputs[3] is None:
+            found = _of_logits(gradient, winner, inputs, needed)
+        else:
+            found = _of_weighted(gradient, winner, _Projection(ctx.dtype, *inputs[:3]), inputs, needed)
+        return *(None if one is None else one.to(of.dtype) for one, of in zip(found, inputs, strict=True)), None, None
+
+
+def _of_logits(
+    gradient: Tensor, winner: Tensor, inputs: Sequence[Tensor | None], needed: Sequence[bool]
+) -> Sequence[Tensor | None]:
+    """The gradients of states, weight, bias and scale (none) from that of the greatest logits.
+
+    For each term of a text it is one token that gets a gradient. So these are sums over few entries, where a product
+    would multiply zeros for all the other tokens.
+    """
+    states, weight, bias, _ = inputs
+    assert states is not None
+    assert weight is not None
+    texts, terms = gradient.nonzero(as_tuple=True)
+    tokens, values = winner[texts, terms], gradient[texts, terms]
+    return (
+        _sums(tokens, len(states), terms, weight, values) if needed[0] else None,
+        _sums(terms, len(weight), tokens, states, values) if needed[1] else None,
+        gradient.sum(dim=0) if bias is not None and needed[2] else None,
+        None,
+    )
+
+
+def _sums(to: Tensor, count: int, rows: Tensor, source: Tensor, values: Tensor) -> Tensor:
+    """(count, width): the sum over all entries of `values` times row `rows` of the source, added to row `to`."""
+    order, sizes = to.argsort(stable=True), torch.bincount(to, minlength=count)
+    starts, weights = sizes.cumsum(dim=0) - sizes, values[order]
+    return nn.functional.embedding_bag(
+        rows[order], source.to(values.dtype), starts, mode="sum", per_sample_weights=weights
+    )
+
+
+def _of_weighted(
+    gradient: Tensor,
+    winner: Tensor,
+    projection: _Projection,
+    inputs: Sequence[Tensor | None],
+    needed: Sequence[bool],
+) -> Sequence[Tensor | None]:
+    """The gradients of states, weight, bias and scale from that of the greatest scaled probabilities."""
+    *sums, of_scale = sums_and_scale = [
+        torch.zeros_like(one, dtype=projection.wide) if one is not None and wanted else None
+        for one, wanted in zip(inputs, needed, strict=True)
+    ]
+    scale = inputs[3]
+    assert scale is not None
+    for tokens, rows, terms, values in _wins(gradient, winner, projection.most):
+        probabilities = projection.logits(tokens).softmax(dim=1)
+        at_logits = torch.zeros_like(probabilities)
+        at_logits[rows, terms] = values * probabilities[rows, terms]
+        at_scale = at_logits.sum(dim=1)
+        at_logits.addcmul_(probabilities, at_scale[:, None], value=-1).mul_(scale[tokens, None])
+        if of_scale is not None:
+            of_scale[tokens] = at_scale
+        projection.back(at_logits, tokens, *sums)
+    return sums_and_scale
 
 
 class _Projection:
@@ -166,22 +203,20 @@ class _Projection:
         self,
         at_logits: Tensor,
         tokens: Tensor,
-        terms: Tensor,
         to_states: Tensor | None,
         to_weight: Tensor | None,
         to_bias: Tensor | None,
     ) -> None:
-        """Add what the gradient at the logits of some tokens and terms makes to the gradients that are wanted."""
-        every_term = len(terms) == len(self.weight)
+        """Add what the gradient at the logits of some tokens makes to the gradients that are wanted."""
         if to_bias is not None:
-            to_bias.index_add_(0, terms, at_logits.sum(dim=0))
+            to_bias += at_logits.sum(dim=0)
         at_logits = at_logits.to(self.dtype)
         if to_states is not None:
-            to_states[tokens] = (at_logits @ (self.weight if every_term else self.weight[terms])).to(self.wide)
-        if to_weight is not None and every_term and self.dtype == self.wide:
+            to_states[tokens] = (at_logits @ self.weight).to(self.wide)
+        if to_weight is not None and self.dtype == self.wide:
             to_weight.addmm_(at_logits.T, self.states[tokens])  # without a product as large as the weight
         elif to_weight is not None:
-            to_weight.index_add_(0, terms, (at_logits.T @ self.states[tokens]).to(self.wide))
+            to_weight += (at_logits.T @ self.states[tokens]).to(self.wide)
 
 
 def _wins(gradient: Tensor, winner: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:

@@ -30,11 +30,12 @@ from retrievalkit.contracts import Encoder, Pretrainer
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.tokens import Cutter, TokenStore, read_corpus
 from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.objective import load_weights
 from retrievalkit.precision import autocast, default_device, resolve_precision
 from retrievalkit.pretraining import Collator, PretrainingTrainer, Samples
 from retrievalkit.quiet import quiet
 from retrievalkit.retriever import NOT_WEIGHTS, describe, model_fingerprint
-from retrievalkit.trainer import StepSampler, last_checkpoint
+from retrievalkit.trainer import WEIGHTS, StepSampler, last_checkpoint
 from retrievalkit.training_run import (
     LOG,
     LOGS,
@@ -282,9 +283,8 @@ def _read(corpus: Corpus, made: Pretrainer, options: PretrainingOptions, staging
     store = TokenStore(staging / _TOKENS, options.max_length)
     if not store.counts["samples"]:
         msg = (
-            f"none of the {len(store):,} documents of '{corpus.source}' has {made.wants}, with spans of "
-            f"{options.max_length} tokens, so there is nothing to train on. Give whole documents, or a smaller "
-            f"--max-length."
+            f"none of the {len(store):,} documents of '{corpus.source}' has {made.wants} at max_length "
+            f"{options.max_length}, so there is nothing to train on. Give whole documents, or a smaller --max-length."
         )
         raise InputError(msg)
     return store
@@ -324,7 +324,7 @@ def _train(made: Pretrainer, store: TokenStore, options: PretrainingOptions, sta
     cut_log(staging / LOG, last)
     if last and step_of(last) == trainer.args.max_steps:
         # The Trainer would do one step more.
-        trainer._load_from_checkpoint(str(last))
+        load_weights(made, last / WEIGHTS)
         return step_of(last)
     try:
         with quiet():

@@ -38,7 +38,9 @@ print("\\n" + json.dumps(sorted(sys.modules)))
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["plugins", "list"], ["train", "--help"]], ids=" ".join
+    "arguments",
+    [["--help"], ["--version"], ["plugins", "list"], ["train", "--help"], ["pretrain", "--help"]],
+    ids=" ".join,
 )
 def test_help_and_the_list_of_plugins_import_nothing_heavy(arguments):
     """With every plugin that is installed."""

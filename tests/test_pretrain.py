@@ -596,7 +596,7 @@ def test_a_bad_line_far_into_the_corpus_is_named_and_leaves_nothing(quick, tmp_p
 
 
 def test_a_corpus_without_a_sample_is_refused(quick, tmp_path):
-    with pytest.raises(InputError, match=r"none of the 2 documents of .* has text, with spans of 20 tokens"):
+    with pytest.raises(InputError, match=r"none of the 2 documents of .* has text at max_length 20"):
         quick(tmp_path / "out", corpus=corpus_of(tmp_path / "corpus.jsonl", " ", ""))
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 

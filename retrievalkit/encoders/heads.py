@@ -49,8 +49,8 @@ def model_class(config: Any, *, vocabulary_head: bool) -> Any:
         return transformers.AutoModelForCausalLM
     known = ", ".join(sorted(_TRANSFORMS))
     msg = (
-        f"the pooler needs a vocabulary head, and the architecture '{config.model_type}' has none that is known here "
-        f"(known: {known}, and decoder-only models). Choose another model, or a pooler without a vocabulary head."
+        f"what is asked for needs a vocabulary head, and the architecture '{config.model_type}' has none that is known "
+        f"here (known: {known}, and decoder-only models). Choose another model, or a pooler that needs no head."
     )
     raise UnsupportedError(msg)
 

@@ -157,7 +157,10 @@ def made(texts, vectors=None, masked=False, weights=False, dtype=torch.float32):
     )
 
 
-@pytest.mark.parametrize("hands", [[[0, 3, 4], [1, 2]], [[1], [0, 2, 3, 4]], [[0, 1, 2, 3, 4], []], [[], [0, 1]]])
+# Whose texts are which; in the last two, one process has none.
+HANDS = [[[0, 3, 4], [1, 2]], [[1], [0, 2, 3, 4]], [[0, 1, 2, 3, 4], []], [[], [0, 1]]]
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -170,34 +173,37 @@ def made(texts, vectors=None, masked=False, weights=False, dtype=torch.float32):
     ],
     ids=str,
 )
-def test_every_process_has_all_representations_in_order(together, hands, options):
-    def gathered():
+def test_every_process_has_all_representations_in_order(together, options):
+    def gathered(hands):
         own = made(hands[processes.rank()], **options)
         whole = processes.gather(own, hands)
         total = whole.vectors.float().sum() + (0 if whole.weights is None else whole.weights.float().sum())
         torch.autograd.backward(total)
-        return whole.detach(), own.vectors.grad, None if own.weights is None else own.weights.grad
+        return whole.detach(), [one.grad for one in (own.vectors, own.weights) if one is not None]
 
-    texts = sorted(text for hand in hands for text in hand)
-    parts = [made([text], **options) for text in texts]
-    found = together(gathered)
-    for (whole, gradient, weight_gradient), hand in zip(found, hands, strict=True):
-        assert (whole.kept, whole.parts, len(whole)) == (0, PARTS, len(texts))
-        for row, part in enumerate(parts):
-            mask = torch.ones(whole.vectors.shape[1], dtype=torch.bool)
-            mask = mask if whole.vector_mask is None else whole.vector_mask[row]
-            expected = part.vectors[0] if part.vector_mask is None else part.vectors[0][part.vector_mask[0]]
-            assert torch.equal(whole.vectors[row][mask][: len(expected)], expected)
-            if "vectors" in options or options.get("masked"):
-                assert len(expected) == mask.sum()
-            if part.weights is not None:
-                assert torch.equal(whole.weights[row], part.weights[0])
-        # A text that was made for its shape alone has no part in the sum.
-        assert torch.equal(gradient, torch.ones_like(gradient) if hand else torch.zeros_like(gradient))
-        if weight_gradient is not None:
-            assert torch.equal(weight_gradient, torch.full_like(weight_gradient, float(bool(hand))))
-    if options:
-        assert (found[0][0].vector_mask is not None) == options.get("masked", False)
+    for rank, found in enumerate(together(lambda: [gathered(hands) for hands in HANDS])):
+        for (whole, gradients), hands in zip(found, HANDS, strict=True):
+            texts = sorted(text for hand in hands for text in hand)
+            assert (whole.kept, whole.parts, len(whole)) == (0, PARTS, len(texts))
+            for row, text in enumerate(texts):
+                check_row(whole, row, made([text], **options), exact=bool(options))
+            if options:
+                assert (whole.vector_mask is not None) == options.get("masked", False)
+            # A text that was made for its shape alone has no part in the sum.
+            for gradient in gradients:
+                assert torch.equal(gradient, torch.full_like(gradient, float(bool(hands[rank]))))
+
+
+def check_row(whole, row, part, exact):
+    """A text has its own vectors; without a mask, also those that its process made in the same chunk."""
+    mask = torch.ones(whole.vectors.shape[1], dtype=torch.bool)
+    mask = mask if whole.vector_mask is None else whole.vector_mask[row]
+    expected = part.vectors[0] if part.vector_mask is None else part.vectors[0][part.vector_mask[0]]
+    assert torch.equal(whole.vectors[row][mask][: len(expected)], expected)
+    if exact:
+        assert len(expected) == mask.sum()
+    if part.weights is not None:
+        assert torch.equal(whole.weights[row], part.weights[0])
 
 
 def test_weights_alone_can_be_gathered(together):
@@ -384,8 +390,9 @@ def one_step(quick, output, **changes):
             # So that rounding does not hide a mistake.
             super().__init__(objective.double(), *arguments, **options)
 
-        def training_step(self, *arguments):
-            loss = super().training_step(*arguments)
+        def training_step(self, model, *arguments):
+            assert model is self.model, "not wrapped: nothing else takes a mean of the gradients"
+            loss = super().training_step(model, *arguments)
             named = self.model.named_parameters()
             seen["gradients"] = {name: one.grad.clone() for name, one in named if one.grad is not None}
             seen["terms"] = {name: float(values[-1]) for name, values in self._terms.items()}

@@ -8,18 +8,19 @@ import sys
 import pytest
 
 from retrievalkit import registry
-from retrievalkit.contracts import EncoderInfo, Loss, Pooler
+from retrievalkit.contracts import EncoderInfo, Loss, Pooler, Pretrainer
 from retrievalkit.errors import OptionError, UnsupportedError
 
-PARTS = [("pooler", "dense_sparse"), ("loss", "dense_sparse"), ("loss", "flops")]
+PARTS = [("pooler", "dense_sparse"), ("loss", "dense_sparse"), ("loss", "flops"), ("pretrainer", "cot_mae_v2")]
+CLASSES = {"pooler": Pooler, "loss": Loss, "pretrainer": Pretrainer}
 every_part = pytest.mark.parametrize(("kind", "name"), PARTS)
 
 
 @every_part
 def test_everything_is_registered(kind, name):
-    """The pooler and the losses are found by name, brought by this distribution."""
+    """The pooler, the losses and the pretrainer are found by name, brought by this distribution."""
     assert registry.component(kind, name).distribution == "retrievalkit-cotmae"
-    assert issubclass(registry.get(kind, name), Pooler if kind == "pooler" else Loss)
+    assert issubclass(registry.get(kind, name), CLASSES[kind])
 
 
 def test_the_plugin_is_cold():
@@ -61,6 +62,22 @@ def test_defaults_are_the_papers():
     for name, own in (("dense_sparse", {"views": "summed", "temperature": 1.0}), ("flops", {})):
         options = registry.options(registry.get("loss", name))
         assert {one: option.default for one, option in options.items()} == own | shared
+
+
+def test_defaults_of_pretraining():
+    """Five terms of weight 1, partners mixed, both directions, 0.30 and 0.45 masked, decoders of one layer."""
+    options = registry.options(registry.get("pretrainer", "cot_mae_v2"))
+    terms = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
+    assert {name: option.default for name, option in options.items()} == dict.fromkeys(terms, 1.0) | {
+        "partners": ("nearby", "random_sampled", "overlap"),
+        "directions": "both",
+        "mask_ratio": 0.30,
+        "decoder_mask_ratio": 0.45,
+        "whole_words": True,
+        "decoder_layers": 1,
+        "sparse_head": "complete",
+        "sparse_normalization": "none",
+    }
 
 
 def test_the_pooler_names_its_loss():

@@ -49,7 +49,7 @@ def command_line(
             msg = f"rkit {step.command} needs '{_shown(parameter)}'. Add it {where} 'with'."
             raise step.error(msg)
     in_order = [word for one in command.params for word in arguments.get(str(one.name), [])]
-    return (step.command, *in_order, *words)
+    return (*step.command.split(), *in_order, *words)
 
 
 def _parameters(command: click.Command) -> dict[str, click.Parameter]:

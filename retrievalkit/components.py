@@ -32,11 +32,13 @@ def check_components(step: Step, command: click.Command, options: Mapping[str, A
     given = {str(one.name): one.default for one in command.params if isinstance(one.default, str)} | dict(options)
     if step.command == "train" and given.get("loss") is None:
         given["loss"] = _default_loss(str(given.get("pooler")))
-    for kind in _KINDS:
+    # Where a command takes a few fixed names, these are no components.
+    fixed = {one.name for one in command.params if isinstance(one.type, click.Choice)}
+    for kind in (one for one in _KINDS if one not in fixed):
         name, section = given.get(kind), settings.pop(kind, {})
         if name is not None:
             _named(step, kind, lambda name=name, kind=kind, section=section: _check(kind, str(name), section))
-    checks = {"train": _check_training, "mine-negatives": _check_mining}
+    checks = {"train": _check_training, "rerank train": _check_reranking, "mine-negatives": _check_mining}
     if settings and step.command in checks:
         _named(step, "set", lambda: checks[step.command](settings))
 
@@ -69,6 +71,12 @@ def _check_training(settings: Mapping[str, Any]) -> None:
     from retrievalkit.train import TrainingOptions
 
     registry.check_options("rkit train", TrainingOptions, settings)
+
+
+def _check_reranking(settings: Mapping[str, Any]) -> None:
+    from retrievalkit.train_reranker import RerankerOptions
+
+    registry.check_options("rkit rerank train", RerankerOptions, settings)
 
 
 def _check_mining(settings: Mapping[str, Any]) -> None:

@@ -187,10 +187,10 @@ class Job:
     @classmethod
     def plan(cls, recipe: Recipe, step: Step, folder: Path, cli: click.Group) -> Job:
         """Build a step's command line and check it."""
-        known = cli.commands.keys() - {"run"}
+        known = _commands(cli)
         if step.command not in known:
             raise step.error(str(UnknownNameError("command", step.command, known)))
-        command = cli.commands[step.command]
+        command = known[step.command]
         output = folder / step.output if step.output is not None else None
         options = recipe.options_in(step, str(folder))
         words = command_line(step, command, options, output)
@@ -247,6 +247,17 @@ class Job:
         """What became of it."""
         figures = read_figures(self.output) if self.output is not None else {}
         return StepResult(self.step.name, self.typed, self.output, seconds, skipped, figures, self.step.expected)
+
+
+def _commands(group: click.Group, before: str = "") -> dict[str, click.Command]:
+    """The commands that a step may run, by name; those of a group as one would type them: "rerank train"."""
+    found: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            found |= _commands(command, f"{before}{name} ")
+        elif name != "run":
+            found[before + name] = command
+    return found
 
 
 def read_figures(path: Path) -> dict[str, float]:

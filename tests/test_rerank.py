@@ -685,3 +685,51 @@ def test_a_folder_of_another_kind_is_no_reranker(tmp_path, run, tiny_collection)
     ):
         apply_to_run(tmp_path / "vectors", run, tiny_collection, tmp_path / "out.trec")
     assert list(tmp_path.iterdir()) == [tmp_path / "vectors"]
+
+
+# --- recipes -------------------------------------------------------------------------------------------------------
+
+RECIPE = """
+name: distilling
+steps:
+  - name: reranker
+    command: rerank train
+    with: {{model: {model}, corpus: {corpus}, examples: {examples}, loss: pointwise, epochs: 0, set: {{negatives: 3}}}}
+    output: reranker
+  - name: scored
+    command: rerank apply
+    with: {{reranker: "${{steps.reranker}}", corpus: {corpus}, examples: {examples}}}
+    output: scored.jsonl
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, tiny_model, tiny_collection, euro):
+    text = RECIPE.format(model=tiny_model, corpus=tiny_collection.corpus, examples=euro["train"])
+    (tmp_path / "recipe.yaml").write_text(text)
+    return tmp_path / "recipe.yaml"
+
+
+def test_a_recipe_names_both_words_of_the_command(recipe, tmp_path):
+    result = rkit("run", recipe, "--output", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    options = artifacts.read_manifest(tmp_path / "out" / "reranker")["options"]["training"]
+    assert (options["loss"], options["negatives"]) == ("pointwise", 3)
+    assert len(read_examples(tmp_path / "out" / "scored.jsonl").rows[0].teacher) == 5
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("rerank train", "rerank trian", "recipe.yaml:4: .*'rerank trian'; did you mean 'rerank train'"),
+        ("rerank train", "rerank", "recipe.yaml:4: .*unknown command 'rerank'"),
+        ("pointwise", "pairwise", "recipe.yaml:6: .*'pairwise' is not one of"),
+        ("negatives: 3", "negatifs: 3", "recipe.yaml:6: .*did you mean 'negatives'"),
+    ],
+    ids=str,
+)
+def test_a_recipe_with_a_mistake_is_refused_before_it_runs(recipe, tmp_path, right, wrong, message):
+    recipe.write_text(recipe.read_text().replace(right, wrong))
+    result = rkit("run", recipe, "--output", tmp_path / "out")
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr), result.stderr

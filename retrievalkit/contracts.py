@@ -477,6 +477,23 @@ class Indexer(ABC):
             k: Most texts of a query.
         """
 
+    def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts, on the scale of `search`: fusion asks for those that only another index found.
+
+        Args:
+            queries: As for `search`.
+            ids: For each query, ids of texts.
+
+        Returns:
+            For each query (texts,) float32 scores in the order of its ids; 0 for a text that shares no term with the
+            query where only terms are compared, NaN for a text that is not in the index.
+
+        Raises:
+            UnsupportedError: This indexer cannot say, which is the default.
+        """
+        msg = f"{type(self).__name__} finds texts, and does not score given ones."
+        raise UnsupportedError(msg)
+
 
 class Pretrainer(nn.Module, ABC):
     """An objective that trains an encoder on plain text, and leaves an ordinary pretrained model.

@@ -14,7 +14,7 @@ from retrievalkit import registry
 from retrievalkit.errors import InputError
 from retrievalkit.recipe import Step, flatten
 
-_KINDS = ("encoder", "pooler", "loss", "indexer")
+_KINDS = ("encoder", "pooler", "loss", "indexer", "pretrainer")
 
 
 def check_components(step: Step, command: click.Command, options: Mapping[str, Any]) -> None:
@@ -60,11 +60,11 @@ def _default_loss(pooler: str) -> str | None:
 
 
 def _check(kind: str, name: str, options: Mapping[str, Any]) -> None:
-    parts = name.split("+")
-    for part in parts:
-        found = registry.get(kind, part)
-        own = options if len(parts) == 1 else options.get(part, {})
-        registry.check_options(f"{kind} '{part}'", found, own)
+    from retrievalkit.objective import options_by_loss
+
+    parts = options_by_loss(name, options) if kind == "loss" else {name: options}
+    for part, own in parts.items():
+        registry.check_options(f"{kind} '{part}'", registry.get(kind, part), own)
 
 
 def _check_training(settings: Mapping[str, Any]) -> None:

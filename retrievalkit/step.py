@@ -218,11 +218,17 @@ def needed(steps: Iterable[Step], goals: Iterable[str]) -> list[Step]:
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with dashes turned to underscores; those under `set` are joined key by key, the second's winning."""
+    """Options with dashes turned to underscores; those under `set` are joined key by key, the second's winning.
+
+    Where the second names another loss, pooler ..., the first's options of its own are not for it, and are left out.
+    """
     options: dict[str, Any] = {}
     for one in (first, second):
-        for name, value in one.items():
-            name = name.replace("-", "_")
+        named = {name.replace("-", "_"): value for name, value in one.items()}
+        if isinstance(options.get("set"), Mapping):
+            changed = [name for name in named if name in options and named[name] != options[name]]
+            options["set"] = {key: value for key, value in options["set"].items() if key.split(".")[0] not in changed}
+        for name, value in named.items():
             if name == "set" and isinstance(value, Mapping):
                 value = options.get("set", {}) | flatten(value)
             options[name] = value

@@ -11,7 +11,7 @@ in memory that does not grow with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorBlock
+from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
 
 # Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
 CPU_TILE = 1 << 23
 GPU_TILE = 1 << 28
+# Vectors that are read together where texts are given.
+TAKEN = 1 << 16
 
 
 def scores(queries: Representation, documents: Representation) -> Tensor:
@@ -120,6 +122,57 @@ def top_k(
                 else:
                     best.offer(part.first, part.document_scores(block, vectors), block.first, None, 1)
         return best.result()
+
+
+def scores_of(queries: Representation, store: VectorStore, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The scores of given texts of a folder, each query with its own: the numbers that `scores` would give.
+
+    Args:
+        queries: Q texts, on the CPU.
+        store: The folder.
+        texts: For each query the rows of texts in the folder; -1 for a text that is not there.
+
+    Returns:
+        For each query (texts,) float32 scores, NaN for -1.
+
+    Raises:
+        UnsupportedError: One side has vectors or weights that the other has not, or their sizes differ.
+    """
+    found = []
+    with torch.no_grad():
+        for group in _groups([len(rows) for rows in texts], TAKEN // max(1, store.most_vectors)):
+            wanted = np.unique(np.concatenate([texts[query] for query in group]))
+            taken = store.take(wanted[wanted >= 0])
+            _check_block(queries, taken)
+            for query in group:
+                part = _QueryPart(queries.rows(slice(query, query + 1)), query, torch.float32)
+                found.append(_given_scores(part, taken, wanted[wanted >= 0], np.asarray(texts[query])))
+    return found
+
+
+def _groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Numbers in a row whose sizes add up to no more than `most`, or single ones."""
+    group: list[int] = []
+    total = 0
+    for number, size in enumerate(sizes):
+        if group and total + size > most:
+            yield group
+            group, total = [], 0
+        group.append(number)
+        total += size
+    if group:
+        yield group
+
+
+def _given_scores(part: _QueryPart, taken: VectorBlock, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The scores of one query with the texts `wanted`; those that exist are in `taken`, where they have `rows`."""
+    scores = np.full(len(wanted), np.nan, dtype=np.float32)
+    there = wanted >= 0
+    if there.any():
+        block = taken.take(np.searchsorted(rows, wanted[there]))
+        vectors = _padded_vectors(block, 0, part.device, torch.float32)
+        scores[there] = part.document_scores(block, vectors)[0].numpy()
+    return scores
 
 
 def check_k(k: int) -> None:

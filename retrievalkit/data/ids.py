@@ -18,6 +18,8 @@ class Ids(Sequence[str]):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._ends = _line_ends(path)
+        self._hashes: np.ndarray | None = None
+        self._order = np.empty(0, dtype=np.int64)
         self._bytes: mmap.mmap | bytes = b""
         if len(self._ends):
             with path.open("rb") as stream:
@@ -53,6 +55,29 @@ class Ids(Sequence[str]):
         starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)
         data = self._bytes
         return [data[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """(ids,) int64: the row of each of these ids, -1 for one that is not there.
+
+        The first call reads all ids, and keeps 16 bytes for each.
+        """
+        if self._hashes is None:
+            hashes = np.fromiter((hash(one) for one in self), dtype=np.int64, count=len(self))
+            self._order = np.argsort(hashes, kind="stable")
+            self._hashes = hashes[self._order]
+        wanted = np.fromiter((hash(one) for one in ids), dtype=np.int64, count=len(ids))
+        found = np.full(len(ids), -1, dtype=np.int64)
+        places, unsure = np.searchsorted(self._hashes, wanted), np.arange(len(ids))
+        # Different ids can have one hash, so each is looked at.
+        while len(unsure):
+            unsure = unsure[places[unsure] < len(self)]
+            unsure = unsure[self._hashes[places[unsure]] == wanted[unsure]]
+            rows = self._order[places[unsure]]
+            same = np.array([ids[one] == id_ for one, id_ in zip(unsure, self.take(rows), strict=True)], dtype=bool)
+            found[unsure[same]] = rows[same]
+            unsure = unsure[~same]
+            places[unsure] += 1
+        return found
 
 
 def _line_ends(path: Path) -> np.ndarray:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit import artifacts
+from retrievalkit.data.csr import MappedCsr, spread
 from retrievalkit.data.ids import Ids
 from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
 
@@ -52,6 +53,17 @@ class VectorBlock:
     starts: np.ndarray | None
     weights: Any
 
+    def take(self, texts: np.ndarray) -> VectorBlock:
+        """Some of these texts, counted from 0, in the order given; the `first` of what is returned says nothing."""
+        vectors, starts = self.vectors, self.starts
+        if vectors is not None and starts is not None:
+            rows, starts = spread(starts, texts)
+            vectors = vectors[rows]
+        elif vectors is not None:
+            dim = vectors.shape[1]
+            vectors = vectors.reshape(self.texts, -1, dim)[texts].reshape(-1, dim)
+        return VectorBlock(0, len(texts), vectors, starts, None if self.weights is None else self.weights[texts])
+
 
 @dataclass(frozen=True)
 class _Shard:
@@ -63,7 +75,7 @@ class _Shard:
     rows: int
     vectors: Path | None
     offset: int
-    lexical: Path | None
+    weights: MappedCsr | None
 
 
 class VectorStore:
@@ -90,14 +102,14 @@ class VectorStore:
         self._check_sizes()
         self.ids = Ids(self.folder / IDS)
         headers = [self._header(path) for path in _numbered(self.folder, "vectors-*.npy")]
-        shapes = [self._lexical_shape(path) for path in _numbered(self.folder, "lexical-*.npz")]
+        weights = [self._open_weights(path) for path in _numbered(self.folder, "lexical-*.npz")]
         self.rows = sum(header[1].shape[0] for header in headers)
         self.dim = int(headers[0][1].shape[1]) if headers else 0
         self.dtype = headers[0][1].dtype if headers else np.dtype(np.float32)
-        self.vocabulary = shapes[0][1][1] if shapes else 0
+        self.vocabulary = weights[0].shape[1] if weights else 0
         self.offsets = self._open_offsets() if headers else None
         self.vectors_per_text = self._uniform() if headers and self.offsets is None else None
-        self._shards = list(self._arrange(headers, shapes))
+        self._shards = list(self._arrange(headers, weights))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -126,8 +138,8 @@ class VectorStore:
     def lexical(self) -> Iterator[tuple[int, Any]]:
         """The weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
         for shard in self._shards:
-            if shard.lexical is not None:
-                yield shard.first_text, self._load_lexical(shard.lexical)
+            if shard.weights is not None:
+                yield shard.first_text, shard.weights.rows(0, shard.texts)
 
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
         """All texts in order, in blocks of about `rows` vectors (or texts, where there are only weights).
@@ -135,9 +147,8 @@ class VectorStore:
         A block's vectors are mapped when it is yielded and given back when it is dropped.
         """
         for shard in self._shards:
-            weights = None if shard.lexical is None else self._load_lexical(shard.lexical)
             for start, end in self._cuts(shard, rows):
-                yield self._block(shard, start, end, weights)
+                yield self._block(shard, start, end)
 
     def block_rows(self, rows: int) -> int:
         """How many vectors the blocks have that `blocks(rows)` yields, the last ones of the shards left aside."""
@@ -146,10 +157,50 @@ class VectorStore:
 
     def vectors_of(self, text: int) -> np.ndarray:
         """(vectors, dim): the vectors of one text."""
-        number = np.searchsorted([shard.first_text for shard in self._shards], text, side="right") - 1
-        shard = self._shards[int(number)]
-        start, end = self._rows_of(text), self._rows_of(text + 1)
-        return self._map(shard, start - shard.first_row, end - shard.first_row)
+        vectors = self.take(np.array([text])).vectors
+        assert vectors is not None
+        return vectors
+
+    def take(self, texts: np.ndarray) -> VectorBlock:
+        """Any texts, in the order given, read into memory; the block's `first` says nothing."""
+        texts = np.asarray(texts, dtype=np.int64)
+        vectors, starts, weights = None, None, None
+        if self.dim:
+            if self.offsets is None:
+                m = self.vectors_per_text or 1
+                rows = (texts[:, None] * m + np.arange(m)).reshape(-1)
+            else:
+                rows, starts = spread(self.offsets, texts)
+            vectors = self._take_vectors(rows)
+        if self.vocabulary:
+            weights = self._take_weights(texts)
+        return VectorBlock(0, len(texts), vectors, starts, weights)
+
+    def _take_vectors(self, rows: np.ndarray) -> np.ndarray:
+        taken = np.empty((len(rows), self.dim), dtype=self.dtype)
+        for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
+            taken[wanted] = self._map(shard, 0, shard.rows)[rows[wanted] - shard.first_row]
+        return taken
+
+    def _take_weights(self, texts: np.ndarray) -> Any:
+        import scipy.sparse
+
+        parts, order = [], []
+        for shard, wanted in self._by_shard(texts, [shard.first_text for shard in self._shards]):
+            assert shard.weights is not None
+            parts.append(shard.weights.take(texts[wanted] - shard.first_text))
+            order.append(wanted)
+        if not parts:
+            return scipy.sparse.csr_matrix((0, self.vocabulary), dtype=np.float32)
+        return scipy.sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
+
+    def _by_shard(self, wanted: np.ndarray, firsts: Sequence[int]) -> Iterator[tuple[_Shard, np.ndarray]]:
+        """Each shard that has some of the rows or texts wanted, and the places of these among them."""
+        numbers = np.searchsorted(firsts, wanted, side="right") - 1
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        for places in np.split(order, cuts) if len(order) else []:
+            yield self._shards[int(numbers[places[0]])], places
 
     def texts_of(self, rows: np.ndarray) -> np.ndarray:
         """Which text each of these vectors belongs to."""
@@ -199,13 +250,9 @@ class VectorStore:
             raise ArtifactError(msg)
         return path, array
 
-    def _lexical_shape(self, path: Path) -> tuple[Path, tuple[int, int]]:
-        def shape() -> tuple[int, int]:
-            with np.load(path, allow_pickle=False) as archive:
-                texts, vocabulary = archive["shape"].tolist()
-            return texts, vocabulary
-
-        return path, _readable(path, shape)
+    def _open_weights(self, path: Path) -> MappedCsr:
+        opened: MappedCsr = _readable(path, lambda: MappedCsr(path))
+        return opened
 
     def _open_offsets(self) -> np.ndarray | None:
         path = self.folder / OFFSETS
@@ -223,24 +270,24 @@ class VectorStore:
             raise ArtifactError(msg)
         return int(self.rows // len(self))
 
-    def _arrange(
-        self, headers: list[tuple[Path, np.memmap[Any, Any]]], shapes: list[tuple[Path, tuple[int, int]]]
-    ) -> Iterator[_Shard]:
-        if headers and shapes and len(headers) != len(shapes):
-            msg = (
-                f"'{self.folder}' is damaged: shards of vectors {len(headers)}, of weights {len(shapes)}. Encode again."
-            )
+    def _arrange(self, headers: list[tuple[Path, np.memmap[Any, Any]]], weights: list[MappedCsr]) -> Iterator[_Shard]:
+        if headers and weights and len(headers) != len(weights):
+            counts = f"{len(headers)} shards of vectors and {len(weights)} of weights"
+            msg = f"'{self.folder}' is damaged: it has {counts}. Encode again."
             raise ArtifactError(msg)
         text = row = 0
-        for number in range(max(len(headers), len(shapes))):
+        for number in range(max(len(headers), len(weights))):
             vectors, array = headers[number] if headers else (None, None)
-            lexical, (texts, _) = shapes[number] if shapes else (None, (None, 0))
-            rows = 0 if array is None else array.shape[0]
+            matrix = weights[number] if weights else None
+            texts, rows = 0 if matrix is None else matrix.shape[0], 0 if array is None else array.shape[0]
             if array is not None:
                 texts = self._text_at(row + rows) - text
                 self._check_shard(array, text + texts, row + rows)
-            assert texts is not None
-            yield _Shard(text, texts, row, rows, vectors, 0 if array is None else array.offset, lexical)
+            if matrix is not None and matrix.shape != (texts, self.vocabulary):
+                shape = f"{matrix.shape[0]} x {matrix.shape[1]} weights for {texts} texts"
+                msg = f"'{self.folder}' is damaged: its shard {number} has {shape}. Encode again."
+                raise ArtifactError(msg)
+            yield _Shard(text, texts, row, rows, vectors, 0 if array is None else array.offset, matrix)
             text, row = text + texts, row + rows
         if text != len(self):
             msg = f"'{self.folder}' is damaged: {len(self)} ids for {text} texts. Encode again."
@@ -273,25 +320,20 @@ class VectorStore:
             yield start, end
             start = end
 
-    def _block(self, shard: _Shard, start: int, end: int, weights: Any) -> VectorBlock:
+    def _block(self, shard: _Shard, start: int, end: int) -> VectorBlock:
         vectors, starts = None, None
         if shard.vectors is not None:
             first, last = self._rows_of(start), self._rows_of(end)
             vectors = self._map(shard, first - shard.first_row, last - shard.first_row)
             starts = None if self.offsets is None else np.asarray(self.offsets[start : end + 1]) - first
-        part = None if weights is None else weights[start - shard.first_text : end - shard.first_text]
-        return VectorBlock(start, end - start, vectors, starts, part)
+        weights = shard.weights and shard.weights.rows(start - shard.first_text, end - shard.first_text)
+        return VectorBlock(start, end - start, vectors, starts, weights)
 
     def _map(self, shard: _Shard, start: int, end: int) -> np.ndarray:
         assert shard.vectors is not None
         offset = shard.offset + start * self.dim * self.dtype.itemsize
         # Copy-on-write, because torch warns of arrays that it may not write to.
         return np.memmap(shard.vectors, dtype=self.dtype, mode="c", offset=offset, shape=(end - start, self.dim))
-
-    def _load_lexical(self, path: Path) -> Any:
-        import scipy.sparse
-
-        return _readable(path, lambda: scipy.sparse.load_npz(path))
 
 
 def _readable(path: Path, read: Callable[[], Any]) -> Any:

@@ -6,7 +6,7 @@ vectors (ColBERT) gets candidates from each of them, which are then scored by th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from retrievalkit.contracts import Indexer, Representation
-from retrievalkit.data.vectors import VectorBlock, VectorStore
+from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.score import check_k, documents_of_vectors, top_k
+from retrievalkit.score import check_k, documents_of_vectors, scores_of, top_k
 
 # What faiss's GPU indexes can return for a query.
 GPU_MOST = 2048
@@ -109,6 +109,12 @@ class Faiss(Indexer):
             found = self._search_many(Representation(vectors, queries.vector_mask), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, from the vectors as they are, whatever the factory."""
+        store = self._opened()
+        _check_queries(queries, store)
+        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
+
     def _search_single(self, vectors: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows and scores of the best texts of each query; shards are searched one after the other and merged."""
         best = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
@@ -160,7 +166,7 @@ class Faiss(Indexer):
             assert query.vectors is not None
             vectors = query.vectors[0] if query.vector_mask is None else query.vectors[0][query.vector_mask[0]]
             candidates = self._candidates(vectors.numpy(), max(k, self.candidates))
-            scores, places = top_k(query, [_block_of(self._opened(), candidates)], min(k, len(candidates)))
+            scores, places = top_k(query, [self._opened().take(candidates)], min(k, len(candidates)))
             # The block counts its texts from 0, in ascending order: so ties are in the order of the index.
             found.append((candidates[places[0].numpy()], scores[0].numpy()))
         return found
@@ -286,10 +292,3 @@ def _merge(
     texts, scores = np.concatenate([left[0], right[0]]), np.concatenate([left[1], right[1]])
     order = np.argsort(-scores, kind="stable")[:k]
     return texts[order], scores[order]
-
-
-def _block_of(store: VectorStore, texts: np.ndarray) -> VectorBlock:
-    """The vectors of some texts, as a block."""
-    parts = [store.vectors_of(text) for text in texts.tolist()]
-    starts = np.cumsum([0, *(len(part) for part in parts)])
-    return VectorBlock(0, len(texts), np.concatenate(parts), starts, None)

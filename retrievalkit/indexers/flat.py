@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.score import check_k, top_k
+from retrievalkit.score import check_k, scores_of, top_k
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -71,6 +71,11 @@ class Flat(Indexer):
             dtype=self.dtype,
         )
         return _named(self._store, scores.cpu().numpy(), rows.cpu().numpy())
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, in fp32."""
+        assert self._store is not None, "open comes before scores"
+        return scores_of(queries, self._store, [self._store.ids.rows(one) for one in ids])
 
 
 def _named(store: VectorStore, scores: np.ndarray, rows: np.ndarray) -> tuple[list[list[str]], list[np.ndarray]]:

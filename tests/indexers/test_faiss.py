@@ -122,6 +122,16 @@ def test_other_factories_find_most(tmp_path, factory):
     assert recall > 0.3
 
 
+@pytest.mark.parametrize("factory", ["Flat", "SQ8"])
+def test_given_texts_get_the_score_of_the_rule(tmp_path, factory):
+    """From the vectors themselves, also where the index holds them rounded."""
+    documents = write(tmp_path / "vectors", [1, 3, 2] * 30)
+    asked = queries(m=2, count=2)
+    found = opened(tmp_path / "vectors", tmp_path / "index", factory=factory).scores(asked, [["t80", "t2"], ["x"]])
+    np.testing.assert_allclose(found[0], scores(asked, documents)[0, [80, 2]].numpy(), rtol=1e-5, atol=1e-5)
+    assert np.isnan(found[1]).all()
+
+
 def test_parameters_change_what_is_found(tmp_path):
     """Probing all lists of an inverted file is exact; probing one is not."""
     documents = write(tmp_path / "vectors", [1] * 400)

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from retrievalkit import registry, testing
+from retrievalkit import registry, score, testing
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
@@ -155,6 +155,43 @@ def test_precision_changes_the_scores(tmp_path):
     np.testing.assert_allclose(exact[0], rough[0], rtol=0.1)
 
 
+@pytest.mark.parametrize("query_vectors", [1, 3])
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"m": 4, "ragged": True}, {"dense": False, "sparse": True}, {"m": 3, "sparse": True}, {"dtype": np.float16}],
+    ids=str,
+)
+def test_given_texts_get_the_score_of_the_rule(tmp_path, monkeypatch, kind, query_vectors):
+    """Each query its own texts, in any order, of any shard, in groups of any size; NaN for a text that is not there."""
+    documents = written(tmp_path / "vectors", **kind)
+    queries = queries_like(documents, m=query_vectors, count=4)
+    indexer = opened(tmp_path / "vectors", tmp_path / "index")
+    expected = scores(queries, documents).numpy()
+    asked = [[69, 0, 33, 33], [], [5], list(range(70))]
+    ids = [[f"t{text}" for text in row] for row in asked]
+    ids[0].insert(1, "nobody")
+    ids[1].append("t")
+    for taken in (1, 1 << 16):
+        monkeypatch.setattr(score, "TAKEN", taken)
+        found = indexer.scores(queries, ids)
+        assert [one.dtype for one in found] == [np.float32] * 4
+        assert np.isnan(found[0][1])
+        assert np.isnan(found[1]).tolist() == [True]
+        for row in (0, 2, 3):
+            known = found[row][~np.isnan(found[row])]
+            np.testing.assert_allclose(known, expected[row, asked[row]], rtol=1e-5, atol=1e-5)
+
+
+def test_scores_of_weights_that_share_no_term_are_zero(tmp_path):
+    """Where only terms are compared, that is what the rule says."""
+    documents = written(tmp_path / "vectors", dense=False, sparse=True)
+    query = torch.zeros(1, 30)
+    query[0, 5] = 1.0
+    everything = [f"t{row}" for row in range(70)]
+    (found,) = opened(tmp_path / "vectors", tmp_path / "index").scores(Representation(weights=query), [everything])
+    np.testing.assert_array_equal(found, documents.weights[:, 5].numpy())
+
+
 def test_wrong_options_are_refused():
     """A block of nothing, a GPU that is not there, a precision that nobody knows."""
     with pytest.raises(OptionError, match="'block'"):
@@ -172,6 +209,8 @@ def test_queries_of_another_model_are_refused(tmp_path):
     indexer = opened(tmp_path / "vectors", tmp_path / "index")
     with pytest.raises(UnsupportedError, match="size 9"):
         indexer.search(Representation(torch.zeros(1, 1, 9)), 3)
+    with pytest.raises(UnsupportedError, match="size 9"):
+        indexer.scores(Representation(torch.zeros(1, 1, 9)), [["t1"]])
     with pytest.raises(OptionError, match="k is 0"):
         indexer.search(queries_like(documents), 0)
 

@@ -1,8 +1,8 @@
 """Java programs put together from Python, without a compiler: method handles, bound and chained.
 
-`method` finds a Java method as a handle, `bind` fixes some of its arguments, `then` gives what one returns to the next,
-and `as_interface` makes an object of the outcome that Java's own streams and thread pools can call, with no way back
-into Python for each call.
+`method`, `static_method` and `constructor` find what Java offers as a handle, `bind` fixes some of its arguments,
+`then` gives what one returns to the next, `gather` makes all arguments out of one, and `as_interface` makes an object
+of the outcome that Java's own streams and thread pools can call, with no way back into Python for each call.
 """
 
 from __future__ import annotations
@@ -13,14 +13,29 @@ from typing import Any
 from retrievalkit_pyserini.java import java_class, java_type
 
 Type = str | type
-"""A Java type: the name of a class, or int, bool or object for Java's int, boolean and Object."""
+"""A Java type: the name of a class, or int, float, bool or object for Java's int, float, boolean and Object."""
+
+_PRIMITIVES = {int: "Integer", float: "Float", bool: "Boolean", "double": "Double", "void": "Void"}
 
 
 def method(owner: str, name: str, returns: Type, *arguments: Type) -> Any:
     """The handle of a public method; its first argument is the object that it is called on."""
-    lookup = java_class("java.lang.invoke.MethodHandles").publicLookup()
-    types = java_class("java.lang.invoke.MethodType").methodType(_type(returns), [_type(one) for one in arguments])
-    return lookup.findVirtual(java_type(owner), name, types)
+    return _lookup().findVirtual(java_type(owner), name, _signature(returns, *arguments))
+
+
+def static_method(owner: str, name: str, returns: Type, *arguments: Type) -> Any:
+    """The handle of a public static method."""
+    return _lookup().findStatic(java_type(owner), name, _signature(returns, *arguments))
+
+
+def constructor(owner: str, *arguments: Type) -> Any:
+    """The handle that makes a new object of a class."""
+    return _lookup().findConstructor(java_type(owner), _signature("void", *arguments))
+
+
+def array_constructor(array: str) -> Any:
+    """The handle that makes an array of a given length; named as Java does, such as "[I" for one of int."""
+    return java_class("java.lang.invoke.MethodHandles").arrayConstructor(java_type(array))
 
 
 def bind(handle: Any, position: int, *values: Any) -> Any:
@@ -35,21 +50,45 @@ def then(first: Any, second: Any) -> Any:
     return java_class("java.lang.invoke.MethodHandles").filterReturnValue(first, second.asType(fitting))
 
 
+def returning(type_: Type, handle: Any) -> Any:
+    """The handle with what it returns cast to another type."""
+    return handle.asType(handle.type().changeReturnType(_type(type_)))
+
+
+def gather(target: Any, *parts: Any) -> Any:
+    """The handle that gives its one argument to each part, and what they return to the target as its arguments."""
+    handles, types = java_class("java.lang.invoke.MethodHandles"), java_class("java.lang.invoke.MethodType")
+    fitting = types.methodType(_returned(target), [_returned(part) for part in parts])
+    filtered = handles.filterArguments(target.asType(fitting), 0, *parts)
+    one = types.methodType(_returned(target), [_cast(parts[0].type().parameterType(0))])
+    return handles.permuteArguments(filtered, one, *[0] * len(parts))
+
+
 def as_interface(name: str, handle: Any) -> Any:
     """An object of a Java interface with one method, which the handle carries out."""
     return java_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(java_type(name), handle)
 
 
+def _lookup() -> Any:
+    return java_class("java.lang.invoke.MethodHandles").publicLookup()
+
+
+def _signature(returns: Type, *arguments: Type) -> Any:
+    return java_class("java.lang.invoke.MethodType").methodType(_type(returns), [_type(one) for one in arguments])
+
+
 def _returned(handle: Any) -> Any:
+    return _cast(handle.type().returnType())
+
+
+def _cast(type_: Any) -> Any:
     # pyjnius gives what a handle returns as another of that class's interfaces.
-    return importlib.import_module("jnius").cast("java.lang.Class", handle.type().returnType())
+    return importlib.import_module("jnius").cast("java.lang.Class", type_)
 
 
 def _type(type_: Type) -> Any:
-    if type_ is int:
-        return java_class("java.lang.Integer").TYPE
-    if type_ is bool:
-        return java_class("java.lang.Boolean").TYPE
+    if type_ in _PRIMITIVES:
+        return java_class(f"java.lang.{_PRIMITIVES[type_]}").TYPE
     return java_type("java.lang.Object" if type_ is object else str(type_))
 
 
@@ -57,4 +96,6 @@ def _boxed(value: Any) -> Any:
     """Numbers as Java objects: pyjnius takes a list that starts with a bare number for an array of numbers."""
     if isinstance(value, bool):
         return java_class("java.lang.Boolean")(value)
+    if isinstance(value, float):
+        return java_class("java.lang.Float")(value)
     return java_class("java.lang.Integer")(value) if isinstance(value, int) else value

@@ -1,24 +1,36 @@
 """A Lucene index written and searched in bulk: one call into Java for a batch of texts, and one for a batch of queries.
 
 A call from Python into Java costs some ten microseconds, and a hit that is read there costs several of them. So a batch
-of queries is one Java stream, put together here out of method handles: query text -> Lucene query -> best hits -> JSON.
-Hits come back as Lucene's own document numbers, and `Searcher.ids` tells whose they are: that saves Lucene from reading
-a stored document for every hit.
+of queries is one Java program (see `bulk`), put together out of method handles: query text -> Lucene query -> best
+hits. Hits come back as Lucene's own document numbers, and `Searcher.ids` tells whose they are: that saves Lucene from
+reading a stored document for every hit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from retrievalkit.errors import RetrievalkitError
-from retrievalkit_pyserini.handles import as_interface, bind, method, then
-from retrievalkit_pyserini.java import MEMORY, java_class, java_type
+from retrievalkit_pyserini.bulk import ints, java_exception, joining, lucene_errors, run, strings
+from retrievalkit_pyserini.handles import (
+    array_constructor,
+    as_interface,
+    bind,
+    constructor,
+    gather,
+    method,
+    returning,
+    static_method,
+    then,
+)
+from retrievalkit_pyserini.java import java_class
 
 IDS_IN_A_CALL = 500_000
 WRITE_BUFFER_MEGABYTES = 256.0
@@ -26,6 +38,8 @@ WRITE_BUFFER_MEGABYTES = 256.0
 
 MOST_TERMS = 1 << 20
 """Of a query: a long document is a fair query, and has more terms than the 1,024 that Lucene allows by itself."""
+
+TOTAL = "org.apache.lucene.search.TotalHits"
 
 
 @dataclass(frozen=True)
@@ -47,28 +61,6 @@ class Analysis:
             return java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(self.language)
         english = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
         return english.fromArguments(self.stemmer, not self.remove_stopwords, None)
-
-
-@contextlib.contextmanager
-def lucene_errors(doing: str) -> Iterator[None]:
-    """Turn what Java raises into an error of ours, which says what was being done and what Java's first cause was."""
-    exception = _java_exception()
-    try:
-        yield
-    except exception as error:
-        lines = [line.strip() for line in error.stacktrace or []]
-        causes = [after for line, after in itertools.pairwise(lines) if line == "Caused by:"]
-        cause = causes[-1] if causes else f"{error.classname}: {error.innermessage}"
-        more = f". Give Java more memory, as in {MEMORY}=4g" if "OutOfMemoryError" in cause else ""
-        msg = f"Lucene could not {doing}: {cause}{more}"
-        raise RetrievalkitError(msg) from error
-
-
-def _java_exception() -> Any:
-    java_class("java.lang.Throwable")
-    from jnius import JavaException
-
-    return JavaException
 
 
 class Writer:
@@ -94,7 +86,7 @@ class Writer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            with contextlib.suppress(_java_exception()):
+            with contextlib.suppress(java_exception()):
                 self._indexer.writer.rollback()
             return
         # Not the indexer's own close: that logs a full disk and carries on.
@@ -146,7 +138,7 @@ class Searcher:
         with lucene_errors("read the ids of the index"):
             for start in range(0, len(self), IDS_IN_A_CALL):
                 numbers = java_class("java.util.stream.IntStream").range(start, min(start + IDS_IN_A_CALL, len(self)))
-                found += numbers.mapToObj(function).collect(_joining("\n")).split("\n")
+                found += numbers.mapToObj(function).collect(joining("\n")).split("\n")
         return found
 
     def numbers_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[int, float]]]:
@@ -163,17 +155,36 @@ class Searcher:
         search = bind(search, 0, self._anserini.searcher)
         # False: the score that Lucene sorted by is good, and need not be computed a second time for each hit.
         search = bind(search, 1, k, self._anserini.BREAK_SCORE_TIES_BY_DOCID, False)
-        found = _run(then(self._query_of_text(), search), queries, threads)
+        found = run(gather(search, self._queries(queries)), len(queries), threads)
         return [[(number, fields[0]) for number, fields in hits] for (hits,) in found]
+
+    def scores(self, queries: Sequence[str], numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
+        """For each query the scores of texts given by document number, 0 where no term is shared; float32."""
+        rescore = static_method(
+            "org.apache.lucene.search.QueryRescorer",
+            "rescore",
+            "org.apache.lucene.search.TopDocs",
+            "org.apache.lucene.search.IndexSearcher",
+            "org.apache.lucene.search.TopDocs",
+            "org.apache.lucene.search.Query",
+            "double",
+            int,
+        )
+        most = max(map(len, numbers), default=0)
+        rescore = bind(bind(rescore, 3, java_class("java.lang.Double")(1.0), max(most, 1)), 0, self._anserini.searcher)
+        found = run(gather(rescore, documents(numbers), self._queries(queries)), len(queries), threads)
+        return [_scores_of(hits, asked) for (hits,), asked in zip(found, numbers, strict=True)]
 
     def ids_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[str, float]]]:
         """For each query its hits as id and score, by Anserini's whole pipeline, which RM3 is part of; slower."""
         anserini = "io.anserini.search.SimpleSearcher"
         search = method(anserini, "search", "[Lio.anserini.search.ScoredDoc;", "java.lang.String", int)
-        found = _run(bind(bind(search, 0, self._anserini), 1, k), queries, threads)
+        search = bind(bind(search, 0, self._anserini), 1, k)
+        found = run(gather(search, strings(queries)), len(queries), threads)
         return [[(name, score) for name, _, score in hits] for hits in found]
 
-    def _query_of_text(self) -> Any:
+    def _queries(self, texts: Sequence[str]) -> Any:
+        """The handle (position -> Lucene query)."""
         build = method(
             "io.anserini.search.query.BagOfWordsQueryGenerator",
             "buildQuery",
@@ -182,50 +193,29 @@ class Searcher:
             "org.apache.lucene.analysis.Analyzer",
             "java.lang.String",
         )
-        return bind(build, 0, self._anserini.generator, "contents", self._anserini.analyzer)
+        return then(strings(texts), bind(build, 0, self._anserini.generator, "contents", self._anserini.analyzer))
 
 
-def _run(search: Any, queries: Sequence[str], threads: int) -> Any:
-    """Apply a handle (query text -> hits) to every query in threads, and read all hits from one JSON text."""
-    texts = java_class("java.util.ArrayList")()
-    for query in queries:
-        # Half a character, which JSON can hold, has no place in Java's strings.
-        texts.add(query.encode(errors="replace").decode())
-    write = method("com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", object)
-    function = as_interface("java.util.function.Function", then(search, bind(write, 0, _hits_mapper())))
-    collect = method("java.util.stream.Stream", "collect", object, "java.util.stream.Collector")
-    hits = as_interface(
-        "java.util.function.Supplier", bind(collect, 0, texts.parallelStream().map(function), _joining(","))
-    )
-    # A parallel stream runs in the threads of the pool that it is collected in.
-    pool = java_class("java.util.concurrent.ForkJoinPool")(threads)
-    try:
-        with lucene_errors("search"):
-            return json.loads(f"[{java_class('java.util.concurrent.CompletableFuture').supplyAsync(hits, pool).get()}]")
-    finally:
-        pool.shutdown()
+def documents(numbers: Sequence[np.ndarray]) -> Any:
+    """The handle (position -> Lucene's TopDocs) of lists of document numbers, each with the score 0."""
+    ends = np.cumsum([len(one) for one in numbers], dtype=np.int64)
+    stream, function = "java.util.stream.IntStream", "java.util.function.IntFunction"
+    scored, array = "org.apache.lucene.search.ScoreDoc", "[Lorg.apache.lucene.search.ScoreDoc;"
+    # position -> positions in the joined lists -> document numbers -> ScoreDoc of each -> array of them -> TopDocs
+    places = gather(static_method(stream, "range", stream, int, int), ints(np.append(0, ends[:-1])), ints(ends))
+    number_at = as_interface("java.util.function.IntUnaryOperator", ints(np.concatenate([*numbers, np.empty(0)])))
+    found = then(places, bind(method(stream, "map", stream, "java.util.function.IntUnaryOperator"), 1, number_at))
+    made = as_interface(function, bind(constructor(scored, int, float), 1, 0.0))
+    found = then(found, bind(method(stream, "mapToObj", "java.util.stream.Stream", function), 1, made))
+    room = as_interface(function, array_constructor(array))
+    found = then(found, bind(method("java.util.stream.Stream", "toArray", "[Ljava.lang.Object;", function), 1, room))
+    total = java_class("org.apache.lucene.search.TotalHits")(0, java_class(f"{TOTAL}$Relation").EQUAL_TO)
+    return then(returning(array, found), bind(constructor("org.apache.lucene.search.TopDocs", TOTAL, array), 0, total))
 
 
-def _joining(separator: str) -> Any:
-    return java_class("java.util.stream.Collectors").joining(java_class("java.lang.String")(separator))
-
-
-def _hits_mapper() -> Any:
-    """A writer of JSON that makes [document number, [score, []]] or [id, number, score] of a hit."""
-    mapper = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
-    features = java_class("com.fasterxml.jackson.databind.MapperFeature")
-    mapper.configure(features.SORT_PROPERTIES_ALPHABETICALLY, True)
-    mapper.disable(java_class("com.fasterxml.jackson.databind.SerializationFeature").FAIL_ON_EMPTY_BEANS)
-    shapes = java_class("com.fasterxml.jackson.annotation.JsonFormat$Shape")
-    as_list = java_class("com.fasterxml.jackson.annotation.JsonFormat$Value").forShape(shapes.ARRAY)
-    properties = java_class("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value")
-    for name, unread in {
-        "org.apache.lucene.search.TopFieldDocs": ["fields", "totalHits"],
-        "org.apache.lucene.search.FieldDoc": ["score", "shardIndex"],
-        "org.apache.lucene.util.BytesRef": ["bytes", "length", "offset", "valid"],
-        "io.anserini.search.ScoredDoc": ["lucene_document"],
-    }.items():
-        override = mapper.configOverride(java_type(name))
-        override.setFormat(as_list)
-        override.setIgnorals(properties.forIgnoredProperties(*unread))
-    return mapper
+def _scores_of(hits: Sequence[tuple[int, float]], numbers: np.ndarray) -> np.ndarray:
+    """The scores of document numbers, in their order, from hits in any order."""
+    pairs = np.array(hits, dtype=np.float64).reshape(-1, 2)
+    pairs = pairs[np.argsort(pairs[:, 0])]
+    scores: np.ndarray = pairs[np.searchsorted(pairs[:, 0], numbers), 1].astype(np.float32)
+    return scores

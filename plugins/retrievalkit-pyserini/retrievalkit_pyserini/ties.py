@@ -14,12 +14,17 @@ def part_ties(scores: np.ndarray) -> np.ndarray:
 
     All in float32 and one after the other, as Anserini does: the next is compared with a score that was lowered.
     """
-    rounded = (np.floor(scores.astype(np.float64) * ROUNDING + 0.5) / ROUNDING).astype(np.float32)
+    parted = rounded(scores)
     start = 0
-    for first in np.flatnonzero(rounded[:-1] - rounded[1:] <= CLOSE) + 1:
+    for first in np.flatnonzero(parted[:-1] - parted[1:] <= CLOSE) + 1:
         if first >= start:
-            start = _lower(rounded, int(first))
-    return rounded
+            start = _lower(parted, int(first))
+    return parted
+
+
+def rounded(scores: np.ndarray) -> np.ndarray:
+    """Scores rounded to four decimals, in float32."""
+    return (np.floor(scores.astype(np.float64) * ROUNDING + 0.5) / ROUNDING).astype(np.float32)
 
 
 def _lower(scores: np.ndarray, first: int) -> int:

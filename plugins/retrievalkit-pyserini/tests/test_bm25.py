@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from retrievalkit_pyserini import bm25
 from retrievalkit_pyserini.bm25 import BM25
+from retrievalkit_pyserini.ties import part_ties
 
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.registry import create
 
 
@@ -100,7 +101,7 @@ def test_threads_are_those_asked_for(folder, monkeypatch):
 
     seen = []
     monkeypatch.setattr(
-        lucene, "_run", lambda search, queries, threads: seen.append(threads) or [[[]] for _ in queries]
+        lucene, "run", lambda answer, count, threads: seen.append(threads) or [[[]] for _ in range(count)]
     )
     index = BM25(threads=3)
     index.open(folder)
@@ -119,6 +120,48 @@ def test_thousands_of_queries_in_one_call(index, monkeypatch, queries):
         (expected_ids,), (expected_scores,) = alone[number % len(queries)]
         assert ids[number] == expected_ids
         np.testing.assert_array_equal(scores[number], expected_scores)
+
+
+def test_scores_of_given_texts(index, queries, passages, monkeypatch):
+    """Given texts get the scores that search has before it sets equal ones apart, in any order; the others 0."""
+    names = [passage.id for passage in passages]
+    found = list(zip(*index.search(queries, len(names)), strict=True))
+    asked = [names[::-1], names[7:9] * 2, [], *[names] * (len(queries) - 3)]
+    whole = index.scores(queries, [names] * len(queries))
+    for (ids, scores), all_scores in zip(found, whole, strict=True):
+        by_name = dict(zip(names, all_scores, strict=True))
+        np.testing.assert_array_equal(part_ties(np.array([by_name.pop(name) for name in ids])), scores)
+        assert set(by_name.values()) <= {0.0}
+    for most in (500_000, 60):
+        monkeypatch.setattr(bm25, "HITS_IN_A_CALL", most)
+        for ours, all_scores, some in zip(index.scores(queries, asked), whole, asked, strict=True):
+            assert ours.dtype == np.float32
+            np.testing.assert_array_equal(ours, all_scores[[names.index(name) for name in some]])
+
+
+def test_scores_are_the_formula(tmp_path, corpus):
+    """The scores of given texts are BM25 with the index's own k1 and b, rounded to four decimals."""
+    index = built(tmp_path, corpus, k1=1.2, b=0.75, stemmer="none", remove_stopwords=False)
+    texts = {passage.id: f"{passage.title} {passage.text}" for passage in corpus}
+    expected = reference(texts, "frozen river river", 1.2, 0.75)
+    (scores,) = index.scores(["frozen river river"], [list(texts)])
+    np.testing.assert_allclose(scores, [expected[name] for name in texts], atol=1e-4)
+    assert (scores == 0).any()
+    np.testing.assert_array_equal(scores, np.round(scores.astype(np.float64), 4).astype(np.float32))
+
+
+def test_scores_of_texts_that_are_not_there(tmp_path, index, folder):
+    """Unknown ids and empty texts have no score (NaN); no query gives none; rm3 cannot score given texts."""
+    built(tmp_path, Corpus.of([Passage("1", "", "violin"), Passage("2", "", " ")]))
+    small = BM25()
+    small.open(tmp_path)
+    (scores,) = small.scores(["violin"], [["2", "1", "zebra"]])
+    assert np.isnan(scores).tolist() == [True, False, True]
+    assert index.scores([], []) == []
+    expanding = BM25(rm3=True)
+    expanding._searcher = index._searcher
+    with pytest.raises(UnsupportedError, match="rm3"):
+        expanding.scores(["violin"], [["p0001"]])
 
 
 def test_no_queries_and_no_hits(index):

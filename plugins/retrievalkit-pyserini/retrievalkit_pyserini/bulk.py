@@ -1,0 +1,102 @@
+"""A Java program, put together out of method handles, carried out for a whole batch in Java's threads.
+
+What it gives comes back as one JSON text, and arrays of numbers go over as one run of bytes: a call from Python into
+Java costs some ten microseconds, whatever it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from retrievalkit.errors import RetrievalkitError
+from retrievalkit_pyserini.handles import as_interface, bind, method, returning, then
+from retrievalkit_pyserini.java import MEMORY, java_class, java_type
+
+
+@contextlib.contextmanager
+def lucene_errors(doing: str) -> Iterator[None]:
+    """Turn what Java raises into an error of ours, which says what was being done and what Java's first cause was."""
+    exception = java_exception()
+    try:
+        yield
+    except exception as error:
+        lines = [line.strip() for line in error.stacktrace or []]
+        causes = [after for line, after in itertools.pairwise(lines) if line == "Caused by:"]
+        cause = causes[-1] if causes else f"{error.classname}: {error.innermessage}"
+        more = f". Give Java more memory, as in {MEMORY}=4g" if "OutOfMemoryError" in cause else ""
+        msg = f"Lucene could not {doing}: {cause}{more}"
+        raise RetrievalkitError(msg) from error
+
+
+def java_exception() -> Any:
+    """The exception that what Java raises comes as."""
+    java_class("java.lang.Throwable")
+    from jnius import JavaException
+
+    return JavaException
+
+
+def run(answer: Any, count: int, threads: int) -> Any:
+    """What a handle (position -> hits) gives for every position below a count; in threads, read from one JSON text."""
+    write = method("com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", object)
+    function = as_interface("java.util.function.IntFunction", then(answer, bind(write, 0, _hits_mapper())))
+    answers = java_class("java.util.stream.IntStream").range(0, count).parallel().mapToObj(function)
+    collect = method("java.util.stream.Stream", "collect", object, "java.util.stream.Collector")
+    hits = as_interface("java.util.function.Supplier", bind(collect, 0, answers, joining(",")))
+    # A parallel stream runs in the threads of the pool that it is collected in.
+    pool = java_class("java.util.concurrent.ForkJoinPool")(threads)
+    try:
+        with lucene_errors("search"):
+            return json.loads(f"[{java_class('java.util.concurrent.CompletableFuture').supplyAsync(hits, pool).get()}]")
+    finally:
+        pool.shutdown()
+
+
+def strings(texts: Sequence[str]) -> Any:
+    """The handle (position -> text) of texts that are kept in Java."""
+    kept = java_class("java.util.ArrayList")()
+    for text in texts:
+        # Half a character, which JSON can hold, has no place in Java's strings.
+        kept.add(text.encode(errors="replace").decode())
+    return returning("java.lang.String", bind(method("java.util.ArrayList", "get", object, int), 0, kept))
+
+
+def ints(numbers: np.ndarray) -> Any:
+    """The handle (position -> int) of numbers that are kept in Java."""
+    data = java_class("java.nio.ByteBuffer").wrap(numbers.astype("<i4").tobytes())
+    buffer = data.order(java_class("java.nio.ByteOrder").LITTLE_ENDIAN).asIntBuffer()
+    return bind(method("java.nio.IntBuffer", "get", int, int), 0, buffer)
+
+
+def joining(separator: str) -> Any:
+    """The collector that puts texts together."""
+    return java_class("java.util.stream.Collectors").joining(java_class("java.lang.String")(separator))
+
+
+def _hits_mapper() -> Any:
+    """A writer of JSON that makes [document number, [score, []]] or [id, number, score] of a hit."""
+    mapper = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+    features = java_class("com.fasterxml.jackson.databind.MapperFeature")
+    mapper.configure(features.SORT_PROPERTIES_ALPHABETICALLY, True)
+    mapper.disable(java_class("com.fasterxml.jackson.databind.SerializationFeature").FAIL_ON_EMPTY_BEANS)
+    shapes = java_class("com.fasterxml.jackson.annotation.JsonFormat$Shape")
+    as_list = java_class("com.fasterxml.jackson.annotation.JsonFormat$Value").forShape(shapes.ARRAY)
+    properties = java_class("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value")
+    for name, unread in {
+        "org.apache.lucene.search.TopDocs": ["totalHits"],
+        "org.apache.lucene.search.ScoreDoc": ["shardIndex"],
+        "org.apache.lucene.search.TopFieldDocs": ["fields", "totalHits"],
+        "org.apache.lucene.search.FieldDoc": ["score", "shardIndex"],
+        "org.apache.lucene.util.BytesRef": ["bytes", "length", "offset", "valid"],
+        "io.anserini.search.ScoredDoc": ["lucene_document"],
+    }.items():
+        override = mapper.configOverride(java_type(name))
+        override.setFormat(as_list)
+        override.setIgnorals(properties.forIgnoredProperties(*unread))
+    return mapper

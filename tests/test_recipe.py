@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from retrievalkit import recipe
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.step import merged
 
 TWO_STEPS = """\
 name: two steps
@@ -211,3 +212,13 @@ def test_the_example_in_the_documentation_is_a_recipe(write):
     assert found.steps[0].options["batch_size"] == 32
     assert [row.title for row in found.rows] == ["Layers 4 and 6", "Layers 2 and 6"]
     assert Path(found.file).name == "recipe.yaml"
+
+
+def test_a_step_that_names_another_component_does_not_take_the_options_of_the_default_one():
+    """Options of the default loss are not for another loss; those of the pooler, which is the same, stay."""
+    shared = {"loss": "contrastive", "pooler": "${pooler}", "set": {"loss.temperature": 2, "pooler.dim": 8, "limit": 5}}
+    own = {"loss": "distill_kl+flops", "pooler": "${pooler}", "set": {"loss": {"flops": {"flops_query": 1}}}}
+    expected = {"pooler.dim": 8, "limit": 5, "loss.flops.flops_query": 1}
+    assert merged(shared, own)["set"] == expected
+    assert merged(shared, {"loss": "contrastive"})["set"] == shared["set"]
+    assert merged({**shared, "set": {"loss": "${options}"}}, {"loss": "margin_mse"})["set"] == {}

@@ -120,7 +120,7 @@ def test_a_small_table_of_two_stages_runs(tiny, tmp_path, need):
     """The second stage trains on what the first one found; rows of one view and of both."""
     tiny |= {"pooler_options": {"top_k": 16}, "mined_depth": 10, "negatives": 1, "cotmae": tiny["model"]}
     need(recipe.load_recipe("squad/cotmae_table4", tiny))
-    rows = results("squad/cotmae_table4", tmp_path / "out", ["full", "*_spr"], tiny)
+    rows = results("squad/cotmae_table4", tmp_path / "out", ["full", "finetune_spr"], tiny)
     assert list(rows) == ["full", "finetune_spr"]
     assert all(0 < row["figures"]["nDCG@10"]["ours"] < 1 for row in rows.values())
     assert (tmp_path / "out/full/seed-42/stage2.jsonl").exists()
@@ -135,15 +135,7 @@ def test_the_four_stages_run(tiny, tmp_path, need):
     rows = results(
         "squad/cotmae_v2_four_stage", tmp_path / "out", ["first", "full*", "half_dimensions"], tiny | {"half": 8}
     )
-    assert set(rows) == {
-        "first",
-        "plain_full",
-        "full",
-        "full_reranked",
-        "plain_full_distilled",
-        "full_distilled",
-        "half_dimensions",
-    }
+    assert list(rows) == ["first", "full", "full_reranked", "full_distilled", "half_dimensions"]
     assert all(0 < row["figures"]["nDCG@10"]["ours"] < 1 for row in rows.values())
     taught = (tmp_path / "out/full_distilled/seed-42/taught.jsonl").read_text().splitlines()
     assert all(json.loads(line)["teacher"] for line in taught)

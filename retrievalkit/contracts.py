@@ -340,6 +340,10 @@ class Encoder(nn.Module, ABC):
         del tokens
         return []
 
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """What tokens of the vocabulary are called, for people to read; their numbers by default."""
+        return [f"token {one}" for one in ids]
+
     def vocabulary(self) -> Vocabulary:
         """What pre-training wants to know of its tokens; an encoder that is not pre-trained leaves this out.
 
@@ -492,6 +496,25 @@ class Indexer(ABC):
             UnsupportedError: This indexer cannot say, which is the default.
         """
         msg = f"{type(self).__name__} finds texts, and does not score given ones."
+        raise UnsupportedError(msg)
+
+    def contributions(self, query: Any, ids: Sequence[str]) -> list[dict[str, float]]:
+        """What the terms of one query add to the scores of given texts, for people to read: `rkit search --query`.
+
+        An indexer of vectors leaves this out: what its texts have in common with a query is found by encoding them.
+
+        Args:
+            query: A query, as one of those that `search` takes.
+            ids: Ids of texts.
+
+        Returns:
+            For each text term -> what it adds to the score, the greatest first; empty for a text not in the index.
+
+        Raises:
+            UnsupportedError: This indexer cannot say, which is the default.
+        """
+        del query, ids
+        msg = f"{type(self).__name__} does not say what the terms of a query add to a score."
         raise UnsupportedError(msg)
 
 

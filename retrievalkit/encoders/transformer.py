@@ -149,6 +149,12 @@ class Transformer(Encoder):
         found = [vocabulary[token] for token in tokens if token in vocabulary]
         return sorted({*found, *(ids[-1] for ids in pieces if ids and ids[-1] != self.tokenizer.unk_token_id)})
 
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token, without the mark of a word's beginning; "##" is in front of a later piece, if any."""
+        known = len(self.tokenizer)
+        names = [self.tokenizer.decode([one]).strip() if one < known else "" for one in ids]
+        return [name or f"[{one}]" for name, one in zip(names, ids, strict=True)]
+
     def file(self, name: str) -> Path | None:
         """A file of the model's folder, or of its place on the hub."""
         revision = {key: value for key, value in self.loading.items() if key == "revision"}

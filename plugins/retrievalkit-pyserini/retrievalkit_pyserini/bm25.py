@@ -214,9 +214,7 @@ class BM25(Indexer):
         if self.rm3 is not None:
             msg = "bm25 with rm3 finds texts, and cannot score given ones. Leave rm3 out."
             raise UnsupportedError(msg)
-        if self._numbers is None:
-            self._numbers = {name: number for number, name in enumerate(self._ids)}
-        known = self._numbers
+        known = self._known()
         numbers = [np.array([known.get(name, -1) for name in some], dtype=np.int64) for some in ids]
         found = []
         for start, end in _cuts([len(one) for one in numbers], HITS_IN_A_CALL):
@@ -224,6 +222,25 @@ class BM25(Indexer):
             scores = searcher.scores(queries[start:end], inside, threads=self.threads)
             found += [_placed(*one) for one in zip(numbers[start:end], inside, scores, strict=True)]
         return found
+
+    def contributions(self, query: str | Any, ids: Sequence[str]) -> list[dict[str, float]]:
+        """What each term of a query (stemmed, as in the index) adds to the score of given texts, the most first.
+
+        Raises:
+            UnsupportedError: With rm3, whose expanded query Anserini keeps to itself.
+        """
+        searcher = self._opened()
+        if self.rm3 is not None:
+            msg = "bm25 with rm3 does not say what the terms of a query add to a score. Leave rm3 out."
+            raise UnsupportedError(msg)
+        numbers = map(self._known().get, ids)
+        return [{} if number is None else searcher.contributions(query, number) for number in numbers]
+
+    def _known(self) -> dict[str, int]:
+        """Lucene's number of each text."""
+        if self._numbers is None:
+            self._numbers = {name: number for number, name in enumerate(self._ids)}
+        return self._numbers
 
     def _opened(self) -> Searcher:
         if self._searcher is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ from retrievalkit_pyserini.java import java_class
 IDS_IN_A_CALL = 500_000
 WRITE_BUFFER_MEGABYTES = 256.0
 """Lucene writes out what it has gathered beyond this; Anserini's 2,048 is more than Java has on a small machine."""
+
+_CONTRIBUTION = re.compile(r"^ *(\S+) = weight\(contents:(.*) in \d+\) \[", re.MULTILINE)
 
 MOST_TERMS = 1 << 20
 """Of a query: a long document is a fair query, and has more terms than the 1,024 that Lucene allows by itself."""
@@ -174,6 +177,15 @@ class Searcher:
         rescore = bind(bind(rescore, 3, java_class("java.lang.Double")(1.0), max(most, 1)), 0, self._anserini.searcher)
         found = run(gather(rescore, documents(numbers), self._queries(queries)), len(queries), threads)
         return [_scores_of(hits, asked) for (hits,), asked in zip(found, numbers, strict=True)]
+
+    def contributions(self, query: str, number: int) -> dict[str, float]:
+        """What each term of a query adds to the score of a document, the most first: read from Lucene's explanation."""
+        searcher = self._anserini
+        built = searcher.generator.buildQuery("contents", searcher.analyzer, query.encode(errors="replace").decode())
+        with lucene_errors("explain a score"):
+            text = str(searcher.searcher.explain(built, number).toString())
+        found = {match[2]: float(match[1]) for match in _CONTRIBUTION.finditer(text)}
+        return dict(sorted(found.items(), key=lambda one: -one[1]))
 
     def ids_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[str, float]]]:
         """For each query its hits as id and score, by Anserini's whole pipeline, which RM3 is part of; slower."""

@@ -48,6 +48,7 @@ from retrievalkit.training_run import (
     prepare_partial,
     step_of,
     tensorboard,
+    trainer_arguments,
 )
 
 KIND = "model"
@@ -308,9 +309,10 @@ def _train(made: Pretrainer, store: TokenStore, options: PretrainingOptions, sta
         return 0
     samples = Samples(store, made, options.seed)
     steps = StepSampler(samples, options.batch_size)  # type: ignore[arg-type]
+    total = options.steps or math.ceil(len(steps) * options.epochs)
     trainer = PretrainingTrainer(
         made,  # type: ignore[arg-type]
-        _arguments(options, staging / STATES, len(steps)),
+        trainer_arguments(options, staging / STATES, total, max_steps=total),
         collator=Collator(samples, made, options.micro_batch_size),  # type: ignore[arg-type]
         step_sampler=steps,
         precision=resolve_precision(options.precision, default_device()),
@@ -332,34 +334,6 @@ def _train(made: Pretrainer, store: TokenStore, options: PretrainingOptions, sta
     finally:
         bar.progress.stop()
     return int(trainer.state.global_step)
-
-
-def _arguments(options: PretrainingOptions, folder: Path, steps_an_epoch: int) -> transformers.TrainingArguments:
-    total = options.steps or math.ceil(steps_an_epoch * options.epochs)
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=options.batch_size,
-        max_steps=total,
-        learning_rate=options.learning_rate,
-        weight_decay=options.weight_decay,
-        adam_epsilon=options.adam_epsilon,
-        max_grad_norm=options.max_gradient_norm,
-        lr_scheduler_type="linear",
-        warmup_steps=int(options.warmup_ratio * total),
-        logging_steps=options.logging_steps,
-        save_strategy="steps",
-        save_steps=options.save_steps,
-        save_total_limit=1,
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        fp16=options.precision == "fp16",
-        use_cpu=not torch.cuda.is_available(),
-        seed=options.seed,
-    )
-    # The Trainer would split our steps over the threads of several GPUs, and wrongly.
-    arguments._n_gpu = min(1, arguments.n_gpu)
-    return arguments
 
 
 def _model_card(manifest: Mapping[str, Any]) -> str:

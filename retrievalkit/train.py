@@ -13,21 +13,19 @@ Several GPUs, or several processes of a CPU, share each step of `--batch-size` q
 from __future__ import annotations
 
 import math
-import random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import transformers
 
 from retrievalkit import artifacts, processes
 from retrievalkit.card import model_card
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
-from retrievalkit.data.examples import Example, Examples, check_examples, check_teacher, read_examples
+from retrievalkit.data.examples import Examples, check_examples, check_teacher, read_examples
 from retrievalkit.data.sampling import ExampleSampler, StepAssembler
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import InputError
@@ -54,9 +52,11 @@ from retrievalkit.training_run import (
     cut_log,
     finished,
     keep_resumable,
+    limited,
     prepare_partial,
     step_of,
     tensorboard,
+    trainer_arguments,
 )
 
 
@@ -269,7 +269,7 @@ class _Data:
             # The corpus comes first: it is what will be indexed.
             return opened.get(one) if opened is not None and one in opened else passages[one]
 
-        rows = _limited(read["train"].rows, options)
+        rows = limited(read["train"].rows, options.limit, options.seed)
         sampler = ExampleSampler(
             rows,
             negatives=options.negatives,
@@ -299,13 +299,6 @@ def _read(source: str, corpus: Corpus | None, split: str) -> Examples:
         msg = f"'{source}' has no example with a positive passage, so there is nothing to train on."
         raise InputError(msg)
     return examples
-
-
-def _limited(rows: Sequence[Example], options: TrainingOptions) -> Sequence[Example]:
-    if options.limit is None or options.limit >= len(rows):
-        return rows
-    kept = random.Random(f"limit {options.seed}").sample(range(len(rows)), options.limit)
-    return [rows[position] for position in sorted(kept)]
 
 
 def _rehearse(objective: Objective, data: _Data, options: TrainingOptions, described: Mapping[str, Any]) -> None:
@@ -360,7 +353,14 @@ class _Run:
         self.bar = Bar("training")
         self.trainer = RetrieverTrainer(
             objective,
-            _arguments(options, staging / STATES, self.steps),
+            trainer_arguments(
+                options,
+                staging / STATES,
+                self.steps,
+                num_train_epochs=options.epochs,
+                ddp_backend=processes.backend(),
+                seed=options.seed + processes.rank(),  # each process draws dropout of its own
+            ),
             collator=collator,
             step_sampler=steps,
             precision=precision,
@@ -395,32 +395,3 @@ class _Run:
             self.trainer.train(resume_from_checkpoint=str(last) if last else None)
         finally:
             self.bar.progress.stop()
-
-
-def _arguments(options: TrainingOptions, folder: Path, steps: int) -> transformers.TrainingArguments:
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=options.batch_size,
-        num_train_epochs=options.epochs,
-        learning_rate=options.learning_rate,
-        weight_decay=options.weight_decay,
-        adam_epsilon=options.adam_epsilon,
-        max_grad_norm=options.max_gradient_norm,
-        lr_scheduler_type="linear",
-        warmup_steps=int(options.warmup_ratio * steps),
-        logging_steps=options.logging_steps,
-        save_strategy="epoch" if options.save_steps is None else "steps",
-        save_steps=options.save_steps or 500,
-        save_total_limit=1,
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        fp16=options.precision == "fp16",
-        use_cpu=not torch.cuda.is_available(),
-        ddp_backend=processes.backend(),
-        # Each process draws dropout of its own.
-        seed=options.seed + processes.rank(),
-    )
-    # The Trainer would split our steps over the threads of several GPUs, and wrongly.
-    arguments._n_gpu = min(1, arguments.n_gpu)
-    return arguments

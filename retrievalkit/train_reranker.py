@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,8 +43,10 @@ from retrievalkit.training_run import (
     cut_log,
     finished,
     keep_resumable,
+    limited,
     prepare_partial,
     tensorboard,
+    trainer_arguments,
 )
 
 
@@ -217,7 +218,7 @@ class _Data:
         rows, dropped = _with_negatives(read["train"])
         held_out = DevLists(_with_negatives(read["dev"])[0], passage) if "dev" in read else None
         sampler = ExampleSampler(
-            _limited(rows, options),
+            limited(rows, options.limit, options.seed),
             negatives=options.negatives,
             pool=options.negative_pool,
             positive=options.positive,
@@ -244,13 +245,6 @@ def _with_negatives(examples: Examples) -> tuple[list[Example], int]:
         )
         raise InputError(msg)
     return kept, len(examples) - len(kept)
-
-
-def _limited(rows: Sequence[Example], options: RerankerOptions) -> Sequence[Example]:
-    if options.limit is None or options.limit >= len(rows):
-        return rows
-    kept = random.Random(f"limit {options.seed}").sample(range(len(rows)), options.limit)
-    return [rows[position] for position in sorted(kept)]
 
 
 def _collator(reranker: CrossEncoder, data: _Data, options: RerankerOptions) -> Collator:
@@ -290,7 +284,12 @@ def _train(reranker: CrossEncoder, data: _Data, options: RerankerOptions, stagin
     precision = resolve_precision(options.precision, reranker.device)
     trainer = RerankerTrainer(
         reranker,
-        _arguments(options, staging / STATES, len(steps)),
+        trainer_arguments(
+            options,
+            staging / STATES,
+            math.ceil(len(steps) * options.epochs),
+            num_train_epochs=options.epochs,
+        ),
         collator=_collator(reranker, data, options),
         step_sampler=steps,
         precision=precision,
@@ -327,33 +326,6 @@ def _selection(
         return []
     log: Callable[[dict[str, float]], None] = trainer.log
     return [KeepBestReranker(data.dev, reranker, staging, len(steps), precision, log)]  # type: ignore[arg-type]
-
-
-def _arguments(options: RerankerOptions, folder: Path, steps_an_epoch: int) -> transformers.TrainingArguments:
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=options.batch_size,
-        num_train_epochs=options.epochs,
-        learning_rate=options.learning_rate,
-        weight_decay=options.weight_decay,
-        adam_epsilon=options.adam_epsilon,
-        max_grad_norm=options.max_gradient_norm,
-        lr_scheduler_type="linear",
-        warmup_steps=int(options.warmup_ratio * math.ceil(steps_an_epoch * options.epochs)),
-        logging_steps=options.logging_steps,
-        save_strategy="epoch" if options.save_steps is None else "steps",
-        save_steps=options.save_steps or 500,
-        save_total_limit=1,
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        fp16=options.precision == "fp16",
-        use_cpu=not torch.cuda.is_available(),
-        seed=options.seed,
-    )
-    # The Trainer would split our steps over the threads of several GPUs, and wrongly.
-    arguments._n_gpu = min(1, arguments.n_gpu)
-    return arguments
 
 
 def _model_card(manifest: Mapping[str, Any], reranker: CrossEncoder) -> str:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from retrievalkit import artifacts
+from retrievalkit.data.examples import Example
 from retrievalkit.errors import ArtifactError
 from retrievalkit.trainer import last_checkpoint
 
@@ -61,6 +65,49 @@ class Bar(transformers.TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Done."""
         self.progress.stop()
+
+
+def trainer_arguments(options: Any, folder: Path, steps: int, **own: Any) -> transformers.TrainingArguments:
+    """What Hugging Face's trainer is told: AdamW, linear warm-up and decay, a state once an epoch or so many steps.
+
+    Args:
+        options: Of any training: batch_size, learning_rate, weight_decay, adam_epsilon, max_gradient_norm,
+            warmup_ratio, logging_steps, save_steps, precision, seed.
+        folder: For the states.
+        steps: How many there are, all epochs together.
+        own: Arguments of one kind of training, such as how long it is.
+    """
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=options.batch_size,
+        learning_rate=options.learning_rate,
+        weight_decay=options.weight_decay,
+        adam_epsilon=options.adam_epsilon,
+        max_grad_norm=options.max_gradient_norm,
+        lr_scheduler_type="linear",
+        warmup_steps=int(options.warmup_ratio * steps),
+        logging_steps=options.logging_steps,
+        save_strategy="epoch" if options.save_steps is None else "steps",
+        save_steps=options.save_steps or 500,
+        save_total_limit=1,
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        fp16=options.precision == "fp16",
+        use_cpu=not torch.cuda.is_available(),
+        **({"seed": options.seed} | own),
+    )
+    # The Trainer would split our steps over the threads of several GPUs, and wrongly.
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments
+
+
+def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[Example]:
+    """So many of the examples, drawn with the seed, in their order; None = all."""
+    if limit is None or limit >= len(rows):
+        return rows
+    kept = random.Random(f"limit {seed}").sample(range(len(rows)), limit)
+    return [rows[position] for position in sorted(kept)]
 
 
 def tensorboard(folder: Path) -> list[transformers.TrainerCallback]:

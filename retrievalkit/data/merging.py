@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.examples import Example, Examples
-from retrievalkit.data.negatives import Merge, Mined, text_digest
+from retrievalkit.data.negatives import Merge, Mined
+from retrievalkit.data.questions import text_digest
 from retrievalkit.errors import DataError
 
 
-def mined_examples(rows: Sequence[Example], mined: Mapping[str, Mined]) -> Iterator[Example]:
+class MinedTexts(Protocol):
+    """What was mined, by the text of the query."""
+
+    def __getitem__(self, text: str, /) -> Mined: ...
+
+
+def mined_examples(rows: Sequence[Example], mined: MinedTexts) -> Iterator[Example]:
     """The examples with what was mined for their query texts; a mined positive makes one example a query text."""
     seen: set[str] = set()
     for row in rows:

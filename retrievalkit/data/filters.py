@@ -1,0 +1,290 @@
+"""The filters that hits go through before they are negatives, in the order that the options state.
+
+Known positives, copies of a positive's text, passages of its document, its near duplicates, passages that hold the
+answer, the first ranks, scores too near the positive's, near duplicates of a better negative, and last, because it
+costs most, what a re-ranker takes for relevant. Each looks at what the ones before it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.negatives import Found, Mined, MiningOptions, choose, document_of, document_pattern
+from retrievalkit.data.shingles import Likenesses, shingles
+
+_TEXTS_HELD = 4_096
+
+Passages = Callable[[str], Passage]
+Places = list[int]
+PairScores = Callable[[Sequence[tuple[Found, str]]], Sequence[float | None]]
+"""Scores of (question, passage id) pairs; None for a pair that has none."""
+
+
+class Filter:
+    """Drops hits of questions.
+
+    Args:
+        name: What the audit calls it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
+        """For each of some questions the places of the hits that stay, out of those that are left."""
+        return [self.keep_of(found, places) for found, places in zip(part, left, strict=True)]
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        """The places that stay of one question."""
+        raise NotImplementedError
+
+    def reason(self, found: Found, place: int) -> str:  # noqa: ARG002 - for those that can say more than their name
+        """Why a hit of the last part was dropped."""
+        return ""
+
+
+class _Among(Filter):
+    """Drops passages with certain ids."""
+
+    def __init__(self, name: str, ids: Callable[[Found], frozenset[str]]) -> None:
+        super().__init__(name)
+        self.ids = ids
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        unwanted, ids = self.ids(found), found.ids
+        return [place for place in left if ids[place] not in unwanted] if unwanted else left
+
+
+class _Answer(Filter):
+    def keep_of(self, found: Found, left: Places) -> Places:
+        holds = found.holds
+        return left if holds is None else [place for place in left if not holds[place]]
+
+
+class _Rank(Filter):
+    def __init__(self, name: str, skip: int) -> None:
+        super().__init__(name)
+        self.skip = skip
+
+    def keep_of(self, found: Found, left: Places) -> Places:  # noqa: ARG002
+        return [place for place in left if place >= self.skip]
+
+
+class _Margin(Filter):
+    """Drops hits above a limit that hangs on the positive's score."""
+
+    def __init__(self, name: str, limit: Callable[[float], float]) -> None:
+        super().__init__(name)
+        self.limit = limit
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        limit, scores = self.limit(found.positive_score), found.scores
+        return [place for place in left if scores[place] <= limit]
+
+    def reason(self, found: Found, place: int) -> str:
+        return f"scores {found.scores[place]:.4g}, and the limit is {self.limit(found.positive_score):.4g}"
+
+
+class _SameDocument(Filter):
+    """Drops passages of the document that a positive is of."""
+
+    def __init__(self, name: str, way: str, passages: Passages) -> None:
+        super().__init__(name)
+        pattern = document_pattern(way)
+
+        def title(one: str) -> str | None:
+            return " ".join(passages(one).title.split()).casefold() or None
+
+        self.document = lru_cache(1 << 16)(title if pattern is None else lambda one: document_of(pattern, one))
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        documents = {self.document(one) for one in found.positives} - {None}
+        if not documents:
+            return left
+        return [place for place in left if self.document(found.ids[place]) not in documents]
+
+    def reason(self, found: Found, place: int) -> str:
+        return f"document '{self.document(found.ids[place])}'"
+
+
+class _Shingled(Filter):
+    """What filters of near duplicates share: texts, cut once for many questions."""
+
+    def __init__(self, name: str, threshold: float, passages: Passages) -> None:
+        super().__init__(name)
+        self.threshold = threshold
+        self.shingles = lru_cache(_TEXTS_HELD)(lambda one: shingles(passages(one)))
+
+    def known(self, ids: Sequence[str]) -> Likenesses:
+        known = Likenesses(self.threshold)
+        for one in ids:
+            known.add(one, self.shingles(one))
+        return known
+
+    def reason(self, found: Found, place: int) -> str:
+        alike = self.alike(found, place)
+        return "" if alike is None else f"shares {alike[1]:.0%} of its 5-grams with '{alike[0]}'"
+
+    def alike(self, found: Found, place: int) -> tuple[str, float] | None:
+        raise NotImplementedError
+
+
+class _LikePositive(_Shingled):
+    def keep_of(self, found: Found, left: Places) -> Places:
+        known = self.known(sorted(found.positives))
+        return [place for place in left if known.find(self.shingles(found.ids[place])) is None]
+
+    def alike(self, found: Found, place: int) -> tuple[str, float] | None:
+        return self.known(sorted(found.positives)).find(self.shingles(found.ids[place]))
+
+
+class _LikeBetter(_Shingled):
+    """Drops hits that repeat a better one which stays."""
+
+    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
+        self._of: dict[tuple[str, int], tuple[str, float]] = {}
+        return super().keep(part, left)
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        kept, known = [], Likenesses(self.threshold)
+        for place in left:
+            one = found.ids[place]
+            text = self.shingles(one)
+            if alike := known.find(text):
+                self._of[found.question.query.id, place] = alike
+            else:
+                known.add(one, text)
+                kept.append(place)
+        return kept
+
+    def alike(self, found: Found, place: int) -> tuple[str, float] | None:
+        return self._of.get((found.question.query.id, place))
+
+
+class _Reranker(Filter):
+    """Drops hits whose score by a re-ranker is too high, or too near the positive's; one without a score stays."""
+
+    def __init__(self, name: str, options: MiningOptions, scores: PairScores) -> None:
+        super().__init__(name)
+        self.above, self.margin = options.reranker_above, options.reranker_margin
+        self.scores = scores
+        self._given: dict[tuple[str, str], float | None] = {}
+
+    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
+        pairs = []
+        for found, places in zip(part, left, strict=True):
+            if places:
+                pairs += [(found, found.ids[place]) for place in places]
+                pairs += [(found, one) for one in sorted(found.positives)] if self.margin is not None else []
+        names = [(found.question.query.id, one) for found, one in pairs]
+        self._given = dict(zip(names, self.scores(pairs), strict=True))
+        return super().keep(part, left)
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        limit = self._limit(found)
+        scored = ((place, self._score(found, found.ids[place])) for place in left)
+        return [place for place, score in scored if score is None or limit is None or score <= limit]
+
+    def _score(self, found: Found, one: str) -> float | None:
+        return self._given.get((found.question.query.id, one))
+
+    def _limit(self, found: Found) -> float | None:
+        limits = [] if self.above is None else [self.above]
+        if self.margin is not None:
+            own = [score for one in found.positives if (score := self._score(found, one)) is not None]
+            limits += [min(own) - self.margin] if own else []
+        return min(limits, default=None)
+
+    def reason(self, found: Found, place: int) -> str:
+        score, limit = self._score(found, found.ids[place]), self._limit(found)
+        return f"the re-ranker gives it {score:.4g}, and the limit is {limit:.4g}"
+
+
+def make_filters(
+    options: MiningOptions, passages: Passages | None = None, scores: PairScores | None = None
+) -> list[Filter]:
+    """The filters that the options ask for, in their order.
+
+    Args:
+        options: What to drop.
+        passages: Id -> passage, for the filters that look at titles or texts.
+        scores: The re-ranker, where there is one.
+    """
+    filters: list[Filter] = []
+    if options.drop_positives:
+        filters.append(_Among("known positive", lambda found: found.question.positives | found.positives))
+        filters.append(_Among("copy of a positive", lambda found: found.question.copies))
+    if options.same_document is not None:
+        assert passages is not None
+        filters.append(_SameDocument("document of a positive", options.same_document, passages))
+    if (likeness := options.near_duplicates) is not None:
+        assert passages is not None
+        filters.append(_LikePositive("near duplicate of a positive", likeness, passages))
+    if options.needs_answers:
+        filters.append(_Answer("holds the answer"))
+    if options.skip_top:
+        filters.append(_Rank("rank", options.skip_top))
+    if (margin := options.margin_absolute) is not None:
+        filters.append(_Margin("absolute margin", lambda score: score - margin))
+    if (share := options.margin_relative) is not None:
+        filters.append(_Margin("relative margin", lambda score: score - (1 - share) * abs(score)))
+    if likeness is not None:
+        assert passages is not None
+        filters.append(_LikeBetter("near duplicate of a better negative", likeness, passages))
+    if options.reranker is not None:
+        assert scores is not None
+        filters.append(_Reranker("re-ranker", options, scores))
+    return filters
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """What became of a question's hits.
+
+    Attributes:
+        found: The hits, with the positive that counts.
+        dropped: For each filter, the places that it dropped.
+        chosen: The places of the negatives.
+        mined: What is written.
+    """
+
+    found: Found
+    dropped: Sequence[Places]
+    chosen: Sequence[int]
+    mined: Mined
+
+
+def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
+    """Put the hits of some questions through the filters, and choose negatives of what is left.
+
+    Args:
+        part: The hits.
+        options: How many negatives, and which positive.
+        filters: As `make_filters` gave them.
+    """
+    part = [_with_positive(found) if options.positives == "retrieved" else found for found in part]
+    left: list[Places] = [list(range(len(found.ids))) for found in part]
+    dropped: list[list[Places]] = [[] for _ in part]
+    for one in filters:
+        kept = one.keep(part, left)
+        for before, after, gone in zip(left, kept, dropped, strict=True):
+            staying = set(after)
+            gone.append([] if len(before) == len(after) else [place for place in before if place not in staying])
+        left = kept
+    outcome = []
+    for found, places, gone in zip(part, left, dropped, strict=True):
+        chosen = choose(places, options, found.question.query.id)
+        negatives = tuple(found.ids[place] for place in chosen)
+        positive = next(iter(found.positives), None) if options.positives == "retrieved" else None
+        lost = options.positives == "retrieved" and positive is None
+        outcome.append(Filtered(found, gone, chosen, Mined(negatives, positive, dropped=lost)))
+    return outcome
+
+
+def _with_positive(found: Found) -> Found:
+    """The question with the best hit that holds an answer for its positive."""
+    holds = found.holds or ()
+    return replace(found, positives=frozenset([one for one, held in zip(found.ids, holds) if held][:1]))  # noqa: B905

@@ -312,57 +312,59 @@ def index(
 @click.option("--queries", help="Queries to search: a file, a BEIR folder, pydoc:PACKAGES.")
 @click.option("--split", help="Only the queries of this split's judgements, where --queries is a folder.")
 @click.option("--query", help="One query, typed here; prints hits as people read them.")
+@click.option("--interactive", "-i", is_flag=True, help="Read queries from a prompt, or line by line from a pipe.")
 @click.option("--model", help="The checkpoint that encodes queries; the one that made the index where not given.")
-@click.option("--k", type=click.IntRange(min=1), help="Hits of a query; 1000 for --queries and 10 for --query.")
-@click.option("--fusion", type=click.Choice(["rrf", "sum", "linear"]), help="How several indexes are combined.")
-@click.option("--weights", help="One number an index, such as 0.3,0.7.")
+@click.option("--k", type=click.IntRange(min=1), help="Hits of a query; 1000 for --queries, 10 for hits to read.")
+@click.option(
+    "--fusion",
+    type=click.Choice(["rrf", "sum", "linear"]),
+    help="How several indexes are combined: by ranks (rrf, where not given), by the sum of their scores, or by a "
+    "weighted sum of scores that may be normalised.",
+)
+@click.option("--weights", help="One number an index, such as 0.3,0.7; or a file that --tune has written.")
 @click.option(
     "--normalization", type=click.Choice(["none", "min_max", "z_score"]), help="Of scores, for linear fusion."
 )
+@click.option(
+    "--missing",
+    type=click.Choice(["computed", "minimum", "zero"]),
+    help="Scores of documents that an index did not find: computed by it (where not given, and it can), its lowest of "
+    "the query, or 0.",
+)
+@click.option("--rrf-k", type=click.IntRange(min=0), help="The constant of rrf; 60 where not given.")
+@click.option("--depth", type=click.IntRange(min=1), help="Hits of each index that are combined; 1000, or --k if more.")
+@click.option(
+    "--tune", metavar="QRELS", help="Find the weights that are best by these judgements (a BEIR folder: dev)."
+)
+@click.option("--tune-queries", help="The queries to tune on; where not given those of --tune's folder, or --queries.")
+@click.option("--tune-metric", help="What to tune for, as ir-measures writes it; nDCG@10 where not given.")
 @click.option("--corpus", help="Where the texts of hits are; the corpus that was indexed where not given.")
-@click.option("--output", "-o", type=click.Path(), help="The run to write (TREC); printed where not given.")
+@click.option("--explain/--no-explain", "why", default=None, help="Say what made the score of hits to read (default).")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(),
+    help="The run to write (TREC), printed where not given; or the choice of --tune alone.",
+)
 @_json_option
-def search(
-    indexes: tuple[str, ...],
-    queries: str | None,
-    split: str | None,
-    query: str | None,
-    k: int | None,
-    weights: str | None,
-    corpus: str | None,
-    output: str | None,
-    as_json: bool,
-    **flags: Any,
-) -> None:
-    """Search one INDEX, or several and combine what they find."""
+@_set_option
+def search(indexes: tuple[str, ...], settings: tuple[str, ...], interactive: bool, **flags: Any) -> None:
+    """Search one INDEX, or several and combine what they find.
+
+    INDEX is a folder that rkit index made, or a run (TREC) to combine with others. Combined scores are 32-bit numbers,
+    equal ones by document id. --set takes indexer.OPTION (for those indexes that have it), or OPTION after the name of
+    an indexer or of an index, such as faiss.parameters=nprobe=32.
+
+    \b
+    rkit search dense --queries test.jsonl --output dense.trec
+    rkit search dense bm25 --query "eigenvalues of a symmetric matrix"
+    rkit search dense bm25 --fusion linear --tune dev.tsv --tune-queries dev.jsonl --output weights.json
+    rkit search dense bm25 --weights weights.json --queries test.jsonl --output hybrid.trec
+    rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec
+    """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
     from retrievalkit import search as program
-    from retrievalkit.data.queries import Query, read_queries
-    from retrievalkit.data.runs import write_run
 
-    if (queries is None) == (query is None):
-        msg = "give either --queries FILE or --query TEXT."
-        raise click.UsageError(msg)
-    wanted = read_queries(queries, split) if queries is not None else [Query("query", query or "")]
-    parsed = _numbers(weights) if weights else None
-    run = program.search(indexes, queries=wanted, k=k or (1000 if queries else 10), weights=parsed, **flags)
-    if query is not None:
-        program.print_hits(indexes, query, run["query"], corpus=corpus, as_json=as_json)
-        if output:
-            write_run(output, run)
-        return
-    lines = write_run(output or "/dev/stdout", run) if output else _print_run(run)
-    _echo(
-        as_json, {"queries": len(run), "hits": lines, "run": output}, f"{output}: {len(run):,} queries, {lines:,} hits"
-    )
-
-
-def _print_run(run: Any) -> int:
-    lines = 0
-    for query_id, hits in run.items():
-        for rank, (document_id, score) in enumerate(hits, 1):
-            click.echo(f"{query_id} Q0 {document_id} {rank} {score:.6g} rkit")
-            lines += 1
-    return lines
+    program.perform(program.Request(indexes, interactive=interactive, options=_parse(settings), **flags))
 
 
 def _numbers(text: str) -> list[float]:

@@ -1,15 +1,17 @@
-"""Joins the runs of several systems into one: what `rkit search INDEX INDEX --fusion` does with their hits.
+"""Joins what several systems found into one run: what `rkit search INDEX INDEX --fusion` does with their hits.
 
 `rrf` adds 1 / (k + rank) over the runs (Cormack, Clarke and Buettcher, 2009), `sum` adds scores as they are, `linear`
-adds weighted, normalised scores. Documents of equal score stand in the order of their ids.
+adds weighted, normalised scores. Fused scores are 32-bit numbers, and documents whose numbers are equal stand in the
+order of their ids.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +21,171 @@ from retrievalkit.errors import InputError, OptionError, UnknownNameError
 
 Method = Literal["rrf", "sum", "linear"]
 Normalization = Literal["none", "min_max", "z_score"]
-Missing = Literal["minimum", "zero"]
+Missing = Literal["computed", "minimum", "zero"]
 
-Hits = Sequence[tuple[str, float]]
+Ranking = tuple[Sequence[str], Sequence[float] | NDArray[Any]]
+"""Ids and scores, best first."""
+Scores = NDArray[np.float64]
+
+RRF_K = 60
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How several runs become one.
+
+    Attributes:
+        method: "rrf" looks at ranks, counted from 1; "sum" and "linear" at scores.
+        weights: One weight a run, 1 each where not given; not for "sum".
+        normalization: For "linear", what is done with a run's scores for a query: "none" (the default), "min_max" (the
+            lowest is 0, the highest 1; where all are equal, all are 1), or "z_score" (mean 0, deviation 1; where all
+            are equal, all are 0).
+        missing: For "linear" and "sum", the score of a document that only other runs found: "minimum", the run's lowest
+            normalised score for the query (0 for "min_max"); "zero"; or "computed", the score that the index gives it
+            when asked, which is normalised together with those that it found.
+        k: The constant of "rrf", 60 where not given: the greater, the less the first ranks count.
+
+    Raises:
+        OptionError: An option is out of range, or has no effect with the method.
+        UnknownNameError: The method, the normalization or the choice of `missing` is unknown.
+    """
+
+    method: Method = "rrf"
+    weights: tuple[float, ...] | None = None
+    normalization: Normalization | None = None
+    missing: Missing | None = None
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_choice("fusion method", self.method, get_args(Method))
+        _check_choice("normalization", self.normalization or "none", get_args(Normalization))
+        _check_choice("way to score missing documents", self.missing or "minimum", get_args(Missing))
+        self._check_effect()
+        if self.weights is not None and not all(map(math.isfinite, self.weights)):
+            msg = f"weights {list(self.weights)} are not all finite numbers. Give one number a run."
+            raise OptionError(msg)
+        if self.k is not None and self.k < 0:
+            msg = f"k of reciprocal rank fusion is {self.k}; it must be 0 or more ({RRF_K} is usual)."
+            raise OptionError(msg)
+
+    def _check_effect(self) -> None:
+        """An option that would change nothing is a mistake of the user's, and is said."""
+        without_effect = {
+            "rrf": ("normalization", "missing"),
+            "sum": ("weights", "k", "normalization"),
+            "linear": ("k",),
+        }[self.method]
+        fitting = {"k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
+        for name in without_effect:
+            value = getattr(self, name)
+            if value is not None and value != "none":
+                other = fitting[name]
+                msg = f"{name}={value} has no effect with fusion '{self.method}'. Leave it out, or fuse by {other}."
+                raise OptionError(msg)
+
+    @property
+    def looks_at_scores(self) -> bool:
+        """Whether scores count (else ranks)."""
+        return self.method != "rrf"
+
+    def weights_of(self, runs: int) -> Scores:
+        """(runs,) the weight of each run.
+
+        Raises:
+            InputError: There is no run.
+            OptionError: There are more weights than runs, or fewer.
+        """
+        if not runs:
+            msg = "there is no run to fuse. Give one or more."
+            raise InputError(msg)
+        if self.weights is not None and len(self.weights) != runs:
+            msg = f"{len(self.weights)} weights for {runs} runs. Give one weight a run, in their order."
+            raise OptionError(msg)
+        return np.array(self.weights or [1.0] * runs, dtype=np.float64)
+
+    def parts(self, found: Candidates) -> Scores:
+        """(documents, runs): what each run has to say of each document, before it is weighted."""
+        if self.method == "rrf":
+            constant = RRF_K if self.k is None else self.k
+            reciprocal: Scores = 1.0 / np.maximum(found.ranks + constant, 1)
+            return np.where(found.ranks > 0, reciprocal, 0.0)
+        missing = "minimum" if self.missing == "computed" else self.missing or "minimum"
+        parts = np.zeros(found.scores.shape)
+        for run, column in enumerate(found.scores.T):
+            there = ~np.isnan(column)
+            if there.any():
+                parts[:, run] = _normalised(column, there, self.normalization or "none", missing)
+        return parts
+
+    def __call__(self, found: Candidates, depth: int) -> tuple[list[str], NDArray[np.float32]]:
+        """Ids and scores of the best documents of one query, at most so many."""
+        parts = self.parts(found) * self.weights_of(found.scores.shape[1])
+        # added in the order of size, whatever the order of the runs, so that equal scores stay equal
+        return best(found.ids, np.sort(parts, axis=1).sum(axis=1), depth)
+
+
+@dataclass
+class Candidates:
+    """What several runs found for one query.
+
+    Attributes:
+        ids: The documents that any of them found.
+        scores: (documents, runs), NaN where a run has not found a document (and its score was not computed).
+        ranks: (documents, runs) from 1; 0 where a run has not found a document.
+    """
+
+    ids: list[str]
+    scores: Scores
+    ranks: NDArray[np.int32]
+
+    def missing(self, run: int) -> list[str]:
+        """The documents that a run has no score for."""
+        return [self.ids[row] for row in np.flatnonzero(np.isnan(self.scores[:, run])).tolist()]
+
+    def fill(self, run: int, scores: NDArray[Any]) -> None:
+        """Set the scores of the documents that `missing` named."""
+        self.scores[np.isnan(self.scores[:, run]), run] = scores
+
+
+def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
+    """What the runs found for one query, put together.
+
+    Raises:
+        InputError: A run has a document twice, or a score that is not a finite number.
+    """
+    position: dict[str, int] = {}
+    rows = []
+    for number, (ids, _) in enumerate(rankings, 1):
+        new = [one for one in ids if one not in position]
+        position.update(zip(new, range(len(position), len(position) + len(new)), strict=True))
+        rows.append(np.fromiter(map(position.__getitem__, ids), np.int64, len(ids)))
+        if len(set(ids)) < len(ids):
+            twice, _ = Counter(ids).most_common(1)[0]
+            msg = f"run {number} has document '{twice}' twice for query '{query_id}'. Remove one of them."
+            raise InputError(msg)
+    shape = (len(position), len(rankings))
+    found = Candidates(list(position), np.full(shape, np.nan), np.zeros(shape, np.int32))
+    for run, (place, (ids, given)) in enumerate(zip(rows, rankings, strict=True)):
+        scores = np.asarray(given, dtype=np.float64)
+        if not np.isfinite(scores).all():
+            wrong = int(np.argmin(np.isfinite(scores)))
+            problem = f"run {run + 1} has the score {scores[wrong]} for query '{query_id}' and document '{ids[wrong]}'"
+            msg = f"{problem}. Mend the run."
+            raise InputError(msg)
+        found.scores[place, run] = scores
+        found.ranks[place, run] = np.arange(1, len(ids) + 1)
+    return found
+
+
+def best(ids: Sequence[str], scores: Scores, depth: int) -> tuple[list[str], NDArray[np.float32]]:
+    """The documents of the highest scores, as 32-bit numbers; equal ones by id ascending."""
+    rounded = scores.astype(np.float32)
+    order = np.argsort(-rounded, kind="stable")
+    if len(order) > 1 and not np.diff(rounded[order]).all():
+        by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__))
+        order = by_id[np.argsort(-rounded[by_id], kind="stable")]
+    order = order[:depth]
+    return [ids[row] for row in order.tolist()], rounded[order]
 
 
 def fuse(
@@ -39,14 +203,11 @@ def fuse(
     Args:
         runs: The runs; a query's hits are best first, and their order is what ranks mean. A run without hits for a
             query adds nothing to that query.
-        method: "rrf" looks at ranks, counted from 1; "sum" and "linear" at scores.
-        weights: One weight a run, 1 each by default; not for "sum".
-        k: The constant of "rrf", 60 by default: the greater, the less the first ranks count.
-        normalization: For "linear", what is done with a run's scores for a query: "none" (the default), "min_max" (the
-            lowest is 0, the highest 1; where all are equal, all are 1), or "z_score" (mean 0, deviation 1; where all
-            are equal, all are 0).
-        missing: For "linear" and "sum", the score of a document that only other runs have: "minimum" (the default), the
-            run's lowest normalised score for the query (0 for "min_max"), or "zero".
+        method: See `Fusion`, also for the next four.
+        weights: One weight a run.
+        k: The constant of "rrf".
+        normalization: For "linear".
+        missing: For "linear" and "sum"; "minimum" where not given. Scores cannot be computed here.
         depth: How many documents to keep for a query.
 
     Returns:
@@ -57,111 +218,46 @@ def fuse(
         UnknownNameError: The method, the normalization or the choice of `missing` is unknown.
         InputError: There is no run, a run has a document twice for a query, or a score is not a finite number.
     """
-    _check_choice("fusion method", method, get_args(Method))
-    _check_effect(method, weights=weights, k=k, normalization=normalization, missing=missing)
-    checked = _check_weights(weights, len(runs))
+    fusion = Fusion(method, None if weights is None else tuple(weights), normalization, missing, k)
+    fusion.weights_of(len(runs))
+    if missing == "computed":
+        msg = "runs hold no scores but those of their hits, so none can be computed. Choose missing=minimum or zero."
+        raise OptionError(msg)
     if depth < 1:
         msg = f"depth is {depth}; it must be 1 or more."
         raise OptionError(msg)
-    if method == "rrf":
-        contribution = _reciprocal_rank(60 if k is None else k)
-    else:
-        contribution = _normalised(normalization or "none", missing or "minimum")
-    queries = dict.fromkeys(query_id for run in runs for query_id in run)
-    return {
-        query_id: _fuse_query(query_id, [run.get(query_id, []) for run in runs], checked, contribution, depth)
-        for query_id in queries
-    }
+    fused: Run = {}
+    for query_id in dict.fromkeys(query_id for run in runs for query_id in run):
+        found = gather([ranking(run, query_id) for run in runs], query_id)
+        fused[query_id] = as_hits(*fusion(found, depth))
+    return fused
 
 
-Scores = NDArray[np.float64]
-Contribution = Callable[[Hits], tuple[Scores, float]]
+def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ranking:
+    """What a run has for a query."""
+    hits = run.get(query_id, ())
+    return [one for one, _ in hits], [score for _, score in hits]
 
 
-def _fuse_query(
-    query_id: str, lists: list[Hits], weights: list[float], contribution: Contribution, depth: int
-) -> list[tuple[str, float]]:
-    """The fused hits of one query; `contribution` gives each hit's part of the score, and that of a missing one."""
-    documents = sorted(set().union(*map(dict, lists)))
-    position = {document_id: row for row, document_id in enumerate(documents)}
-    parts = np.zeros((len(documents), len(lists)))  # (documents, runs)
-    for run, (hits, weight) in enumerate(zip(lists, weights, strict=True)):
-        if hits:
-            values, absent = contribution(hits)
-            _check_hits(query_id, run + 1, hits, values)
-            parts[:, run] = weight * absent
-            parts[[position[document_id] for document_id, _ in hits], run] = weight * values
-    # added in the order of size, whatever the order of the runs, so that equal scores stay equal
-    scores = np.sort(parts, axis=1).sum(axis=1)
-    best = np.argsort(-scores, kind="stable")[:depth].tolist()
-    return [(documents[row], float(scores[row])) for row in best]
+def as_hits(ids: Sequence[str], scores: Sequence[float] | NDArray[Any]) -> list[tuple[str, float]]:
+    """Ids and scores as the pairs that a run is made of."""
+    return list(zip(ids, np.asarray(scores, dtype=np.float32).tolist(), strict=True))
 
 
-def _reciprocal_rank(k: int) -> Contribution:
-    if k < 0:
-        msg = f"k of reciprocal rank fusion is {k}; it must be 0 or more (60 is usual)."
-        raise OptionError(msg)
-    return lambda hits: (1.0 / (k + np.arange(1, len(hits) + 1)), 0.0)
-
-
-def _normalised(normalization: Normalization, missing: Missing) -> Contribution:
-    _check_choice("normalization", normalization, get_args(Normalization))
-    _check_choice("way to score missing documents", missing, get_args(Missing))
-
-    def contribution(hits: Hits) -> tuple[Scores, float]:
-        scores = np.array([score for _, score in hits], dtype=np.float64)
-        low = scores.min()
-        if normalization == "min_max":
-            spread = np.ptp(scores)
-            scores = (scores - low) / spread if spread else np.ones_like(scores)
-            low = 0.0
-        elif normalization == "z_score":
-            deviation = scores.std()
-            scores = (scores - scores.mean()) / deviation if np.ptp(scores) and deviation else np.zeros_like(scores)
-            low = scores.min()
-        return scores, float(low) if missing == "minimum" else 0.0
-
-    return contribution
-
-
-def _check_hits(query_id: str, number: int, hits: Hits, values: Scores) -> None:
-    if len(dict(hits)) < len(hits):
-        twice, _ = Counter(document_id for document_id, _ in hits).most_common(1)[0]
-        msg = f"run {number} has document '{twice}' twice for query '{query_id}'. Remove one of them."
-        raise InputError(msg)
-    if not np.isfinite(values).all():
-        document_id, score = hits[int(np.argmin(np.isfinite([score for _, score in hits])))]
-        msg = f"run {number} has the score {score} for query '{query_id}' and document '{document_id}'. Mend the run."
-        raise InputError(msg)
-
-
-def _check_weights(weights: Sequence[float] | None, runs: int) -> list[float]:
-    if not runs:
-        msg = "there is no run to fuse. Give one or more."
-        raise InputError(msg)
-    if weights is None:
-        return [1.0] * runs
-    if len(weights) != runs:
-        msg = f"{len(weights)} weights for {runs} runs. Give one weight a run, in their order."
-        raise OptionError(msg)
-    if not all(math.isfinite(weight) for weight in weights):
-        msg = f"weights {list(weights)} are not all finite numbers. Give one number a run."
-        raise OptionError(msg)
-    return [float(weight) for weight in weights]
-
-
-def _check_effect(method: Method, **options: object) -> None:
-    """An option that would change nothing is a mistake of the user's, and is said."""
-    without_effect = {
-        "rrf": ("normalization", "missing"),
-        "sum": ("weights", "k", "normalization"),
-        "linear": ("k",),
-    }[method]
-    for name in without_effect:
-        if options[name] is not None and options[name] != "none":
-            fitting = "rrf" if name == "k" else "rrf or linear" if name == "weights" else "linear"
-            msg = f"{name}={options[name]} has no effect with fusion '{method}'. Leave it out, or fuse by {fitting}."
-            raise OptionError(msg)
+def _normalised(column: Scores, there: NDArray[np.bool_], normalization: Normalization, missing: Missing) -> Scores:
+    """A run's scores for a query, and what stands for those that are missing."""
+    own = column[there]
+    low, spread = own.min(), np.ptp(own)
+    if normalization == "min_max":
+        own = (own - low) / spread if spread else np.ones_like(own)
+    elif normalization == "z_score":
+        deviation = own.std()
+        own = (own - own.mean()) / deviation if spread and deviation else np.zeros_like(own)
+    # Where all hits have one score, "min_max" makes 1 of it; what was not found is below.
+    lowest = 0.0 if normalization == "min_max" else own.min()
+    values = np.full(len(column), lowest if missing == "minimum" else 0.0)
+    values[there] = own
+    return values
 
 
 def _check_choice(kind: str, name: str, known: Sequence[str]) -> None:

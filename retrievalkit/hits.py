@@ -1,19 +1,75 @@
-"""Hits as people read them: title, and the part of the text that has most to do with the query."""
+"""Hits as people read them: rank, score, title, the part of the text that has most to do with the query, and why.
+
+What is known of the why (`Found`) is one line for each index that was searched: the rank and score that it gave, and
+which terms, which of a document's vectors or which pairs of tokens made the score.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.corpus import Corpus
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
 SNIPPET_WORDS = 30
+INDENT = 6
+SHOWN_TERMS, SHOWN_TOKENS = 6, 5
+_SHORTEST_STEM = 4
 _WORD = re.compile(r"\w+")
 _COMMON = frozenset(
     """a an and are as at be by can did do does for from had has have how i if in is it its of on or that the their
     there these they this to was were what when where which who whom whose why will with you your""".split()  # noqa: SIM905
 )
+
+
+@dataclass(frozen=True)
+class TokenPair:
+    """A token of the query, the document's token that it is most like, and their inner product."""
+
+    query: str
+    document: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one index has to say of a hit.
+
+    Attributes:
+        index: What the index is called.
+        rank: 1 for its best; None where it did not find the document.
+        score: That it gave; None where it gave none.
+        dense: The part of the score that comes of vectors, where there are weights over a vocabulary too.
+        lexical: The part that comes of these weights.
+        view: Which of the document's several vectors is the nearest, as its pooler calls it.
+        view_number: Its place among them, from 0.
+        views: How many the document has.
+        terms: What the terms that query and document share add to the score, the most first.
+        tokens: The tokens of the query that found their like, the likest first.
+    """
+
+    index: str
+    rank: int | None = None
+    score: float | None = None
+    dense: float | None = None
+    lexical: float | None = None
+    view: str | None = None
+    view_number: int | None = None
+    views: int | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
+    tokens: tuple[TokenPair, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A value that `json.dumps` takes; what is not known is left out, but for rank and score."""
+        values = asdict(self)
+        kept = {name: value for name, value in values.items() if value not in (None, {}, ())}
+        return {"index": self.index, "rank": self.rank, "score": self.score, **kept}
 
 
 @dataclass(frozen=True)
@@ -26,7 +82,8 @@ class DescribedHit:
         id: Of the document.
         title: "" where it has none, or where the corpus is not at hand.
         snippet: Some words of the text, in a row.
-        matches: (start, end) of the snippet's characters that are words of the query.
+        matches: (start, end) of the snippet's characters that are words of the query, or made the score.
+        found: What each index has to say of it.
     """
 
     rank: int
@@ -35,39 +92,74 @@ class DescribedHit:
     title: str = ""
     snippet: str = ""
     matches: tuple[tuple[int, int], ...] = ()
+    found: tuple[Found, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A value that `json.dumps` takes."""
+        fields = {name: getattr(self, name) for name in ("rank", "score", "id", "title", "snippet")}
+        matched = [self.snippet[start:end] for start, end in self.matches]
+        return {**fields, "matches": matched, "found": [one.to_json() for one in self.found]}
 
 
-def describe_hits(hits: Sequence[tuple[str, float]], query: str, corpus: Corpus | None) -> list[DescribedHit]:
+def describe_hits(
+    hits: Sequence[tuple[str, float]],
+    query: str,
+    corpus: Corpus | None,
+    found: Sequence[Sequence[Found]] = (),
+) -> list[DescribedHit]:
     """The hits with title and snippet; without these where there is no corpus, or it lacks a hit."""
     lacking = set() if corpus is None else corpus.missing([document_id for document_id, _ in hits])
     described = []
     for rank, (document_id, score) in enumerate(hits, 1):
+        own = tuple(found[rank - 1]) if found else ()
         if corpus is None or document_id in lacking:
-            described.append(DescribedHit(rank, score, document_id))
+            described.append(DescribedHit(rank, score, document_id, found=own))
             continue
         passage = corpus.get(document_id)
-        text = snippet(passage.text, query)
-        described.append(DescribedHit(rank, score, document_id, passage.title, text, matches(text, query)))
+        terms = [term for one in own for term in one.terms]
+        text = snippet(passage.text, query, terms=terms)
+        described.append(DescribedHit(rank, score, document_id, passage.title, text, matches(text, query, terms), own))
     return described
 
 
-def snippet(text: str, query: str, words: int = SNIPPET_WORDS) -> str:
-    """The part of a text, so many words long, that has most of the query's words; the first of equals."""
+def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[str] = ()) -> str:
+    """The part of a text, so many words long, that has most of the query's words and terms; the first of equals."""
     text = " ".join(text.split())
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if len(spans) <= words:
         return text
-    wanted = _stems(query)
-    found = [{stem for stem in _stems(text[start:end]) if stem in wanted} for start, end in spans]
+    wanted = _Wanted(query, terms)
+    found = [wanted.of(text[start:end]) for start, end in spans]
     first = max(range(len(spans) - words + 1), key=lambda start: _weight(found[start : start + words]))
     start, end = spans[first][0], spans[first + words - 1][1]
     return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"
 
 
-def matches(text: str, query: str) -> tuple[tuple[int, int], ...]:
-    """Where words of the query stand in a text."""
-    wanted = _stems(query)
-    return tuple(match.span() for match in _WORD.finditer(text) if _stem(match[0]) in wanted)
+def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
+    """Where words of the query, or words with these stems, stand in a text."""
+    wanted = _Wanted(query, terms)
+    return tuple(match.span() for match in _WORD.finditer(text) if wanted.of(match[0]))
+
+
+class _Wanted:
+    """The words to look for: those of a query, and those that begin with a term of an index, which may be a stem."""
+
+    def __init__(self, query: str, terms: Sequence[str] = ()) -> None:
+        self._stems = _stems(query)
+        self._terms = {term.casefold() for term in terms if term.casefold() not in _COMMON}
+
+    def of(self, text: str) -> set[str]:
+        """Those that stand in a text."""
+        words = {word.casefold() for word in _WORD.findall(text)}
+        return {key for word in words if (key := self._key(word))}
+
+    def _key(self, word: str) -> str:
+        if (stem := _stem(word)) in self._stems:
+            return stem
+        if word in self._terms:
+            return word
+        lengths = range(max(_SHORTEST_STEM, len(word) - 5), len(word))
+        return next((word[:end] for end in lengths if word[:end] in self._terms), "")
 
 
 def _weight(found: Sequence[set[str]]) -> tuple[int, int]:
@@ -84,3 +176,67 @@ def _stems(text: str) -> set[str]:
 def _stem(word: str) -> str:
     word = word.casefold()
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def render(hits: Sequence[DescribedHit], console: Console) -> None:
+    """Print hits: on a terminal in its width; elsewhere each part on a line of its own, however long."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    if not hits:
+        console.print("nothing found")
+    for hit in hits:
+        head = Text(f"{hit.rank:>3}  ")
+        head.append(hit.title or hit.id, style="bold")
+        # The documentation of packages has the name as both.
+        if hit.title and hit.title != hit.id:
+            head.append(f"  {hit.id}", style="dim")
+        head.append(f"  {hit.score:.4f}", style="cyan")
+        lines = [_marked(hit)] if hit.snippet else []
+        lines += [line for one in hit.found if (line := _why(one, alone=len(hit.found) == 1))]
+        if console.is_terminal:
+            console.print(head)
+            for line in lines:
+                console.print(Padding(line, (0, 0, 0, INDENT - 1)))
+        else:
+            for line in [head, *(Text(" " * (INDENT - 1)).append_text(line) for line in lines)]:
+                console.print(line, soft_wrap=True)
+
+
+def _marked(hit: DescribedHit) -> Text:
+    from rich.text import Text
+
+    text = Text(hit.snippet)
+    for start, end in hit.matches:
+        text.stylize("bold yellow", start, end)
+    return text
+
+
+def _why(found: Found, *, alone: bool) -> Text | None:
+    """One line: of an index among several its name, rank and score too."""
+    from rich.text import Text
+
+    parts = []
+    if found.dense is not None and found.lexical is not None:
+        parts.append(f"dense {found.dense:.4g} + lexical {found.lexical:.4g}")
+    if found.view is not None:
+        parts.append(f"{found.view} (of {found.views})")
+    if found.tokens:
+        parts.append(", ".join(map(_pair, found.tokens[:SHOWN_TOKENS])))
+    if found.terms:
+        shown = list(found.terms.items())[:SHOWN_TERMS]
+        parts.append(", ".join(f"{term} {value:.3g}" for term, value in shown))
+    why = "; ".join(parts)
+    if alone:
+        return Text(why, style="dim") if why else None
+    rank = f"#{found.rank}" if found.rank is not None else "not found"
+    score = "" if found.score is None else f" {found.score:.4f}"
+    text = Text(f"{found.index} ", style="green")
+    text.append(f"{rank}{score}", style="default")
+    text.append(f"  {why}" if why else "", style="dim")
+    return text
+
+
+def _pair(pair: TokenPair) -> str:
+    tokens = pair.query if pair.query == pair.document else f"{pair.query} ~ {pair.document}"
+    return f"{tokens} {pair.score:.2f}"

@@ -1,9 +1,11 @@
-"""The program behind `rkit search`: queries and one or several indexes in, a run out.
+"""The program behind `rkit search`: queries and one or several indexes in, a run or hits to read out.
 
-    rkit search INDEX... --queries FILE|--query TEXT [--model CHECKPOINT] --k N [--fusion rrf|sum|linear] --output RUN
+    rkit search INDEX... --queries FILE|--query TEXT|--interactive [--k N] [--fusion rrf|sum|linear] [--output RUN]
+    rkit search INDEX INDEX --fusion linear --tune QRELS --tune-queries FILE
 
 Queries of an index of vectors are encoded by the checkpoint that made it; another one is refused. Several indexes may
-be of different kinds and made by different checkpoints: each is searched, and the runs are fused.
+be of different kinds and made by different checkpoints: each is searched, and what they find is fused. A run file may
+stand in the place of an index.
 """
 
 from __future__ import annotations
@@ -11,130 +13,78 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
-from rich.text import Text as RichText
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, track
 
-from retrievalkit import artifacts, registry
-from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.conversation import converse
+from retrievalkit.data import sources
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.queries import Query
-from retrievalkit.data.runs import Run
-from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnknownNameError
-from retrievalkit.fusion import Method, Normalization, fuse
-from retrievalkit.hits import DescribedHit, describe_hits
+from retrievalkit.data.qrels import Qrels, read_qrels
+from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.data.runs import Run, write_run
+from retrievalkit.errors import InputError, OptionError, shortlist
+from retrievalkit.explain import explain
+from retrievalkit.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits
+from retrievalkit.hits import DescribedHit, describe_hits, render
 from retrievalkit.precision import Precision
-from retrievalkit.retriever import CONFIGURATION, Retriever, checkpoint_fingerprint
 from retrievalkit.score import check_k
+from retrievalkit.searcher import Note, OpenRun, Options, Place, Searcher, located
+from retrievalkit.tuning import METRIC, Tuned, read_choice, write_choice
+from retrievalkit.tuning import tune as tune_fusion
 
 FUSION_DEPTH = 1000
 BATCH_QUERIES = 1024
+HITS, HITS_TO_READ = 1000, 10
+_DEV = "dev"
 
 
-@dataclass
-class OpenIndex:
-    """An index folder, opened.
-
-    Attributes:
-        folder: Where it is.
-        manifest: What its manifest.json holds.
-        name: Registered name of its indexer.
-        indexer: The indexer, ready to search.
-    """
-
-    folder: Path
-    manifest: Mapping[str, Any]
-    name: str
-    indexer: Indexer
-
-    @property
-    def needs_encoding(self) -> bool:
-        """Whether queries are a Representation (else they are texts)."""
-        return self.indexer.indexes == "vectors"
-
-    @property
-    def checkpoint(self) -> Mapping[str, Any] | None:
-        """What encoded the texts: "path", "fingerprint" and, for an untrained model, "description"; None = unknown."""
-        found: Mapping[str, Any] | None = self.manifest.get("checkpoint")
-        return found
-
-    def search(self, queries: Representation | Sequence[str], k: int) -> list[list[tuple[str, float]]]:
-        """For each query the ids and scores of the best texts."""
-        ids, scores = self.indexer.search(queries, k)
-        return [list(zip(one, _numbers(two), strict=True)) for one, two in zip(ids, scores, strict=True)]
-
-
-def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) -> OpenIndex:
-    """Open an index folder.
-
-    Args:
-        folder: What `rkit index` wrote.
-        options: Options of the indexer that are to be other than when it was built, such as faiss's `parameters`.
-
-    Raises:
-        ArtifactError: It is not an index folder, it is damaged, or the plugin that made it is not installed.
-    """
-    folder = Path(folder)
-    _check_kind(folder)
-    manifest = artifacts.read_manifest(folder, "index")
-    made_by = manifest["indexer"]
-    try:
-        indexer = registry.create("indexer", made_by["name"], **{**made_by["options"], **(options or {})})
-    except UnknownNameError as error:
-        distribution, version = made_by["distribution"], made_by["version"]
-        msg = (
-            f"index '{folder}' was made by the indexer '{made_by['name']}' of {distribution} {version}, which is not "
-            f"installed. Install it: pip install {distribution}=={version}"
-        )
-        raise ArtifactError(msg) from error
-    indexer.open(folder)
-    return OpenIndex(folder, manifest, made_by["name"], indexer)
-
-
-def _check_kind(folder: Path) -> None:
-    kind = artifacts.kind_of(folder)
-    if kind == "vectors":
-        msg = f"'{folder}' is a vectors folder. Make an index of it first: rkit index {folder} --output index"
-        raise ArtifactError(msg)
-    if kind == "checkpoint":
-        msg = (
-            f"'{folder}' is a checkpoint. Encode a corpus and index it first: "
-            f"rkit encode {folder} CORPUS --output vectors, rkit index vectors --output index"
-        )
-        raise ArtifactError(msg)
+def to_stderr(note: str) -> None:
+    """Tell the user what should be known."""
+    sys.stderr.write(f"Note: {note}\n")
 
 
 def search(
-    indexes: Sequence[str | Path],
+    indexes: Sequence[Place],
     *,
-    queries: Sequence[Query],
+    queries: Sequence[Query] | None,
     k: int = 1000,
-    model: str | Path | None = None,
+    model: Place | None = None,
     fusion: Method | None = None,
     weights: Sequence[float] | None = None,
     normalization: Normalization | None = None,
+    missing: Missing | None = None,
+    rrf_k: int | None = None,
+    depth: int | None = None,
+    options: Options | None = None,
     precision: Precision = "auto",
     batch_size: int = BATCH_QUERIES,
-    depth: int = FUSION_DEPTH,
+    note: Note = to_stderr,
 ) -> Run:
     """Search one index, or several and fuse what they find.
 
     Args:
-        indexes: Index folders.
-        queries: What to search for.
+        indexes: Index folders, and run files to fuse.
+        queries: What to search for; None where there are only runs: all of theirs.
         k: Hits of a query.
         model: The checkpoint that encodes queries, where it is not the one at the place where the index was made.
-        fusion: How several runs become one ("rrf" where not given).
+        fusion: How what several found becomes one ("rrf" where not given); see `retrievalkit.fusion.Fusion`, also for
+            the next four.
         weights: For "rrf" and "linear" fusion: one number an index.
         normalization: For "linear" fusion: what is done with the scores of an index.
+        missing: For "sum" and "linear" fusion: the scores of documents that an index did not find. Where not given,
+            they are computed by the indexes that can, and are the "minimum" of the others.
+        rrf_k: For "rrf" fusion: its constant.
+        depth: Hits of each index that are fused; 1,000 where not given, or k where that is more.
+        options: Options of indexers that are to be other than when they built their index; see `Searcher`.
         precision: What queries are encoded in.
         batch_size: Queries that are encoded and searched at once.
-        depth: Hits of each index that are fused, at least; k where that is more.
+        note: Told what a user should know.
 
     Returns:
         The run: for each query, in the order given, ids and scores, best first.
@@ -143,47 +93,141 @@ def search(
         InputError: There is no query, one is empty, an index or the model is wrong, or an option has no effect.
     """
     check_k(k)
-    _check_queries(queries)
-    _check_fusion(len(indexes), fusion, weights, normalization)
-    opened = [open_index(folder) for folder in indexes]
-    encoders = _Encoders(model, opened, precision)
-    wanted = k if len(opened) == 1 else max(k, depth)
-    runs: list[Run] = [{} for _ in opened]
+    if queries is not None:
+        check_queries(queries)
+    chosen = fusion_of(
+        len(indexes), fusion, weights=weights, normalization=normalization, missing=missing, k=rrf_k, depth=depth
+    )
+    searcher = Searcher(indexes, model=model, options=options, precision=precision, note=note)
+    return find(searcher, queries, k, chosen, depth=depth, batch_size=batch_size)
+
+
+def fusion_of(
+    indexes: int,
+    method: Method | None = None,
+    *,
+    weights: Sequence[float] | None = None,
+    normalization: Normalization | None = None,
+    missing: Missing | None = None,
+    k: int | None = None,
+    depth: int | None = None,
+) -> Fusion | None:
+    """How so many indexes are fused, checked; None where there is only one.
+
+    Raises:
+        OptionError: An option has no effect, or does not fit.
+    """
+    given: Mapping[str, Any] = {
+        "--fusion": method,
+        "--weights": weights,
+        "--normalization": normalization,
+        "--missing": missing,
+        "--rrf-k": k,
+        "--depth": depth,
+    }
+    if indexes == 1:
+        if named := [name for name, value in given.items() if value is not None]:
+            msg = f"{', '.join(named)} combines several indexes, and there is only one. Give more, or leave it out."
+            raise OptionError(msg)
+        return None
+    fusion = Fusion(method or "rrf", None if weights is None else tuple(weights), normalization, missing, k)
+    if indexes:
+        fusion.weights_of(indexes)
+    return fusion
+
+
+def find(
+    searcher: Searcher,
+    queries: Sequence[Query] | None,
+    k: int,
+    fusion: Fusion | None,
+    *,
+    depth: int | None = None,
+    batch_size: int = BATCH_QUERIES,
+) -> Run:
+    """Search what is open already; see `search`.
+
+    Raises:
+        InputError: There is nothing to search for, or a run has none of the queries.
+    """
+    wanted = _all_queries(searcher) if queries is None else queries
+    _check_runs(searcher, wanted)
+    run: Run = {}
+    if fusion is None:
+        for batch in _batches(wanted, batch_size):
+            rankings = searcher.sources[0].rankings(searcher.ask(batch), k)
+            run.update({query.id: as_hits(*one) for query, one in zip(batch, rankings, strict=True)})
+        return run
+    for query_id, found in _candidates(searcher, wanted, depth_of(k, depth), fusion, batch_size):
+        run[query_id] = as_hits(*fusion(found, k))
+    return run
+
+
+def tune(
+    searcher: Searcher,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    fusion: Fusion,
+    *,
+    metric: str = METRIC,
+    k: int = 1000,
+    depth: int | None = None,
+    batch_size: int = BATCH_QUERIES,
+) -> Tuned:
+    """Find out how the indexes are best fused; see `retrievalkit.tuning`.
+
+    Args:
+        searcher: The indexes.
+        queries: What to search for; only those that are judged are.
+        qrels: The judgements.
+        fusion: What is not to be tuned.
+        metric: What is to be high.
+        k: Hits of a query that are judged.
+        depth: As for `search`.
+        batch_size: As for `search`.
+
+    Raises:
+        InputError: No query is judged, or there is nothing to tune.
+    """
+    judged = [query for query in queries if query.id in qrels]
+    if not judged:
+        msg = (
+            f"none of the {len(queries):,} queries to tune on is judged: they have ids like '{queries[0].id}', the "
+            f"judgements like '{next(iter(qrels))}'. Give the queries of these judgements with --tune-queries."
+        )
+        raise InputError(msg)
+    check_queries(judged)
+    _check_runs(searcher, judged)
+    names: dict[str, str] = {}
+    found: dict[str, Candidates] = {}
+    for query_id, one in _candidates(searcher, judged, depth_of(k, depth), fusion, batch_size):
+        # One text for each id, however many queries found it.
+        one.ids = [names.setdefault(name, name) for name in one.ids]
+        found[query_id] = one
+    with _spinner("tuning") as progress:
+        return tune_fusion(
+            found,
+            qrels,
+            fusion=fusion,
+            labels=searcher.labels,
+            identities=searcher.identities,
+            metric=metric,
+            k=k,
+            progress=progress,
+        )
+
+
+def depth_of(k: int, depth: int | None) -> int:
+    """How many hits of each index are fused."""
+    return max(k, FUSION_DEPTH) if depth is None else depth
+
+
+def _candidates(
+    searcher: Searcher, queries: Sequence[Query], depth: int, fusion: Fusion, batch_size: int
+) -> Iterator[tuple[str, Candidates]]:
     for batch in _batches(queries, batch_size):
-        for index, run, hits in zip(opened, runs, _search_batch(opened, encoders, batch, wanted), strict=True):
-            assert len(hits) == len(batch), f"indexer '{index.name}' answered {len(hits)} of {len(batch)} queries"
-            run.update({query.id: found for query, found in zip(batch, hits, strict=True)})
-    if len(runs) == 1:
-        return runs[0]
-    return fuse(runs, method=fusion or "rrf", weights=weights, normalization=normalization, depth=k)
-
-
-def _search_batch(
-    opened: Sequence[OpenIndex], encoders: _Encoders, batch: Sequence[Query], k: int
-) -> Iterator[list[list[tuple[str, float]]]]:
-    texts = [query.text for query in batch]
-    encoded: dict[str, Representation] = {}
-    for index in opened:
-        if not index.needs_encoding:
-            yield index.search(texts, k)
-            continue
-        retriever = encoders.of(index)
-        if retriever.fingerprint not in encoded:
-            pairs = [("", text) for text in texts]
-            encoded[retriever.fingerprint] = retriever.encode(pairs, "query", precision=encoders.precision)
-            _check_finite(encoded[retriever.fingerprint], batch)
-        yield index.search(encoded[retriever.fingerprint], k)
-
-
-def _check_finite(encoded: Representation, batch: Sequence[Query]) -> None:
-    for tensor in (encoded.vectors, encoded.weights):
-        if tensor is None:
-            continue
-        finite = tensor.isfinite().flatten(1).all(dim=1).tolist()
-        if not all(finite):
-            query = batch[finite.index(False)].id
-            msg = f"the query '{query}' was encoded as numbers that are not finite. Look at the model, or use fp32."
-            raise RetrievalkitError(msg)
+        found = searcher.candidates(searcher.ask(batch), depth, fusion)
+        yield from zip([query.id for query in batch], found, strict=True)
 
 
 def _batches(queries: Sequence[Query], size: int) -> Iterator[Sequence[Query]]:
@@ -192,7 +236,21 @@ def _batches(queries: Sequence[Query], size: int) -> Iterator[Sequence[Query]]:
     yield from track(parts, "searching", console=console, transient=True, disable=len(parts) == 1)
 
 
-def _check_queries(queries: Sequence[Query]) -> None:
+@contextmanager
+def _spinner(doing: str) -> Iterator[Note]:
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(doing)
+        yield lambda what: progress.update(task, description=f"{doing}: {what}")
+
+
+def check_queries(queries: Sequence[Query]) -> None:
+    """Refuse queries that cannot be searched for.
+
+    Raises:
+        InputError: There is none, one is empty, or two have one id.
+    """
     if not queries:
         msg = "there is no query to search for."
         raise InputError(msg)
@@ -207,186 +265,342 @@ def _check_queries(queries: Sequence[Query]) -> None:
         seen.add(query.id)
 
 
-def _check_fusion(
-    indexes: int, fusion: Method | None, weights: Sequence[float] | None, normalization: Normalization | None
-) -> None:
-    if not indexes:
-        msg = "there is no index to search. Give one or more index folders."
+def _all_queries(searcher: Searcher) -> list[Query]:
+    """Those of the runs."""
+    if searcher.indexes:
+        msg = f"'{searcher.indexes[0].label}' is to be searched, and there is no query. Give --queries or --query."
         raise InputError(msg)
-    given = {"--fusion": fusion, "--weights": weights, "--normalization": normalization}
-    named = [name for name, value in given.items() if value is not None]
-    if indexes == 1 and named:
-        msg = f"{', '.join(named)} combines several indexes, and there is only one. Give more, or leave it out."
-        raise OptionError(msg)
-    if indexes > 1:
-        # Mistakes show before the search, which may take long.
-        fuse([{}] * indexes, method=fusion or "rrf", weights=weights, normalization=normalization)
+    ids = dict.fromkeys(query_id for one in searcher.sources if isinstance(one, OpenRun) for query_id in one.run)
+    return [Query(query_id, "") for query_id in ids]
+
+
+def _check_runs(searcher: Searcher, queries: Sequence[Query]) -> None:
+    """See to it that each run is of these queries."""
+    for source in searcher.sources:
+        if not isinstance(source, OpenRun):
+            continue
+        lacking = [query.id for query in queries if query.id not in source.run]
+        if len(searcher.sources) == 1:
+            msg = f"'{source.label}' is a run, and there is nothing to fuse it with. Give an index to search."
+            raise InputError(msg)
+        if len(lacking) == len(queries):
+            msg = (
+                f"the run '{source.label}' has none of the {len(queries):,} queries: its ids are like "
+                f"'{next(iter(source.run))}', theirs like '{queries[0].id}'. Give the run of these queries."
+            )
+            raise InputError(msg)
+        if lacking:
+            searcher.note(
+                f"the run '{source.label}' has no hits for {len(lacking):,} of {len(queries):,} queries: "
+                f"{shortlist(lacking, 3)}."
+            )
 
 
 @dataclass
-class _Encoders:
-    """The retrievers that encode queries: for each index the one that made it, each loaded once.
+class Reader:
+    """Answers queries for people: prints hits with their texts and with what made their scores.
 
     Attributes:
-        model: Where the user says that a checkpoint is.
-        indexes: All that are searched.
-        precision: What queries are encoded in.
+        searcher: What is searched.
+        fusion: How several indexes are fused; None for one.
+        corpus: Where the texts are, if not where they were when they were indexed.
+        depth: Hits of each index that are fused.
+        why: Whether to look for what made the scores.
+        as_json: Print JSON, an object for each query.
+        indent: Of the JSON; None = one line.
     """
 
-    model: str | Path | None
-    indexes: Sequence[OpenIndex]
-    precision: Precision
-    loaded: dict[str, Retriever] = field(default_factory=dict)
+    searcher: Searcher
+    fusion: Fusion | None = None
+    corpus: Place | None = None
+    depth: int | None = None
+    why: bool = True
+    as_json: bool = False
+    indent: int | None = 2
 
     def __post_init__(self) -> None:
-        """Find the checkpoint of each index now, so that a mistake shows before anything is searched."""
-        needing = [index for index in self.indexes if index.needs_encoding]
-        if self.model is not None and not needing:
-            msg = f"--model {self.model} encodes queries, and none of the indexes needs that. Leave it out."
-            raise OptionError(msg)
-        self._given = None if self.model is None else _fingerprint_of(self.model)
-        if self._given is not None and not any(self._fits(index) for index in needing):
-            raise _another(needing[0], str(self.model), self._given)
-        self._folders = {str(index.folder): self._locate(index) for index in needing}
+        self._texts = self._open_texts()
 
-    def of(self, index: OpenIndex) -> Retriever:
-        """The retriever that made an index.
+    def hits(self, text: str, k: int) -> list[DescribedHit]:
+        """The hits of a query, described.
 
         Raises:
-            ArtifactError: What is loaded is not what made the index.
+            InputError: The query is empty, or the indexes cannot search for it.
         """
-        folder = self._folders[str(index.folder)]
-        if folder not in self.loaded:
-            self.loaded[folder] = _load(folder, index)
-        retriever = self.loaded[folder]
-        if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
-            raise _another(index, folder, retriever.fingerprint)
-        return retriever
+        query = Query("query", text)
+        check_queries([query])
+        asked, candidates = self.searcher.ask([query]), None
+        if self.fusion is None:
+            found = self.searcher.sources[0].rankings(asked, k)[0]
+        else:
+            [candidates] = self.searcher.candidates(asked, depth_of(k, self.depth), self.fusion)
+            found = self.fusion(candidates, k)
+        hits = as_hits(*found)
+        told = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=self.why)
+        return describe_hits(hits, text, self._texts, told)
 
-    def _fits(self, index: OpenIndex) -> bool:
-        if index.checkpoint is None:
-            return True
-        if "description" in index.checkpoint:
-            return self._given == ""
-        return bool(index.checkpoint["fingerprint"] == self._given)
+    def __call__(self, text: str, k: int) -> list[DescribedHit]:
+        """Print the hits of a query."""
+        hits = self.hits(text, k)
+        if self.as_json:
+            value = {"query": text, "hits": [hit.to_json() for hit in hits]}
+            sys.stdout.write(json.dumps(value, indent=self.indent, ensure_ascii=False) + "\n")
+        else:
+            render(hits, Console(highlight=False))
+        sys.stdout.flush()
+        return hits
 
-    def _locate(self, index: OpenIndex) -> str:
-        if self.model is not None and self._fits(index):
-            return str(self.model)
-        if index.checkpoint is None:
-            msg = f"index '{index.folder}' does not say which checkpoint made it. Give it with --model."
-            raise ArtifactError(msg)
-        if "description" in index.checkpoint:
-            return _located(index.checkpoint, index.folder) or str(index.checkpoint["description"]["model"])
-        found = _located(index.checkpoint, index.folder)
-        if found is None:
-            msg = (
-                f"index '{index.folder}' was made with the checkpoint '{index.checkpoint['path']}', which is not there "
-                f"any more. Give its new place with --model."
-            )
-            raise ArtifactError(msg)
-        fingerprint = _fingerprint_of(found)
-        if fingerprint != index.checkpoint["fingerprint"]:
-            raise _another(index, found, fingerprint)
-        return found
+    def converse(self, k: int) -> None:
+        """Answer each line of standard input."""
+        self.indent = None
+        for index in self.searcher.indexes:
+            if index.needs_encoding:
+                self.searcher.encoders.of(index)
+        piped = not sys.stdin.isatty()
 
+        def answer(text: str, k: int) -> None:
+            if piped and not self.as_json:
+                # A terminal shows what was typed.
+                sys.stdout.write(f"{text}\n")
+            self(text, k)
+            if not self.as_json:
+                sys.stdout.write("\n")
+                sys.stdout.flush()
 
-def _fingerprint_of(model: str | Path) -> str:
-    """The fingerprint of a checkpoint; "" for a model that was not trained here, which is known once it is loaded."""
-    if (Path(model) / CONFIGURATION).is_file():
-        return checkpoint_fingerprint(model)
-    kind = artifacts.kind_of(model)
-    if kind is not None:
-        msg = f"--model '{model}' is of the kind {kind}, and should be a checkpoint (rkit train)."
-        raise ArtifactError(msg)
-    return ""
+        converse(answer, k)
 
-
-def _load(folder: str, index: OpenIndex) -> Retriever:
-    if (Path(folder) / CONFIGURATION).is_file() or index.checkpoint is None or "description" not in index.checkpoint:
-        return Retriever.load(folder)
-    return Retriever.from_description({**index.checkpoint["description"], "model": folder})
-
-
-def _another(index: OpenIndex, folder: str, fingerprint: str) -> ArtifactError:
-    assert index.checkpoint is not None
-    path, made = index.checkpoint["path"], index.checkpoint["fingerprint"]
-    msg = (
-        f"index '{index.folder}' was made with the checkpoint '{path}' (fingerprint {made[:12]}), and '{folder}' is "
-        f"another one (fingerprint {fingerprint[:12] or 'unknown'}): their vectors do not compare. "
-        f"Give the right one with --model, or encode and index again."
-    )
-    return ArtifactError(msg)
+    def _open_texts(self) -> Corpus | None:
+        if self.corpus is not None:
+            return open_corpus(self.corpus)
+        problem = "no index was given"
+        for index in self.searcher.indexes:
+            entry = index.manifest.get("corpus")
+            try:
+                if entry is not None:
+                    return open_corpus(located(entry, index.folder) or entry["source"])
+                problem = f"the manifest of '{index.folder}' names no corpus"
+            except InputError as error:
+                problem = str(error)
+        self.searcher.note(f"the texts are not at hand ({problem}). Give them with --corpus.")
+        return None
 
 
-def _located(entry: Mapping[str, Any], folder: Path) -> str | None:
-    """Where something is that a manifest names: at its place, or at the same place relative to the index."""
-    places = [Path(entry["path"])] if "path" in entry else []
-    places += [folder / entry["relative_path"]] if "relative_path" in entry else []
-    return next((str(place) for place in places if place.exists()), None)
+@dataclass(frozen=True)
+class Request:
+    """What `rkit search` was asked for; see its --help.
 
-
-def _numbers(scores: np.ndarray) -> list[float]:
-    numbers: list[float] = np.asarray(scores, dtype=np.float32).tolist()
-    return numbers
-
-
-def print_hits(
-    indexes: Sequence[str | Path],
-    query: str,
-    hits: Sequence[tuple[str, float]],
-    *,
-    corpus: str | Path | None = None,
-    as_json: bool = False,
-) -> None:
-    """Print hits on standard output: rank, score, title, and the part of the text that matches.
-
-    Args:
-        indexes: The index folders that were searched; their manifests say where the texts are.
-        query: What was searched for.
-        hits: What was found.
-        corpus: Where the texts are, if not where they were when they were indexed.
-        as_json: Print one JSON object.
+    Attributes:
+        places: Index folders and run files.
+        queries: Where the queries are, of which only those of a `split`; or one `query`; or `interactive`.
+        tune: Where the judgements are to tune by, of the queries in `tune_queries`.
+        options: Options of indexers.
     """
-    described = describe_hits(hits, query, _texts(indexes, corpus))
-    if as_json:
-        rows = [{name: value for name, value in vars(hit).items() if name != "matches"} for hit in described]
-        sys.stdout.write(json.dumps({"query": query, "hits": rows}, indent=2, ensure_ascii=False) + "\n")
+
+    places: Sequence[str]
+    queries: str | None = None
+    split: str | None = None
+    query: str | None = None
+    interactive: bool = False
+    model: str | None = None
+    k: int | None = None
+    depth: int | None = None
+    fusion: Method | None = None
+    weights: str | None = None
+    normalization: Normalization | None = None
+    missing: Missing | None = None
+    rrf_k: int | None = None
+    tune: str | None = None
+    tune_queries: str | None = None
+    tune_metric: str | None = None
+    corpus: str | None = None
+    why: bool | None = None
+    output: str | None = None
+    as_json: bool = False
+    options: Options | None = None
+
+    @property
+    def read_by_people(self) -> bool:
+        """Whether hits are printed with their texts."""
+        return self.query is not None or self.interactive
+
+    def check(self) -> None:
+        """Find out what does not go together, before anything is opened.
+
+        Raises:
+            OptionError: An option would have no effect, or nothing is searched for.
+        """
+        runs_alone = all(Path(place).is_file() for place in self.places)
+        modes = {"--queries": self.queries, "--query": self.query, "--interactive": self.interactive or None}
+        given = [name for name, value in modes.items() if value is not None]
+        if len(given) > 1:
+            msg = f"{' and '.join(given)} exclude each other. Give one of them."
+            raise OptionError(msg)
+        if not given and self.tune is None and not runs_alone:
+            msg = "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."
+            raise OptionError(msg)
+        if self.read_by_people and runs_alone:
+            msg = f"{given[0]} wants an index to search, and '{self.places[0]}' is a run. Give --queries, or an index."
+            raise OptionError(msg)
+        _check_effect(
+            {"--corpus": self.corpus, "--explain": self.why},
+            self.read_by_people,
+            "hits to read (--query, --interactive)",
+        )
+        _check_effect({"--split": self.split}, self.queries is not None, "--queries")
+        _check_effect({"--output": self.output}, not self.interactive, "--queries, --query or --tune")
+        _check_effect({"--tune": self.tune}, not self.read_by_people, "--queries, or stands alone")
+        tuned_by = {"--tune-queries": self.tune_queries, "--tune-metric": self.tune_metric}
+        _check_effect(tuned_by, self.tune is not None, "--tune QRELS")
+        if self.output is not None and Path(self.output).is_dir():
+            msg = f"output '{self.output}' is a folder, and a file is to be written there. Choose another --output."
+            raise OptionError(msg)
+
+    def chosen(self) -> Fusion | None:
+        """How the indexes are fused, as far as it is given by options.
+
+        Raises:
+            OptionError: The options do not fit.
+        """
+        tuned = self.tune is not None and len(self.places) > 1
+        return fusion_of(
+            len(self.places),
+            (self.fusion or "linear") if tuned else self.fusion,
+            weights=None if self.weights is None or self._choice() else _numbers(self.weights),
+            normalization=self.normalization,
+            missing=self.missing,
+            k=self.rrf_k,
+            depth=self.depth,
+        )
+
+    def _choice(self) -> bool:
+        """Whether the weights are a file that --tune has written."""
+        return self.weights is not None and Path(self.weights).is_file()
+
+    def settled(self, searcher: Searcher) -> Fusion | None:
+        """How the indexes are fused; by what --tune has chosen where --weights is its file.
+
+        Raises:
+            InputError: The file is none of --tune, or is for other indexes, or another option contradicts it.
+        """
+        if self.weights is None or not self._choice():
+            return self.chosen()
+        choice = read_choice(self.weights, searcher.identities)
+        given = {"method": self.fusion, "normalization": self.normalization, "missing": self.missing, "k": self.rrf_k}
+        for name, value in given.items():
+            if value not in (None, getattr(choice, name)):
+                chosen = getattr(choice, name)
+                msg = (
+                    f"'{self.weights}' has chosen {name}={chosen}, and {value} is asked for. Leave out one of the two."
+                )
+                raise OptionError(msg)
+        return choice
+
+
+def perform(request: Request, note: Note = to_stderr) -> None:
+    """Do what was asked for, and print or write the outcome.
+
+    Raises:
+        InputError: Something does not fit, or is missing; nothing is written.
+    """
+    request.check()
+    request.chosen()
+    wanted = None if request.queries is None else read_queries(request.queries, request.split)
+    judged = None if request.tune is None else _judged(request)
+    searcher = Searcher(request.places, model=request.model, options=request.options, note=note)
+    fusion = request.settled(searcher)
+    if request.read_by_people:
+        _read(request, searcher, fusion)
         return
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    if not described:
-        console.print("nothing found")
-    for hit in described:
-        console.print(_as_text(hit))
+    k, tuned = request.k or HITS, None
+    if judged is not None:
+        if fusion is None:
+            msg = "--tune weights several indexes, and there is only one. Give more."
+            raise OptionError(msg)
+        qrels, dev = judged
+        dev = _all_queries(searcher) if dev is None else dev
+        tuned = tune(searcher, dev, qrels, fusion, metric=request.tune_metric or METRIC, k=k, depth=request.depth)
+        _report(request, tuned, wanted, [query.text for query in dev if query.id in qrels], note)
+        fusion = tuned.best.fusion
+    if judged is None or wanted is not None:
+        _write(request, find(searcher, wanted, k, fusion, depth=request.depth), fusion, tuned)
 
 
-def _texts(indexes: Sequence[str | Path], corpus: str | Path | None) -> Corpus | None:
-    if corpus is not None:
-        return open_corpus(corpus)
-    problem = "no index was given"
-    for folder in indexes:
-        manifest = artifacts.read_manifest(folder, "index")
-        entry = manifest.get("corpus")
-        try:
-            if entry is not None:
-                return open_corpus(_located(entry, Path(folder)) or entry["source"])
-            problem = f"the manifest of '{folder}' names no corpus"
-        except InputError as error:
-            problem = str(error)
-    Console(stderr=True, highlight=False).print(f"The texts are not at hand ({problem}). Give them with --corpus.")
-    return None
+def _read(request: Request, searcher: Searcher, fusion: Fusion | None) -> None:
+    k, why = request.k or HITS_TO_READ, request.why is not False
+    reader = Reader(searcher, fusion, request.corpus, request.depth, why=why, as_json=request.as_json)
+    if request.query is None:
+        reader.converse(k)
+        return
+    hits = reader(request.query, k)
+    if request.output is not None:
+        write_run(request.output, {"query": [(hit.id, hit.score) for hit in hits]})
 
 
-def _as_text(hit: DescribedHit) -> RichText:
-    text = RichText(f"{hit.rank:>3}  {hit.score:>9.4f}  ")
-    text.append(hit.title or hit.id, style="bold")
-    # The documentation of packages has the name as both.
-    if hit.title and hit.title != hit.id:
-        text.append(f"  {hit.id}", style="dim")
-    if hit.snippet:
-        text.append("\n" + " " * 16)
-        snippet = RichText(hit.snippet)
-        for start, end in hit.matches:
-            snippet.stylize("bold yellow", start, end)
-        text.append_text(snippet)
-    return text
+def _judged(request: Request) -> tuple[Qrels, list[Query] | None]:
+    """The judgements to tune by and the queries to tune on; None = those of the runs."""
+    tune = str(request.tune)
+    qrels = read_qrels(tune, _DEV)
+    holds_queries = Path(tune).is_dir() or sources.split_prefix(tune)[0]
+    source = request.tune_queries or (tune if holds_queries else request.queries)
+    if source is not None:
+        return qrels, read_queries(source)
+    if all(Path(place).is_file() for place in request.places):
+        return qrels, None
+    msg = f"'{tune}' holds judgements alone: give the queries that they are of with --tune-queries FILE."
+    raise InputError(msg)
+
+
+def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, texts: Sequence[str], note: Note) -> None:
+    """Print what tuning found, and write it where nothing else is."""
+    if wanted is not None:
+        known = set(texts)
+        if seen := sum(query.text in known for query in wanted):
+            note(
+                f"{seen:,} of the {len(wanted):,} queries that are searched are among the {tuned.queries:,} that the "
+                f"weights were tuned on: figures on these are better than on new queries."
+            )
+    elif request.output:
+        write_choice(request.output, tuned)
+    if request.as_json:
+        if wanted is None:
+            sys.stdout.write(json.dumps(tuned.to_json(), indent=2, ensure_ascii=False) + "\n")
+        return
+    # Standard output is for the run, where one is printed.
+    to_run = wanted is not None and request.output is None
+    tuned.render(Console(highlight=False, stderr=to_run), request.places)
+    if wanted is None and request.output:
+        sys.stdout.write(f"{request.output}: what was chosen; --weights {request.output} searches so\n")
+
+
+def _write(request: Request, run: Run, fusion: Fusion | None, tuned: Tuned | None) -> None:
+    if request.output is None and not request.as_json:
+        for query_id, hits in run.items():
+            scores = np.array([score for _, score in hits], dtype=np.float32).astype(str).tolist()
+            sys.stdout.writelines(
+                f"{query_id} Q0 {document_id} {rank} {score} rkit\n"
+                for rank, ((document_id, _), score) in enumerate(zip(hits, scores, strict=True), 1)
+            )
+        return
+    lines = write_run(request.output, run) if request.output else sum(map(len, run.values()))
+    if request.as_json:
+        result: dict[str, Any] = {"queries": len(run), "hits": lines, "run": request.output}
+        result |= {} if fusion is None else {"fusion": asdict(fusion)}
+        result |= {} if tuned is None else {"tuned": tuned.to_json()}
+        result |= {} if request.output else {"results": run}
+        sys.stdout.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(f"{request.output}: {len(run):,} queries, {lines:,} hits\n")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        msg = f"--weights '{text}' is neither numbers such as 0.3,0.7 nor a file that --tune has written."
+        raise OptionError(msg) from None
+
+
+def _check_effect(options: Mapping[str, object], has_effect: bool, with_: str) -> None:
+    if not has_effect and (named := [name for name, value in options.items() if value is not None]):
+        msg = f"{', '.join(named)} has no effect here: it goes with {with_}."
+        raise OptionError(msg)

@@ -18,7 +18,7 @@ def ranking(ids):
 
 def close(hits, expected):
     assert [one for one, _ in hits] == [one for one, _ in expected]
-    assert [score for _, score in hits] == pytest.approx([score for _, score in expected], abs=1e-9)
+    assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-6, abs=1e-6)
 
 
 scores = st.floats(-100, 100).map(lambda score: round(score, 3))

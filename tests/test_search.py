@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from retrievalkit import artifacts, registry, search, testing
+from retrievalkit import artifacts, registry, search, searcher, testing
 from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.queries import Query
@@ -61,7 +61,7 @@ class FakeRetriever:
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch):
     """A fake encoder, and an indexer of texts from a local file."""
-    monkeypatch.setattr(search, "Retriever", FakeRetriever)
+    monkeypatch.setattr(searcher, "Retriever", FakeRetriever)
     monkeypatch.setattr(FakeRetriever, "loads", 0)
     monkeypatch.setattr(FakeRetriever, "encoded", 0)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(Path(__file__).with_name("overlap_plugin.py")))
@@ -280,12 +280,12 @@ def test_a_plugin_that_is_missing_is_named(words, monkeypatch):
 
 def test_options_can_be_changed_when_an_index_is_opened(words):
     """The others are those it was built with."""
-    assert search.open_index(words).search(["NUMBER"], 1) == [[("t0", 1.0)]]
-    opened = search.open_index(words, options={"lower": False})
+    assert searcher.open_index(words).search(["NUMBER"], 1) == [[("t0", 1.0)]]
+    opened = searcher.open_index(words, options={"lower": False})
     assert opened.search(["NUMBER"], 1) == [[]]
     assert (opened.name, opened.needs_encoding) == ("overlap", False)
     with pytest.raises(OptionError, match="has no option"):
-        search.open_index(words, options={"loud": True})
+        searcher.open_index(words, options={"loud": True})
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_mistakes_are_found_before_anything_is_searched(words, mistake, message)
 
 def test_fusion_options_are_checked_before_anything_is_searched(stage1, words, monkeypatch):
     """A wrong number of weights or an unknown method costs no search."""
-    monkeypatch.setattr(search, "open_index", lambda folder: pytest.fail("it was opened"))
+    monkeypatch.setattr(searcher, "open_index", lambda folder: pytest.fail("it was opened"))
     for options in ({"weights": [1.0]}, {"fusion": "linear", "weights": [1.0, 2.0, 3.0]}):
         with pytest.raises(OptionError, match="weights for 2 runs"):
             search.search([stage1[1], words], queries=ask("a"), **options)
@@ -342,30 +342,41 @@ def test_hits_are_described_from_the_corpus():
     assert (third.id, third.snippet) == ("z", "")
 
 
+def reader(*folders, **options):
+    opened = searcher.Searcher(folders, note=search.to_stderr)
+    return search.Reader(opened, search.fusion_of(len(folders)), **options)
+
+
 def test_hits_are_printed_with_their_texts(words, capsys):
     """The corpus is found by the index's manifest; --json is one object."""
-    hits = search.search([words], queries=ask("number 3"), k=2)["q0"]
-    search.print_hits([words], "number 3", hits)
+    reader(words)("number 3", 2)
     printed = capsys.readouterr()
     assert "t3" in printed.out
     assert "text number 3" in printed.out
-    search.print_hits([words], "number 3", hits, as_json=True)
+    reader(words, as_json=True)("number 3", 2)
     result = json.loads(capsys.readouterr().out)
     assert result["query"] == "number 3"
-    assert result["hits"][0] == {"rank": 1, "score": 2.0, "id": "t3", "title": "", "snippet": "text number 3"}
+    assert result["hits"][0] == {
+        "rank": 1,
+        "score": 2.0,
+        "id": "t3",
+        "title": "",
+        "snippet": "text number 3",
+        "matches": ["number", "3"],
+        "found": [{"index": "words", "rank": 1, "score": 2.0}],
+    }
 
 
 def test_hits_without_their_texts_are_printed_with_a_note(tmp_path, words, capsys):
     """On standard error; --corpus says where they are."""
-    hits = search.search([words], queries=ask("number 3"), k=1)["q0"]
     shutil.move(tmp_path / "corpus.jsonl", tmp_path / "elsewhere.jsonl")
-    search.print_hits([words], "number 3", hits)
+    reader(words)("number 3", 1)
     printed = capsys.readouterr()
     assert "t3" in printed.out
     assert "--corpus" in printed.err
-    search.print_hits([words], "number 3", hits, corpus=tmp_path / "elsewhere.jsonl")
+    reader(words, corpus=tmp_path / "elsewhere.jsonl")("number 3", 1)
     assert "text number 3" in capsys.readouterr().out
-    search.print_hits([words], "number 3", [])
+    reader(words, corpus=tmp_path / "elsewhere.jsonl")("nothing of that", 1)
     assert "nothing found" in capsys.readouterr().out
 
 
@@ -375,5 +386,5 @@ def test_the_texts_are_found_when_all_was_moved_together(tmp_path, capsys):
     collection = testing.tiny_collection(tmp_path / "old" / "data")
     build_index(collection.corpus, indexer="overlap", output=tmp_path / "old" / "words")
     shutil.move(tmp_path / "old", tmp_path / "new")
-    search.print_hits([tmp_path / "new" / "words"], "Kathmandu", [("c31", 1.0)])
+    reader(tmp_path / "new" / "words")("kathmandu.", 1)
     assert "Nepal" in capsys.readouterr().out

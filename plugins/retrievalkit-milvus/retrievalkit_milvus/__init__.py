@@ -1,0 +1,12 @@
+"""Milvus for retrievalkit: the indexer `milvus`."""
+
+from __future__ import annotations
+
+from retrievalkit import hookimpl
+from retrievalkit.hookspecs import Register
+
+
+@hookimpl
+def register_indexers(register: Register) -> None:
+    """Register the indexer of vectors folders."""
+    register("milvus", "retrievalkit_milvus.indexer:Milvus")

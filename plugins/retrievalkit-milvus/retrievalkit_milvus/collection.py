@@ -1,0 +1,292 @@
+"""A collection of Milvus that holds the texts of a vectors/ folder: written, searched, and read row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from retrievalkit.data.vectors import VectorBlock, VectorStore
+from retrievalkit.errors import ArtifactError, InputError, OptionError
+from retrievalkit_milvus.layout import ID, ROW, TEXT, VECTOR, WEIGHTS, Layout, most_id_bytes
+from retrievalkit_milvus.server import RETRIES, Connection, import_pymilvus, milvus_errors, reason
+
+MOST_HITS = 16_384
+"""Hits of one query that Milvus returns at most."""
+
+_HITS_IN_A_REQUEST = 200_000
+_QUERIES_IN_A_REQUEST = 256
+_BYTES_IN_A_REQUEST = 16_000_000
+_PROPERTY = "retrievalkit.fingerprint"
+# What a search must retrieve at least, in the words of each kind of index.
+_BREADTH = {"HNSW": "ef", "HNSW_SQ": "ef", "HNSW_PQ": "ef", "DISKANN": "search_list", "SCANN": "reorder_k"}
+
+Hits = tuple[np.ndarray, np.ndarray]
+"""Rows and float32 scores, best first; equal scores in the order of the rows."""
+
+
+@dataclass(frozen=True)
+class VectorIndex:
+    """Milvus's index of the vectors; that of weights is always the same, and exact.
+
+    Attributes:
+        type: Its name in Milvus.
+        parameters: How it is built.
+        search_parameters: How it is searched.
+    """
+
+    type: str
+    parameters: Mapping[str, Any]
+    search_parameters: Mapping[str, Any]
+
+    def is_exact(self, field: str) -> bool:
+        """Whether a search of this field misses nothing."""
+        return field == WEIGHTS or self.type == "FLAT"
+
+    def search_options(self, field: str, limit: int) -> dict[str, Any]:
+        """How to search for so many rows."""
+        parameters = dict(self.search_parameters) if field == VECTOR else {}
+        if field == VECTOR and self.type in _BREADTH:
+            breadth = _BREADTH[self.type]
+            parameters[breadth] = max(limit, int(parameters.get(breadth, 0)))
+        return {"metric_type": "IP", "params": parameters}
+
+
+class Collection:
+    """A collection that is there, and loaded.
+
+    Args:
+        connection: Where it is.
+        layout: What it holds.
+        index: The index of its vectors.
+
+    Raises:
+        ArtifactError: There is no such collection, or it holds something else.
+    """
+
+    def __init__(self, connection: Connection, layout: Layout, index: VectorIndex) -> None:
+        self.layout = layout
+        self.index = index
+        self._connection = connection
+        with self._errors("load the collection"):
+            found = state(connection, layout.collection)
+            if found == (layout.fingerprint, layout.rows):
+                connection.client.load_collection(layout.collection, retry_times=RETRIES)
+        if found != (layout.fingerprint, layout.rows):
+            held = "is not there" if found is None else f"holds {found[1]:,} rows of '{found[0] or 'another program'}'"
+            msg = (
+                f"the collection '{layout.collection}' at {connection.place} {held}, and should hold {layout.rows:,} "
+                f"rows of '{layout.fingerprint}'. Index the vectors again."
+            )
+            raise ArtifactError(msg)
+
+    @property
+    def most_vectors(self) -> int:
+        """The largest number of rows that a text has."""
+        return self.layout.most_vectors
+
+    def nearest(self, field: str, queries: Sequence[Any], limit: int, *, but: Sequence[int] = ()) -> Iterator[Hits]:
+        """For each query the rows with the greatest inner products; rows that share no term with it are left out.
+
+        Args:
+            field: Where to search.
+            queries: Vectors, or terms with their weights.
+            limit: Most rows of a query.
+            but: Texts whose rows are left out.
+        """
+        size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // limit))
+        for start in range(0, len(queries), size):
+            with self._errors("search"):
+                found = self._connection.client.search(
+                    self.layout.collection,
+                    data=list(queries[start : start + size]),
+                    anns_field=field,
+                    limit=limit,
+                    filter=f"{TEXT} not in {list(but)}" if but else "",
+                    output_fields=[ROW],
+                    search_params=self.index.search_options(field, limit),
+                    retry_times=RETRIES,
+                )
+            yield from map(_sorted, found)
+
+    def take(self, texts: np.ndarray) -> VectorBlock:
+        """Any texts, in the order given, with their vectors and weights."""
+        layout = self.layout
+        rows, starts = layout.rows_of(np.asarray(texts, dtype=np.int64))
+        entities = dict(self._rows(rows))
+        vectors, weights = None, None
+        if layout.dim:
+            vectors = np.empty((len(rows), layout.dim), dtype=np.float32)
+            for place, row in enumerate(rows.tolist()):
+                vectors[place] = entities[row][VECTOR]
+        if layout.vocabulary:
+            weights = _matrix([entities[row][WEIGHTS] for row in rows[starts[:-1]].tolist()], layout.vocabulary)
+        return VectorBlock(0, len(texts), vectors, starts if layout.offsets is not None else None, weights)
+
+    def _rows(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Any]]]:
+        size = max(1, min(4096, _BYTES_IN_A_REQUEST // (4 * max(1, self.layout.dim))))
+        wanted = np.unique(rows).tolist()
+        for start in range(0, len(wanted), size):
+            part = wanted[start : start + size]
+            with self._errors("read rows"):
+                found = self._connection.client.get(
+                    self.layout.collection, ids=part, output_fields=[ROW, *self.layout.fields], retry_times=RETRIES
+                )
+            if len(found) != len(part):
+                msg = f"the collection '{self.layout.collection}' has lost rows: {len(found)} of {len(part)} are there."
+                raise ArtifactError(msg)
+            for entity in found:
+                if VECTOR in entity:
+                    # A list of Python's numbers is many times as large.
+                    entity[VECTOR] = np.asarray(entity[VECTOR], dtype=np.float32)
+                yield entity[ROW], entity
+
+    def _errors(self, doing: str) -> Any:
+        return milvus_errors(f"{doing} ('{self.layout.collection}')", self._connection.place)
+
+
+def state(connection: Connection, name: str) -> tuple[str, int] | None:
+    """A collection's fingerprint ("" if it is none of ours) and its number of rows; None if it is not there."""
+    client = connection.client
+    if not client.has_collection(name, retry_times=RETRIES):
+        return None
+    described = client.describe_collection(name, retry_times=RETRIES)
+    # Milvus Lite forgets descriptions, and servers may know only properties of their own.
+    fingerprint = described["properties"].get(_PROPERTY) or described["description"].partition("retrievalkit ")[2]
+    return fingerprint, int(client.get_collection_stats(name, retry_times=RETRIES)["row_count"])
+
+
+def write(
+    connection: Connection,
+    source: VectorStore,
+    layout: Layout,
+    index: VectorIndex,
+    *,
+    batch: int,
+    replace: bool,
+) -> None:
+    """Put a vectors folder into a collection; it gets its name when it is complete, and nothing is left if it fails.
+
+    Raises:
+        InputError: There is a collection of that name with other contents, which is not to be replaced.
+        OptionError: Milvus does not make such an index.
+        RetrievalkitError: Milvus could not do it.
+    """
+    client, name = connection.client, layout.collection
+    with milvus_errors(f"make the collection '{name}'", connection.place):
+        found = state(connection, name)
+        if found == (layout.fingerprint, layout.rows) and not replace:
+            return
+        if found is not None and not replace:
+            msg = (
+                f"{connection.place} has a collection '{name}' already, with other contents. Choose another name with "
+                f"--set collection=NAME, or have it replaced with --set replace=true."
+            )
+            raise InputError(msg)
+        with _made(connection, f"{name}_partial") as partial:
+            client.create_collection(partial, schema=_schema(layout, source), **_identity(connection, layout))
+            indexes = _indexes(connection, layout, index)
+            _try_index(connection, partial, indexes, index.type)
+            size = max(1, min(batch, _BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
+            for entities in layout.entities(source, size):
+                client.insert(partial, entities, retry_times=RETRIES)
+            client.flush(partial)
+            # Milvus Lite has it when the call returns; to wait is to sleep.
+            client.create_index(partial, indexes, sync=not connection.lite)
+            client.load_collection(partial)
+            _publish(client, partial, name)
+
+
+@contextmanager
+def _made(connection: Connection, name: str) -> Iterator[str]:
+    """A name for a collection, which is dropped on errors; one that a killed process left is dropped at once."""
+    client = connection.client
+    client.drop_collection(name, retry_times=RETRIES)
+    try:
+        yield name
+    except BaseException:
+        try:
+            client.drop_collection(name, retry_times=RETRIES)
+        except import_pymilvus().MilvusException:
+            # What went wrong first is worth saying.
+            pass
+        raise
+
+
+def _publish(client: Any, partial: str, name: str) -> None:
+    old = f"{name}_replaced"
+    client.drop_collection(old)
+    if client.has_collection(name):
+        client.rename_collection(name, old)
+    client.rename_collection(partial, name)
+    client.drop_collection(old)
+    # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
+    client.load_collection(name)
+
+
+def _identity(connection: Connection, layout: Layout) -> dict[str, Any]:
+    properties = {"properties": {_PROPERTY: layout.fingerprint}} if connection.lite else {}
+    return {"consistency_level": "Strong", **properties}
+
+
+def _schema(layout: Layout, source: VectorStore) -> Any:
+    pymilvus = import_pymilvus()
+    types = pymilvus.DataType
+    description = f"retrievalkit {layout.fingerprint}"
+    schema = pymilvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=description)
+    schema.add_field(ROW, types.INT64, is_primary=True)
+    schema.add_field(TEXT, types.INT64)
+    schema.add_field(ID, types.VARCHAR, max_length=most_id_bytes(source.ids))
+    if layout.dim:
+        schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=layout.dim)
+    if layout.vocabulary:
+        schema.add_field(WEIGHTS, types.SPARSE_FLOAT_VECTOR)
+    return schema
+
+
+def _indexes(connection: Connection, layout: Layout, index: VectorIndex) -> Any:
+    indexes = connection.client.prepare_index_params()
+    if layout.dim:
+        # pymilvus sends parameters one by one, and Milvus Lite looks for them where they were sent in earlier days.
+        params = {"params": dict(index.parameters)} if connection.lite else dict(index.parameters)
+        indexes.add_index(VECTOR, index_type=index.type, index_name=VECTOR, metric_type="IP", params=params)
+    if layout.vocabulary:
+        indexes.add_index(WEIGHTS, index_type="SPARSE_INVERTED_INDEX", index_name=WEIGHTS, metric_type="IP", params={})
+    return indexes
+
+
+def _try_index(connection: Connection, name: str, indexes: Any, index_type: str) -> None:
+    """Have Milvus look at what index is wanted while the collection is empty: uploading may take hours."""
+    client = connection.client
+    try:
+        client.create_index(name, indexes, sync=False)
+        # Milvus Lite loads a collection that has no index.
+        client.release_collection(name)
+        for one in client.list_indexes(name):
+            client.drop_index(name, one)
+    except import_pymilvus().MilvusException as error:
+        msg = f"Milvus at {connection.place} makes no index of the type '{index_type}' with these parameters: "
+        raise OptionError(msg + reason(error)) from error
+
+
+def _sorted(hits: Any) -> Hits:
+    rows = np.array(list(hits.ids), dtype=np.int64)
+    scores = np.array(list(hits.distances), dtype=np.float32)
+    order = np.lexsort((rows, -scores))
+    return rows[order], scores[order]
+
+
+def _matrix(terms: Sequence[Mapping[int, float]], vocabulary: int) -> Any:
+    """The weights as scipy CSR (texts, vocabulary), without the term behind the vocabulary."""
+    import scipy.sparse
+
+    kept = [{term: weight for term, weight in one.items() if term < vocabulary} for one in terms]
+    starts = np.cumsum([0, *map(len, kept)])
+    columns = np.array([term for one in kept for term in one], dtype=np.int64)
+    values = np.array([weight for one in kept for weight in one.values()], dtype=np.float32)
+    matrix = scipy.sparse.csr_matrix((values, columns, starts), shape=(len(terms), vocabulary))
+    matrix.sort_indices()
+    return matrix

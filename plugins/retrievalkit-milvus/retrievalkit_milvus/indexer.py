@@ -1,0 +1,244 @@
+"""The indexer `milvus`: vectors and weights in Milvus, in a folder at first and on a cluster when it has to grow.
+
+    rkit index vectors --indexer milvus --output index
+    rkit index vectors --indexer milvus --set uri=http://localhost:19530 --output index
+
+Without an address, Milvus Lite keeps its files in the index folder. With one, the folder holds a reference: the
+collection's name, and the ids of its texts. Building and searching are the same code for both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.score import check_k, scores_of
+from retrievalkit_milvus.collection import MOST_HITS, Collection, VectorIndex, write
+from retrievalkit_milvus.layout import VECTOR, WEIGHTS, Layout, fingerprint
+from retrievalkit_milvus.ranking import Found, best_texts
+from retrievalkit_milvus.server import check_uri, connect, embedded, embedded_view
+
+URI = "RKIT_MILVUS_URI"
+_FOLDER = "milvus.db"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
+
+
+class Milvus(Indexer):
+    """Searches with Milvus: embedded in this process, or on a server or cluster, by inner product.
+
+    Covers one and many vectors a text, weights over a vocabulary, vectors and weights together, and queries of several
+    vectors (MaxSim). Queries of one vector and queries of weights are searched exactly with the index type FLAT. For
+    queries of several vectors, and for vectors and weights together, each part retrieves candidates, whose scores are
+    then computed exactly; texts that are not among any part's candidates are missed.
+
+    A server's token is read from the environment variable MILVUS_TOKEN, and is stored nowhere.
+
+    Args:
+        uri: Address of a Milvus server, such as http://localhost:19530; "" = Milvus Lite, files in the index folder.
+        collection: Name of the collection; "" = made of what is indexed.
+        index_type: Milvus's index of the vectors: FLAT is exact; HNSW, IVF_FLAT, AUTOINDEX and others are approximate.
+        parameters: How that index is built, as NAME=NUMBER with commas, such as "M=16,efConstruction=200".
+        search_parameters: How it is searched, such as "nprobe=16" or "ef=200"; ef is raised to what a search returns.
+        candidates: What each part retrieves at least: texts where vectors and weights are compared together, rows for
+            each vector where a query has several.
+        batch: Rows that are sent at once when the index is built.
+        replace: Replace a collection of the same name with other contents.
+        timeout: Seconds that a server has to answer when it is connected to.
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self,
+        *,
+        uri: str = "",
+        collection: str = "",
+        index_type: str = "FLAT",
+        parameters: str = "",
+        search_parameters: str = "",
+        candidates: int = 1000,
+        batch: int = 2000,
+        replace: bool = False,
+        timeout: float = 10.0,
+    ) -> None:
+        for name, value in (("candidates", candidates), ("batch", batch), ("timeout", timeout)):
+            _check(value > 0, f"option '{name}' of indexer 'milvus' is {value}, and must be more than 0.")
+        fitting = not collection or _NAME.fullmatch(collection)
+        rule = "letters, digits and underscores, no digit first, 240 characters at most"
+        _check(bool(fitting), f"option 'collection' is '{collection}', and a name in Milvus has {rule}.")
+        if uri:
+            check_uri(uri)
+        self.uri = uri
+        self.collection = collection
+        built, searched = _numbers("parameters", parameters), _numbers("search_parameters", search_parameters)
+        self.index = VectorIndex(index_type.strip().upper(), built, searched)
+        self.candidates = candidates
+        self.batch = batch
+        self.replace = replace
+        self.timeout = timeout
+        self._opened: Collection | None = None
+        self._ids: Any = None
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
+        """Send the vectors and weights, and write the reference to them."""
+        identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters)
+        layout = Layout.of(source, identity, self.collection or f"rkit_{identity}")
+        files: dict[str, int] = {}
+        if self.uri:
+            connection = connect(self.uri, timeout=self.timeout)
+            try:
+                write(connection, source, layout, self.index, batch=self.batch, replace=self.replace)
+            finally:
+                connection.close()
+        else:
+            with embedded(index_dir / _FOLDER) as connection:
+                write(connection, source, layout, self.index, batch=self.batch, replace=True)
+            files = _sizes(index_dir / _FOLDER)
+        layout.write(index_dir, source.ids, files=files)
+        return {"texts": layout.texts, **({"vectors": layout.rows} if layout.dim else {})}
+
+    def open(self, index_dir: Path) -> None:
+        """Connect to the collection, or start Milvus Lite over its files."""
+        layout, self._ids, more = Layout.read(index_dir)
+        if self.uri:
+            uri = os.environ.get(URI, "") or self.uri
+            check_uri(uri)
+            connection = connect(uri, timeout=self.timeout)
+        else:
+            _check_files(index_dir / _FOLDER, more.get("files") or {})
+            connection = embedded_view(index_dir / _FOLDER)
+        self._opened = Collection(connection, layout, self.index)
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts: exact for FLAT where queries have one vector or weights alone, else among candidates."""
+        check_k(k)
+        opened = self._collection()
+        queries = queries.float().to("cpu")
+        _check_comparable(queries, opened.layout)
+        k, fields = min(k, opened.layout.texts), opened.layout.fields
+        if len(fields) == 1 and _single(queries):
+            found = best_texts(opened, fields[0], _asked(queries)[fields[0]], k)
+        else:
+            found = self._rescored(queries, self._candidates(queries, max(k, self.candidates)), k)
+        return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, from the vectors and weights that Milvus keeps."""
+        opened: Any = self._collection()
+        queries = queries.float().to("cpu")
+        _check_comparable(queries, opened.layout)
+        # It reads texts as a vectors folder does.
+        return scores_of(queries, opened, [self._ids.rows(one) for one in ids])
+
+    def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
+        """For each query the texts, ascending, that one of its parts retrieves."""
+        opened, layout = self._collection(), self._collection().layout
+        if wanted >= layout.texts:
+            return [np.arange(layout.texts)] * len(queries)
+        parts: list[list[np.ndarray]] = [[] for _ in range(len(queries))]
+        for field, asked in _asked(queries).items():
+            if field == WEIGHTS or _single(queries):
+                for query, (texts, _) in enumerate(best_texts(opened, field, asked, wanted)):
+                    parts[query].append(texts)
+                continue
+            hits = opened.nearest(field, asked, min(wanted, layout.rows, MOST_HITS))
+            for query, (rows, _) in zip(_owners(queries), hits, strict=True):
+                parts[query].append(layout.texts_of(rows))
+        return [np.unique(np.concatenate(one)) for one in parts]
+
+    def _rescored(self, queries: Representation, candidates: list[np.ndarray], k: int) -> list[Found]:
+        opened: Any = self._collection()
+        found = []
+        for texts, scores in zip(candidates, scores_of(queries, opened, candidates), strict=True):
+            # Candidates ascend, which the stable sort keeps among equals.
+            order = np.argsort(-scores, kind="stable")[:k]
+            found.append((texts[order], scores[order]))
+        return found
+
+    def _collection(self) -> Collection:
+        assert self._opened is not None, "open comes before search"
+        return self._opened
+
+
+def _check(fitting: bool, problem: str) -> None:
+    if not fitting:
+        raise OptionError(problem)
+
+
+def _numbers(option: str, text: str) -> dict[str, Any]:
+    """The values of "M=16,efConstruction=200"."""
+    values: dict[str, Any] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        name, equals, value = (one.strip() for one in part.partition("="))
+        if not (name and equals and value):
+            msg = f"option '{option}' is '{text}', and is written NAME=VALUE with commas: M=16,efConstruction=200."
+            raise OptionError(msg)
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
+
+
+def _check_comparable(queries: Representation, layout: Layout) -> None:
+    sizes = {"vectors": (queries.vectors, layout.dim), "weights": (queries.weights, layout.vocabulary)}
+    for what, (tensor, size) in sizes.items():
+        has = 0 if tensor is None else tensor.shape[-1]
+        if has != size:
+            msg = f"queries have {what} of size {has} and the index has {size}. Encode both with one model."
+            raise UnsupportedError(msg)
+
+
+def _single(queries: Representation) -> bool:
+    """Whether every query has one vector, or none at all."""
+    if queries.vectors is None:
+        return True
+    return queries.vectors.shape[1] == 1 and (queries.vector_mask is None or bool(queries.vector_mask.all()))
+
+
+def _asked(queries: Representation) -> dict[str, list[Any]]:
+    """What is asked for in each field: all vectors of all queries, and the terms of each query."""
+    asked: dict[str, list[Any]] = {}
+    if queries.vectors is not None:
+        vectors, mask = queries.vectors.flatten(0, 1), queries.vector_mask
+        asked[VECTOR] = list((vectors if mask is None else vectors[mask.flatten()]).numpy())
+    if queries.weights is not None:
+        terms = [(one.nonzero().flatten(), one) for one in queries.weights]
+        asked[WEIGHTS] = [dict(zip(at.tolist(), one[at].tolist(), strict=True)) for at, one in terms]
+    return asked
+
+
+def _owners(queries: Representation) -> list[int]:
+    """Which query each of the vectors of `_asked` belongs to."""
+    assert queries.vectors is not None
+    mask = torch.ones(queries.vectors.shape[:2]) if queries.vector_mask is None else queries.vector_mask
+    owners: list[int] = mask.nonzero()[:, 0].tolist()
+    return owners
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _check_files(folder: Path, recorded: Mapping[str, int]) -> None:
+    if not recorded:
+        msg = f"'{folder.parent}' refers to a Milvus server. Say where that is, with the option uri."
+        raise ArtifactError(msg)
+    for name, size in recorded.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            state = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
+            msg = f"'{path}' {state}: the index is not whole. Index the vectors again, or copy the folder again."
+            raise ArtifactError(msg)

@@ -1,0 +1,165 @@
+"""How the texts of a vectors/ folder lie in a collection of Milvus: which rows are whose, and what a row holds.
+
+A row (an entity of Milvus) holds one vector: `row` is its number and primary key, `text` the number of its text, `id`
+the text's id. A text's weights over a vocabulary stand in its first row; Milvus keeps no row without weights where some
+have them, so the others have one weight of a term behind the vocabulary, which no query has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit.data.csr import spread
+from retrievalkit.data.ids import Ids
+from retrievalkit.data.vectors import VectorBlock, VectorStore
+from retrievalkit.errors import ArtifactError, UnsupportedError
+
+ROW, TEXT, ID, VECTOR, WEIGHTS = "row", "text", "id", "vector", "weights"
+MOST_DIM, MOST_ID_BYTES = 32_768, 65_535
+"""Milvus's limits."""
+
+IDS, _DESCRIPTION, _OFFSETS = "ids.txt", "milvus.json", "offsets.npy"
+_FORM = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a collection holds; the index folder keeps it.
+
+    Attributes:
+        collection: The collection's name.
+        fingerprint: Says what was indexed, and how.
+        texts: How many texts.
+        rows: How many rows.
+        dim: Length of a vector; 0 where there are none.
+        vocabulary: Number of terms; 0 where there are no weights.
+        most_vectors: The largest number of rows that a text has.
+        offsets: (texts + 1,) the first row of each text where the number varies; else None.
+    """
+
+    collection: str
+    fingerprint: str
+    texts: int
+    rows: int
+    dim: int
+    vocabulary: int
+    most_vectors: int
+    offsets: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, source: VectorStore, fingerprint: str, collection: str) -> Layout:
+        """The layout of a vectors folder."""
+        rows, most = (source.rows, source.most_vectors) if source.dim else (len(source), 1)
+        if source.dim > MOST_DIM:
+            msg = f"'{source.folder}' has vectors of {source.dim} numbers, and Milvus takes {MOST_DIM:,} at most."
+            raise UnsupportedError(msg)
+        size = (len(source), rows, source.dim, source.vocabulary, most)
+        return cls(collection, fingerprint, *size, source.offsets)
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields that texts are compared by."""
+        return [*([VECTOR] if self.dim else []), *([WEIGHTS] if self.vocabulary else [])]
+
+    def texts_of(self, rows: np.ndarray) -> np.ndarray:
+        """Which text each of these rows belongs to."""
+        if self.offsets is None:
+            return rows // self.most_vectors
+        texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
+        return texts
+
+    def rows_of(self, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of these texts, text after text, and (texts + 1,) where each text starts among them."""
+        if self.offsets is not None:
+            return spread(self.offsets, texts)
+        m = self.most_vectors
+        return (texts[:, None] * m + np.arange(m)).reshape(-1), np.arange(len(texts) + 1) * m
+
+    def entities(self, source: VectorStore, rows: int) -> Iterator[list[dict[str, Any]]]:
+        """All rows as Milvus takes them, at most `rows` at a time."""
+        entities: list[dict[str, Any]] = []
+        for block in source.blocks(rows):
+            for entity in self._of_block(block, source.ids):
+                entities.append(entity)
+                if len(entities) == rows:
+                    yield entities
+                    entities = []
+        if entities:
+            yield entities
+
+    def _of_block(self, block: VectorBlock, ids: Ids) -> Iterator[dict[str, Any]]:
+        texts = np.arange(block.first, block.first + block.texts)
+        rows, starts = self.rows_of(texts)
+        names, owners = ids.take(texts), np.repeat(np.arange(block.texts), np.diff(starts)).tolist()
+        vectors = None if block.vectors is None else np.asarray(block.vectors, dtype=np.float32)
+        for number, (row, owner) in enumerate(zip(rows.tolist(), owners, strict=True)):
+            entity: dict[str, Any] = {ROW: row, TEXT: block.first + owner, ID: names[owner]}
+            if vectors is not None:
+                entity[VECTOR] = vectors[number]
+            if block.weights is not None:
+                entity[WEIGHTS] = (number == starts[owner] and _terms(block.weights, owner)) or {self.vocabulary: 1.0}
+            yield entity
+
+    def write(self, folder: Path, ids: Ids, **more: Any) -> None:
+        """Write the layout into an index folder, with other things worth keeping."""
+        values = {name: value for name, value in vars(self).items() if name != "offsets"}
+        with (folder / IDS).open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(f"{one}\n" for one in ids)
+        if self.offsets is not None:
+            np.save(folder / _OFFSETS, np.asarray(self.offsets), allow_pickle=False)
+        text = json.dumps({"form": _FORM, **values, **more}, indent=2, sort_keys=True)
+        (folder / _DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> tuple[Layout, Ids, Mapping[str, Any]]:
+        """What `write` has written: the layout, the ids, and the other things.
+
+        Raises:
+            ArtifactError: It is not there, or damaged.
+        """
+        try:
+            values = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
+            form = values.pop("form")
+            known = {field.name: values.pop(field.name) for field in dataclasses.fields(cls) if field.name in values}
+            offsets = np.load(folder / _OFFSETS, mmap_mode="r") if (folder / _OFFSETS).exists() else None
+            layout, ids = cls(**known, offsets=offsets), Ids(folder / IDS)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            msg = f"'{folder}' is no index of Milvus, or it is damaged ({error}). Index the vectors again."
+            raise ArtifactError(msg) from error
+        rows = layout.texts * layout.most_vectors if offsets is None else int(offsets[-1])
+        if form != _FORM or (len(ids), rows) != (layout.texts, layout.rows):
+            msg = f"'{folder}' is damaged: its files do not fit together. Index the vectors again."
+            raise ArtifactError(msg)
+        return layout, ids, values
+
+
+def fingerprint(*parts: Any) -> str:
+    """A short name for what was indexed, and how."""
+    return hashlib.blake2b(json.dumps([_FORM, *parts]).encode(), digest_size=8).hexdigest()
+
+
+def most_id_bytes(ids: Ids) -> int:
+    """The length of the longest id, as Milvus counts it.
+
+    Raises:
+        UnsupportedError: It is longer than Milvus takes.
+    """
+    longest = max(ids, key=lambda one: len(one.encode()))
+    size = len(longest.encode())
+    if size > MOST_ID_BYTES:
+        msg = f"the id '{longest[:40]}…' has {size:,} bytes, and Milvus takes {MOST_ID_BYTES:,} at most."
+        raise UnsupportedError(msg)
+    return size
+
+
+def _terms(weights: Any, row: int) -> dict[int, float]:
+    start, end = weights.indptr[row], weights.indptr[row + 1]
+    return dict(zip(weights.indices[start:end].tolist(), weights.data[start:end].tolist(), strict=True))

@@ -1,0 +1,209 @@
+"""Connections to Milvus: to a server by its address, or to Milvus Lite in this process, over a folder of files.
+
+Both speak the same protocol, so that everything above this module is the same for both.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
+
+TOKEN = "MILVUS_TOKEN"
+RETRIES = 5
+"""Tries of a request before a server counts as gone: some two seconds. pymilvus alone would try for minutes."""
+
+_QUIET = ("pymilvus", "pymilvus.milvus_client", "milvus_lite")
+
+
+class Connection:
+    """A client of a Milvus server; closed by `close`, and at the latest when it is dropped or Python ends.
+
+    Attributes:
+        client: The `pymilvus.MilvusClient`.
+        place: Names the server in messages.
+        lite: Whether it is a Milvus Lite, here or elsewhere.
+        close: Closes it; a second call does nothing.
+    """
+
+    def __init__(self, client: Any, place: str, *, server: Any = None, folder: Path | None = None) -> None:
+        self.client = client
+        self.place = place
+        self.close = weakref.finalize(self, _close, client, server, folder)
+        with milvus_errors("say its version", place):
+            self.lite = "lite" in client.get_server_version().lower()
+
+
+def connect(uri: str, *, timeout: float) -> Connection:
+    """Connect to a server.
+
+    Args:
+        uri: Its address, such as http://localhost:19530.
+        timeout: Seconds that it has to answer.
+
+    Raises:
+        InputError: Nothing answers there, or not as Milvus does, or it wants another token.
+    """
+    client = _client(uri, timeout=timeout, token=os.environ.get(TOKEN, ""))
+    return Connection(client, f"'{uri}'")
+
+
+@contextmanager
+def embedded(folder: Path) -> Iterator[Connection]:
+    """Milvus Lite over a folder that is to be written; at the end all of it is on disk, and the folder can be moved."""
+    connection = _start(folder, f"'{folder}'")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def embedded_view(folder: Path) -> Connection:
+    """Milvus Lite over a folder that is only to be read.
+
+    Milvus Lite locks its folder and writes to it even when it is only searched. So it gets a folder of its own, of
+    links to the files: several processes can search an index, and a search cannot damage one.
+    """
+    view = Path(tempfile.mkdtemp(prefix="rkit-milvus-"))
+    try:
+        shutil.copytree(folder, view / folder.name, copy_function=_link)
+        return _start(view / folder.name, f"'{folder}'", remove=view)
+    except BaseException:
+        shutil.rmtree(view, ignore_errors=True)
+        raise
+
+
+def check_uri(uri: str) -> None:
+    """Refuse an address that cannot be one, or that holds a password.
+
+    Raises:
+        OptionError: Says what is wrong.
+    """
+    try:
+        parts = urlsplit(uri)
+        secret, complete = "@" in parts.netloc, bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        # The port is no number.
+        secret, complete = False, False
+    if secret:
+        msg = f"option 'uri' holds a user or a password, which would stay in the manifest. Put them into {TOKEN}."
+        raise OptionError(msg)
+    if not complete or parts.scheme not in ("http", "https", "tcp"):
+        msg = (
+            f"option 'uri' is '{uri}', and must be the address of a Milvus server, such as http://localhost:19530; "
+            f"leave it out for Milvus Lite, which keeps its files in the index folder."
+        )
+        raise OptionError(msg)
+
+
+@contextmanager
+def milvus_errors(doing: str, place: str) -> Iterator[None]:
+    """Turn what pymilvus raises into an error that says in one line what could not be done, where, and why.
+
+    Raises:
+        RetrievalkitError: Milvus could not do it.
+    """
+    grpc, pymilvus = _import_grpc(), import_pymilvus()
+    try:
+        yield
+    except (pymilvus.MilvusException, grpc.RpcError) as error:
+        msg = f"Milvus at {place} could not {doing}: {reason(error)}"
+        raise RetrievalkitError(msg) from error
+
+
+def reason(error: Exception) -> str:
+    """What an error of pymilvus says, in one line."""
+    text = str(getattr(error, "message", "") or (error.details() if hasattr(error, "details") else error))
+    return " ".join(text.split())[:500]
+
+
+def import_pymilvus() -> Any:
+    """The module pymilvus, with nothing on the terminal but what is raised.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    _import_grpc()
+    try:
+        import pymilvus
+    except ImportError as error:
+        raise MissingDependencyError("pymilvus", "indexer 'milvus'") from error
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    return pymilvus
+
+
+def _import_grpc() -> Any:
+    # gRPC's C++ part writes to the terminal by itself, and watches forks that do not concern it.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    try:
+        import grpc
+    except ImportError as error:
+        raise MissingDependencyError("grpcio", "indexer 'milvus'") from error
+    return grpc
+
+
+def _client(uri: str, **options: Any) -> Any:
+    pymilvus, grpc = import_pymilvus(), _import_grpc()
+    try:
+        return pymilvus.MilvusClient(uri=uri, **options)
+    except (pymilvus.MilvusException, grpc.RpcError, ValueError) as error:
+        msg = (
+            f"no Milvus answers at '{uri}' ({reason(error)}). See that it runs, that the address is right, and "
+            f"that {TOKEN} holds its token where it wants one."
+        )
+        raise InputError(msg) from error
+
+
+def _start(folder: Path, place: str, *, remove: Path | None = None) -> Connection:
+    import_pymilvus()
+    try:
+        from milvus_lite.adapter.grpc.server import start_server_in_thread
+    except ImportError as error:
+        what = "indexer 'milvus' without the option 'uri'"
+        raise MissingDependencyError("milvus-lite", what, "'milvus-lite>=3.2.2'") from error
+    try:
+        server, database, port = start_server_in_thread(str(folder))
+    except (OSError, ValueError, RuntimeError) as error:
+        msg = f"Milvus Lite cannot open {place}: {' '.join(str(error).split())}. Index the vectors again."
+        raise ArtifactError(msg) from error
+    try:
+        # Such a server takes the pings of an impatient client for an attack.
+        options = {"grpc.keepalive_time_ms": 3_600_000}
+        client = _client(f"http://127.0.0.1:{port}", timeout=30, grpc_options=options)
+        return Connection(client, place, server=(server, database), folder=remove)
+    except BaseException:
+        _close(None, (server, database), remove)
+        raise
+
+
+def _close(client: Any, server: Any, folder: Path | None) -> None:
+    if client is not None:
+        client.close()
+    if server is not None:
+        grpc_server, database = server
+        grpc_server.stop(grace=None).wait()
+        database.close()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link(source: str, target: str) -> None:
+    """A link to a file that holds vectors, which are never changed; a copy of the small files around them."""
+    if Path(source).suffix in (".parquet", ".idx"):
+        try:
+            Path(target).symlink_to(Path(source).absolute())
+        except OSError:
+            shutil.copyfile(source, target)
+    else:
+        shutil.copyfile(source, target)

@@ -246,6 +246,17 @@ class Representation:
         """The representation of some of the texts."""
         return _map_tensors(self, lambda tensor: tensor[index])
 
+    def as_indexed(self) -> Representation:
+        """What of it is searched: the kept vector alone, where one is kept.
+
+        A loss that compares texts as the search will, and has no use for the other vectors, compares these.
+        """
+        if self.kept is None or self.vectors is None:
+            return self
+        vectors = self.vectors[:, self.kept : self.kept + 1]
+        mask = None if self.vector_mask is None else self.vector_mask[:, self.kept : self.kept + 1]
+        return replace(self, vectors=vectors, vector_mask=mask, kept=None)
+
     @classmethod
     def concatenate(cls, parts: Sequence[Representation]) -> Representation:
         """One representation of all the texts; texts with fewer vectors are padded, and masked."""
@@ -481,7 +492,7 @@ class Indexer(ABC):
             k: Most texts of a query.
         """
 
-    def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - of the contract
         """The scores of given texts, on the scale of `search`: fusion asks for those that only another index found.
 
         Args:

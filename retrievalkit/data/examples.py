@@ -158,7 +158,8 @@ def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
         if lacking := unscored(row):
             msg = (
                 f"the teacher scores no {' and no '.join(lacking)} of the query '{row.query_id}', and the loss learns "
-                'from such scores. Give each example "teacher": {document id: score}, or choose another --loss.'
+                "from such scores. Give the examples a re-ranker's (rkit rerank apply RERANKER --examples FILE "
+                '--corpus CORPUS) or others as "teacher": {document id: score}, or choose another --loss.'
             )
             raise DataError(msg, file=examples.source, line=line)
 

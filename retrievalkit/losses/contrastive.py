@@ -18,7 +18,8 @@ class Contrastive(Loss):
 
     The negatives of a query are all other documents of the batch: its own hard negatives, those of the other queries
     and their positives, less those that `ignore` masks. With documents of several vectors this is the multi-vector
-    loss, with weights the lexical one: the scoring rule decides.
+    loss, with weights the lexical one: the scoring rule decides. Where a pooler keeps one of its vectors for the
+    search, that one is trained.
 
     Args:
         temperature: Scores are divided by it: 1 for inner products as they are; cosines want about 0.05.
@@ -39,7 +40,7 @@ class Contrastive(Loss):
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
-            logits = scores(queries.float(), documents.float()) / self.temperature  # (Q, D)
+            logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)
             total = cross_entropy_in_batch(logits, positives, ignore)
         return LossValue(total, {"contrastive": total.detach()})
 

@@ -59,12 +59,13 @@ class Distillation(Loss):
         """
         if teacher is None or bool(teacher.isnan().all()):
             msg = (
-                f"loss '{self.name}' learns from a teacher's scores, and no query of a step has any. Give each example "
-                '"teacher": {document id: score} for its positives and negatives, or choose another --loss.'
+                f"loss '{self.name}' learns from a teacher's scores, and no query of a step has any. Give the "
+                "examples a re-ranker's (rkit rerank apply RERANKER --examples FILE --corpus CORPUS) or others as "
+                '"teacher": {document id: score}, or choose another --loss.'
             )
             raise DataError(msg)
         with torch.autocast(queries.device.type, enabled=False):
-            logits = scores(queries.float(), documents.float()) / self.temperature  # (Q, D)
+            logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)
             total = self.distance(logits, teacher.to(logits.dtype) / self.teacher_temperature, positives)
             terms = {self.name: total.detach()}
             if self.contrastive:

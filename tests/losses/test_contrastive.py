@@ -143,3 +143,15 @@ def test_teacher_is_not_used():
     torch.testing.assert_close(
         loss_of(queries(), documents(), teacher=torch.rand(2, 4)).total, loss_of(queries(), documents()).total
     )
+
+
+@pytest.mark.parametrize("name", ["contrastive", "distill_kl", "margin_mse"])
+def test_where_one_vector_is_kept_that_one_is_trained(name):
+    """Not the best of all, of which the others are not searched."""
+    teacher = torch.tensor([[2.0, 1.0, 0.0, float("nan")], [0.0, float("nan"), 3.0, 1.0]], dtype=torch.float64)
+    loss = registry.create("loss", name)
+    mask = torch.ones(4, 2, dtype=torch.bool)
+    kept = loss(queries(), documents(kept=1, vector_mask=mask), POSITIVES, START, None, teacher).total
+    alone = loss(queries(), documents([[one[1]] for one in DOCUMENTS]), POSITIVES, START, None, teacher).total
+    assert kept.item() == pytest.approx(alone.item(), abs=1e-12)
+    assert kept.item() != pytest.approx(loss(queries(), documents(), POSITIVES, START, None, teacher).total.item())

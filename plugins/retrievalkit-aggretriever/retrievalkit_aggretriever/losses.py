@@ -50,7 +50,7 @@ class Aggretriever(Loss):
         """The loss of a batch, computed in float32 under autocast too."""
         parts = _checked_parts(queries, documents)
         with torch.autocast(queries.device.type, enabled=False):
-            queries, documents = queries.float(), documents.float()
+            queries, documents = queries.float(), documents.as_indexed().float()
             total = self._cross_entropy(queries, documents, positives, ignore)
             terms = {"contrastive": total.detach()}
             for name, columns in parts.items() if len(parts) > 1 else ():

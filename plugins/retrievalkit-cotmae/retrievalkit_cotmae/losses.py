@@ -70,7 +70,7 @@ class DenseSparse(Loss):
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
-            queries, documents = queries.float(), documents.float()
+            queries, documents = queries.float(), documents.as_indexed().float()
             entropies = {
                 name: functional.cross_entropy(self._masked(logits, ignore), positives)
                 for name, logits in self._scores(queries, documents).items()

@@ -1,4 +1,7 @@
-"""Data sets that others host: Hugging Face `datasets` as `hf:NAME[:CONFIG][@SPLIT]`, and `irds:NAME` of ir_datasets."""
+"""Data sets that others host: Hugging Face `datasets` as `hf:NAME[:CONFIG][@SPLIT][#REVISION]`, and `irds:NAME` of ir_datasets.
+
+Data sets that have a loading script, which `datasets` no longer runs, are read at the revision `refs/convert/parquet`.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +55,11 @@ def _hugging_face(name: str, split: str | None) -> Iterator[dict[str, Any]]:
 
 def _load(name: str) -> Any:
     datasets = _need("datasets", "datasets", f"hf:{name}")
-    path, _, split = name.partition("@")
+    path, _, revision = name.partition("#")
+    path, _, split = path.partition("@")
     path, _, config = path.partition(":")
     with _quiet():
-        return datasets.load_dataset(path, config or None, split=split or None)
+        return datasets.load_dataset(path, config or None, split=split or None, revision=revision or None)
 
 
 def _choose_split(name: str, known: list[str], wanted: str | None) -> str:
@@ -64,7 +68,8 @@ def _choose_split(name: str, known: list[str], wanted: str | None) -> str:
     if len(known) == 1:
         return known[0]
     missing = "it has several splits" if wanted is None else f"it has no split '{wanted}'"
-    msg = f"hf:{name}: {missing}. Known: {', '.join(known)}. Choose one: hf:{name}@{known[0]}"
+    path, mark, revision = name.partition("#")
+    msg = f"hf:{name}: {missing}. Known: {', '.join(known)}. Choose one: hf:{path}@{known[0]}{mark}{revision}"
     raise DataError(msg)
 
 

@@ -44,6 +44,19 @@ def test_an_unknown_split_names_those_there_are(hub):
         read_examples(f"hf:{hub}", split="dev")
 
 
+def test_a_revision_comes_last(hub, monkeypatch):
+    """Where loading scripts are, the hub keeps the data at refs/convert/parquet."""
+    asked = []
+    load = datasets.load_dataset
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *names, **how: asked.append((names, how)) or load(*names, split=how["split"])
+    )
+    assert read_examples(f"hf:{hub}@test#refs/convert/parquet").rows[0].query_id == "2"
+    assert asked[-1] == ((str(hub), None), {"split": "test", "revision": "refs/convert/parquet"})
+    with pytest.raises(DataError, match=r"Choose one: hf:.*@train#main$"):
+        read_examples(f"hf:{hub}#main", split="dev")
+
+
 def test_a_corpus(tmp_path, hub):
     (hub / "test.jsonl").unlink()
     files.write_jsonl(hub / "train.jsonl", [{"docid": "1", "title": "T", "text": "x"}])

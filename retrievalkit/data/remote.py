@@ -1,4 +1,4 @@
-"""Data sets that others host: Hugging Face `datasets` as `hf:NAME[:CONFIG][@SPLIT][#REVISION]`, and `irds:NAME` of ir_datasets.
+"""Data sets of others: Hugging Face `datasets` as `hf:NAME[:CONFIG][@SPLIT][#REVISION]`, ir_datasets as `irds:NAME`.
 
 Data sets that have a loading script, which `datasets` no longer runs, are read at the revision `refs/convert/parquet`.
 """

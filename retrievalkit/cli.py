@@ -133,6 +133,12 @@ def _refuse(settings: Settings, command: str, sections: str) -> None:
 @click.option("--micro-batch-size", type=int, help="Texts encoded at once, with gradient caching.")
 @click.option("--learning-rate", type=float)
 @click.option("--negatives", type=int, help="Hard negatives of a query in a step.")
+@click.option(
+    "--refresh-negatives",
+    metavar="every=N",
+    help="Mine new negatives with the model as it is, after every N epochs; more by --set refresh.depth=100 and the "
+    "other options of mine-negatives.",
+)
 @click.option("--separate-towers/--shared-tower", default=False, help="An encoder for each side, or one for both.")
 @click.option("--query-length", type=int, help="Most tokens of a query.")
 @click.option("--document-length", type=int, help="Most tokens of a passage.")
@@ -153,6 +159,7 @@ def train(
     loss: str | None,
     query_length: int | None,
     document_length: int | None,
+    refresh_negatives: str | None,
     separate_towers: bool,
     resume: bool,
     overwrite: bool,
@@ -162,6 +169,7 @@ def train(
 ) -> None:
     """Train a retriever on examples (on several GPUs: torchrun --nproc-per-node 2 --no-python rkit train ...)."""
     from retrievalkit import processes, registry
+    from retrievalkit.refresh import refresh_options
     from retrievalkit.train import TrainingOptions
     from retrievalkit.train import train as program
 
@@ -172,6 +180,7 @@ def train(
             {"query_length": query_length, "document_length": document_length}
         )
         pooler_options, loss_options = _section(values, "pooler"), _section(values, "loss")
+        refresh = refresh_options(refresh_negatives, _section(values, "refresh"))
         training = registry.check_options("rkit train", TrainingOptions, values | _given(flags))
     manifest = program(
         model=model,
@@ -187,6 +196,7 @@ def train(
         loss_options=loss_options,
         separate_towers=separate_towers,
         options=TrainingOptions(**training),
+        refresh=refresh,
         resume=resume,
         overwrite=overwrite,
     )

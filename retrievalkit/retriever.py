@@ -28,7 +28,8 @@ from retrievalkit.precision import Precision, autocast, default_device
 
 CONFIGURATION = "retrievalkit.json"
 POOLER_WEIGHTS = "pooler.safetensors"
-NOT_WEIGHTS = (artifacts.MANIFEST, "README.md", "training.jsonl", "selection.json", "logs")
+NEGATIVES = "negatives"
+NOT_WEIGHTS = (artifacts.MANIFEST, "README.md", "training.jsonl", "selection.json", "logs", NEGATIVES)
 """Files and folders of a checkpoint that tell of its training, and have no part in its fingerprint."""
 TRUST = "RKIT_TRUST_REMOTE_CODE"
 """Environment variable: 1 lets a checkpoint run the Python code that came with its model."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,13 +25,15 @@ import transformers
 from retrievalkit import artifacts, processes
 from retrievalkit.card import model_card
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
-from retrievalkit.data.examples import Examples, check_examples, check_teacher, read_examples
+from retrievalkit.data.examples import Example, Examples, check_examples, check_teacher, read_examples
+from retrievalkit.data.merging import against_corpus
 from retrievalkit.data.sampling import ExampleSampler, StepAssembler
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import InputError
 from retrievalkit.objective import Objective, create_loss, describe_loss, load_weights
 from retrievalkit.precision import default_device, resolve_precision
 from retrievalkit.quiet import quiet
+from retrievalkit.refresh import Negatives, RefreshNegatives, RefreshOptions
 from retrievalkit.rehearsal import first_draws, rehearse
 from retrievalkit.retriever import NOT_WEIGHTS, Retriever
 from retrievalkit.selection import BEST, DevSet, KeepBest
@@ -158,6 +160,7 @@ def train(
     loss_options: Mapping[str, Any] | None = None,
     separate_towers: bool = False,
     options: TrainingOptions | None = None,
+    refresh: RefreshOptions | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
@@ -177,6 +180,7 @@ def train(
         loss_options: Options of the loss; of a sum, loss -> its options.
         separate_towers: Whether queries and documents get an encoder each.
         options: How to train.
+        refresh: When the model as it is then mines new negatives, and which; None = never.
         resume: Go on with a training to the same output that was cut off; one that was not is left as it is.
         overwrite: Replace an output folder that is there already.
 
@@ -192,7 +196,7 @@ def train(
         options.check()
         if not resume:
             artifacts.check_output(output, overwrite=overwrite)
-        data = _Data.read(examples, corpus, dev, options)
+        data = _Data.read(examples, corpus, dev, options, refresh)
         retriever = Retriever.create(
             model,
             encoder=encoder,
@@ -209,6 +213,7 @@ def train(
             **retriever.description,
             "loss": describe_loss(loss, loss_options or {}),
             "training": asdict(options),
+            **({} if refresh is None else {"refresh": asdict(refresh)}),
         }
         inputs = {"model": artifacts.describe_input(model, retriever.fingerprint), **data.inputs}
         identity = {"options": described, "inputs": inputs}
@@ -246,16 +251,24 @@ def train(
 
 @dataclass
 class _Data:
-    """What is trained on: examples, held-out examples, and where the texts are."""
+    """What is trained on: examples, held-out examples, where the texts are, and what is mined anew."""
 
     examples: Examples
     sampler: ExampleSampler
     assembler: StepAssembler
     dev: DevSet | None
     inputs: dict[str, dict[str, str]]
+    negatives: Negatives | None = None
 
     @classmethod
-    def read(cls, examples: str, corpus: str | None, dev: str | None, options: TrainingOptions) -> _Data:
+    def read(
+        cls,
+        examples: str,
+        corpus: str | None,
+        dev: str | None,
+        options: TrainingOptions,
+        refresh: RefreshOptions | None = None,
+    ) -> _Data:
         opened = open_corpus(corpus) if corpus else None
         read = {split: _read(source, opened, split) for split, source in (("train", examples), ("dev", dev)) if source}
         passages = {one: passage for part in read.values() for one, passage in part.passages.items()}
@@ -289,7 +302,22 @@ class _Data:
                 mask_false_negatives=mask,
             )
         assembler = StepAssembler(passage, rows, mask_false_negatives=mask)
-        return cls(read["train"], sampler, assembler, held_out, inputs)
+        negatives = None if refresh is None else _negatives(read["train"], rows, opened, options, refresh)
+        return cls(read["train"], sampler, assembler, held_out, inputs, negatives)
+
+
+def _negatives(
+    examples: Examples,
+    rows: Sequence[Example],
+    corpus: Corpus | None,
+    options: TrainingOptions,
+    refresh: RefreshOptions,
+) -> Negatives:
+    if corpus is None:
+        msg = "--refresh-negatives mines passages of the corpus, and none was given. Give it: --corpus CORPUS"
+        raise InputError(msg)
+    known = limited(against_corpus(examples, corpus).rows, options.limit, options.seed)
+    return Negatives(rows, known, corpus, refresh, options.precision)
 
 
 def _read(source: str, corpus: Corpus | None, split: str) -> Examples:
@@ -305,7 +333,12 @@ def _rehearse(objective: Objective, data: _Data, options: TrainingOptions, descr
     """Refuse, before anything is written, what would fail in the first step or when dev questions are judged."""
     device = default_device()
     precision = resolve_precision(options.precision, device)
-    if objective.loss.needs_teacher:
+    needs_teacher = objective.loss.needs_teacher
+    if data.negatives is not None:
+        refresh = data.negatives.options
+        refresh.check_for(epochs=options.epochs, negatives=options.negatives, needs_teacher=needs_teacher)
+        data.negatives.check()
+    if needs_teacher:
         check_teacher(data.examples, negatives=options.negatives)
     objective.to(device)
     step = data.assembler.assemble(first_draws(data.sampler))
@@ -367,6 +400,12 @@ class _Run:
             cache_gradients=options.micro_batch_size is not None,
             log_file=staging / LOG,
         )
+        self.refresh: RefreshNegatives | None = None
+        if data.negatives is not None:
+            self.refresh = RefreshNegatives(
+                data.negatives, objective.retriever, data.sampler, staging, len(steps), self.trainer.log, self.bar.say
+            )
+            self.trainer.add_callback(self.refresh)
         if processes.is_main():
             for callback in (self.bar, *tensorboard(staging / LOGS)):
                 self.trainer.add_callback(callback)
@@ -385,6 +424,8 @@ class _Run:
             # In the middle of an epoch, the Trainer would do one step more.
             load_weights(self.objective, last / WEIGHTS)
         else:
+            if last and self.refresh is not None:
+                self.refresh.resume(step_of(last))
             self._train(last)
         if processes.is_main() and (self.staging / BEST).exists():
             load_weights(self.objective, self.staging / BEST)

@@ -66,6 +66,10 @@ class Bar(transformers.TrainerCallback):
         """Done."""
         self.progress.stop()
 
+    def say(self, text: str) -> None:
+        """Show a line above the bar."""
+        self.progress.console.print(text, highlight=False)
+
 
 def trainer_arguments(options: Any, folder: Path, steps: int, **own: Any) -> transformers.TrainingArguments:
     """What Hugging Face's trainer is told: AdamW, linear warm-up and decay, a state once an epoch or so many steps.

@@ -187,9 +187,11 @@ def write(
             )
             raise InputError(msg)
         with _made(connection, f"{name}_partial") as partial:
-            client.create_collection(partial, schema=_schema(layout, source), **_identity(connection, layout))
+            made = {"schema": _schema(layout, source), **_identity(connection, layout)}
             indexes = _indexes(connection, layout, index)
-            _try_index(connection, partial, indexes, index.type)
+            client.create_collection(partial, **made)
+            _try_index(connection, partial, indexes, index.type, next(layout.entities(source, 1)))
+            client.create_collection(partial, **made)
             size = max(1, min(batch, _BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
             for entities in layout.entities(source, size):
                 client.insert(partial, entities, retry_times=RETRIES)
@@ -258,18 +260,25 @@ def _indexes(connection: Connection, layout: Layout, index: VectorIndex) -> Any:
     return indexes
 
 
-def _try_index(connection: Connection, name: str, indexes: Any, index_type: str) -> None:
-    """Have Milvus look at what index is wanted while the collection is empty: uploading may take hours."""
+def _try_index(connection: Connection, name: str, indexes: Any, index_type: str, entities: list[Any]) -> None:
+    """Have Milvus make such an index of very little, which is then dropped: to write everything may take hours.
+
+    Raises:
+        OptionError: Milvus does not make such an index.
+    """
     client = connection.client
     try:
+        if connection.lite:
+            # A server looks at the type of an index at once, Milvus Lite when it makes one.
+            client.insert(name, entities)
+            client.flush(name)
         client.create_index(name, indexes, sync=False)
-        # Milvus Lite loads a collection that has no index.
-        client.release_collection(name)
-        for one in client.list_indexes(name):
-            client.drop_index(name, one)
+        if connection.lite:
+            client.load_collection(name)
     except import_pymilvus().MilvusException as error:
         msg = f"Milvus at {connection.place} makes no index of the type '{index_type}' with these parameters: "
         raise OptionError(msg + reason(error)) from error
+    client.drop_collection(name)
 
 
 def _sorted(hits: Any) -> Hits:

@@ -10,9 +10,9 @@ collection's name, and the ids of its texts. Building and searching are the same
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from retrievalkit_milvus.layout import VECTOR, WEIGHTS, Layout, fingerprint
 from retrievalkit_milvus.ranking import Found, best_texts
 from retrievalkit_milvus.server import check_uri, connect, embedded, embedded_view
 
-URI = "RKIT_MILVUS_URI"
 _FOLDER = "milvus.db"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
 
@@ -104,20 +103,24 @@ class Milvus(Indexer):
             with embedded(index_dir / _FOLDER) as connection:
                 write(connection, source, layout, self.index, batch=self.batch, replace=True)
             files = _sizes(index_dir / _FOLDER)
-        layout.write(index_dir, source.ids, files=files)
+        layout.write(index_dir, source.ids, files=files, index=[self.index.type, self.index.parameters])
         return {"texts": layout.texts, **({"vectors": layout.rows} if layout.dim else {})}
 
     def open(self, index_dir: Path) -> None:
         """Connect to the collection, or start Milvus Lite over its files."""
         layout, self._ids, more = Layout.read(index_dir)
-        if self.uri:
-            uri = os.environ.get(URI, "") or self.uri
-            check_uri(uri)
-            connection = connect(uri, timeout=self.timeout)
-        else:
+        if more.get("index") != [self.index.type, self.index.parameters]:
+            msg = f"'{index_dir}' has an index of another type or other parameters. To change these, index again."
+            raise OptionError(msg)
+        layout = changed(layout, collection=self.collection or layout.collection)
+        if not self.uri:
             _check_files(index_dir / _FOLDER, more.get("files") or {})
-            connection = embedded_view(index_dir / _FOLDER)
-        self._opened = Collection(connection, layout, self.index)
+        connection = connect(self.uri, timeout=self.timeout) if self.uri else embedded_view(index_dir / _FOLDER)
+        try:
+            self._opened = Collection(connection, layout, self.index)
+        except BaseException:
+            connection.close()
+            raise
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts: exact for FLAT where queries have one vector or weights alone, else among candidates."""
@@ -211,7 +214,8 @@ def _asked(queries: Representation) -> dict[str, list[Any]]:
     asked: dict[str, list[Any]] = {}
     if queries.vectors is not None:
         vectors, mask = queries.vectors.flatten(0, 1), queries.vector_mask
-        asked[VECTOR] = list((vectors if mask is None else vectors[mask.flatten()]).numpy())
+        vectors = vectors if mask is None else vectors[mask.flatten()]
+        asked[VECTOR] = list(vectors.to(torch.float32).numpy())
     if queries.weights is not None:
         terms = [(one.nonzero().flatten(), one) for one in queries.weights]
         asked[WEIGHTS] = [dict(zip(at.tolist(), one[at].tolist(), strict=True)) for at, one in terms]

@@ -1,0 +1,315 @@
+"""Where an index is, and what can happen to it: folders, processes, servers, and mistakes."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pymilvus import MilvusClient
+from retrievalkit_milvus import layout
+from retrievalkit_milvus import server as connections
+from retrievalkit_milvus.indexer import Milvus
+
+from retrievalkit.errors import (
+    ArtifactError,
+    InputError,
+    MissingDependencyError,
+    OptionError,
+    RetrievalkitError,
+    UnsupportedError,
+)
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def case(draw):
+    return draw(30, dim=6, m=3, varied=True, vocabulary=20)
+
+
+@pytest.fixture(scope="module")
+def folder(build, case):
+    return build(case)
+
+
+@pytest.fixture
+def client(server):
+    client = MilvusClient(server)
+    yield client
+    client.close()
+
+
+def files(folder):
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+def test_a_folder_that_has_moved(folder, opened, assert_found, case, tmp_path):
+    """An index is found by what is in its folder, wherever that is."""
+    shutil.copytree(folder, tmp_path / "else where")
+    assert_found(opened(tmp_path / "else where").search(case.queries, 9), case.expected(9))
+
+
+def test_searching_changes_nothing(folder, opened, case):
+    """A search leaves the index's files as they were, also where they may not be written, and nothing anywhere else."""
+    before = files(folder)
+    index = opened(folder)
+    index.search(case.queries, 3)
+    assert files(folder) == before
+    (view,) = index._opened._connection.close.peek()[2][2:]
+    assert view.exists()
+    del index
+    assert not view.exists()
+
+
+def test_opened_several_times(folder, opened, assert_found, case):
+    """An index can be open more than once in a process, and again afterwards."""
+    for _ in range(2):
+        first, second = opened(folder), opened(folder)
+        assert_found(second.search(case.queries, 9), case.expected(9))
+        del second
+        assert_found(first.search(case.queries, 9), case.expected(9))
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from retrievalkit_milvus.indexer import Milvus
+index = Milvus()
+index.open(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_several_processes(folder, opened, assert_found, case):
+    """While another process has an index open it can be searched; and a process ends by itself, and says nothing."""
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(folder)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as other:
+        assert other.stdout.readline() == "open\n"
+        assert_found(opened(folder).search(case.queries, 9), case.expected(9))
+        out, err = other.communicate("", timeout=60)
+    assert (out, err, other.returncode) == ("", "", 0)
+
+
+def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
+    """Neither Milvus Lite nor pymilvus nor gRPC print or log, not even when something is wrong."""
+    with caplog.at_level(logging.DEBUG):
+        index = opened(folder)
+        index.search(case.queries, 3)
+        index._opened._connection.client.drop_collection(index._opened.layout.collection)
+        with pytest.raises(RetrievalkitError, match="does not exist"):
+            index.search(case.queries, 3)
+        with pytest.raises(InputError):
+            Milvus(uri=NOBODY).open(folder)
+    assert capfd.readouterr() == ("", "")
+    assert not [record for record in caplog.records if "milvus" in record.name.lower()]
+
+
+@pytest.mark.parametrize("damage", ["no files", "cut", "lost", "no description", "no ids", "altered description"])
+def test_damage_is_found(folder, opened, tmp_path, damage):
+    """A folder that lacks something, or has less than it should, is refused with what is wrong."""
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    (data,) = (broken / "milvus.db").rglob("*.parquet")
+    match damage:
+        case "no files":
+            shutil.rmtree(broken / "milvus.db")
+        case "cut":
+            data.write_bytes(data.read_bytes()[:-10])
+        case "lost":
+            data.unlink()
+        case "no description":
+            (broken / "milvus.json").unlink()
+        case "no ids":
+            (broken / "ids.txt").write_text("t0\n")
+        case "altered description":
+            (broken / "milvus.json").write_text('{"form": 1}')
+    with pytest.raises(ArtifactError, match=r"Index the vectors again"):
+        opened(broken)
+
+
+def test_files_of_the_right_size_that_hold_something_else(folder, opened, tmp_path):
+    """Overwritten data is refused too, in one line."""
+    shutil.copytree(folder, tmp_path / "broken")
+    for data in (tmp_path / "broken" / "milvus.db").rglob("*.parquet"):
+        data.write_bytes(bytes(data.stat().st_size))
+    with pytest.raises(RetrievalkitError, match="could not load the collection") as caught:
+        opened(tmp_path / "broken")
+    assert "\n" not in str(caught.value)
+
+
+def test_from_a_folder_to_a_server(build, opened, assert_found, case, folder, server, tmp_path):
+    """The same vectors on a server make a folder that refers to it, and the first folder can be opened there too."""
+    moved = build(case, uri=server)
+    assert {path.name for path in moved.iterdir()} == {"ids.txt", "milvus.json", "offsets.npy"}
+    assert_found(opened(moved, uri=server).search(case.queries, 9), case.expected(9))
+    assert_found(opened(folder, uri=server).search(case.queries, 9), case.expected(9))
+    with pytest.raises(ArtifactError, match="refers to a Milvus server"):
+        opened(moved)
+
+
+def test_a_server_has_what_other_programs_need(build, client, server, draw):
+    """A collection has a name of one's own, the texts' ids, and can be searched without this library."""
+    case = draw(12, dim=4, seed=20)
+    build(case, uri=server, collection="of_my_own")
+    (hits,) = client.search("of_my_own", [case.queries.vectors[0, 0].tolist()], limit=3, output_fields=["id"])
+    assert [hit["entity"]["id"] for hit in hits] == case.expected(3)[0][0]
+
+
+def test_what_is_there_is_kept(build, client, server, draw, store, tmp_path, opened, assert_found):
+    """A collection with the same contents is used as it is; one with others is refused unless it is to be replaced."""
+    case, other = draw(12, dim=4, seed=21), draw(14, dim=4, seed=22)
+    options = {"uri": server, "collection": "kept"}
+    build(case, **options)
+    inserted = client.get_collection_stats("kept")
+    again = build(case, **options)
+    assert client.get_collection_stats("kept") == inserted
+    with pytest.raises(InputError, match=r"'kept' already, with other contents.*--set replace=true"):
+        Milvus(**options).build(store(other), tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert_found(opened(again, **options).search(case.queries, 5), case.expected(5))
+    replaced = build(other, **options, replace=True)
+    assert_found(opened(replaced, **options).search(other.queries, 5), other.expected(5))
+    with pytest.raises(ArtifactError, match=r"holds 14 rows of '.*', and should hold 12"):
+        opened(again, **options)
+    client.drop_collection("kept")
+    with pytest.raises(ArtifactError, match=r"'kept' at .* is not there"):
+        opened(again, **options)
+
+
+def test_nothing_is_left_of_a_build_that_fails(client, server, draw, store, tmp_path, monkeypatch):
+    """Neither a collection nor a file; and what a killed build has left is no obstacle."""
+    case = draw(12, dim=4, seed=23)
+    before = client.list_collections()
+
+    def fail(*_):
+        yield from ()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout.Layout, "entities", fail)
+        with pytest.raises(KeyboardInterrupt):
+            Milvus(uri=server, collection="failed").build(store(case), tmp_path)
+    assert client.list_collections() == before
+    assert not list(tmp_path.iterdir())
+    client.create_collection("failed_partial", dimension=3)
+    Milvus(uri=server, collection="failed").build(store(case), tmp_path)
+    assert set(client.list_collections()) - set(before) == {"failed"}
+
+
+def test_an_index_that_milvus_does_not_make(client, server, draw, store, tmp_path):
+    """A wrong type is said before anything is written, by Milvus's own reason."""
+    for options in ({}, {"uri": server}):
+        with pytest.raises(OptionError, match=r"no index of the type 'FLATTER'.*FLATTER"):
+            Milvus(index_type="flatter", **options).build(store(draw(5, dim=4)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "uri", [NOBODY, "http://no.such.host.invalid:19530", "https://127.0.0.1:9", "tcp://127.0.0.1:9"]
+)
+def test_nobody_answers(folder, store, case, tmp_path, uri):
+    """An address where there is no Milvus is said in one line, at once, and nothing is written."""
+    started = time.monotonic()
+    with pytest.raises(InputError, match=f"no Milvus answers at '{uri}'.*MILVUS_TOKEN") as caught:
+        Milvus(uri=uri, timeout=2).build(store(case), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="no Milvus answers"):
+        Milvus(uri=uri, timeout=2).open(folder)
+    assert time.monotonic() - started < 20
+
+
+def test_a_server_that_goes_away(serving, draw, build, opened, tmp_path):
+    """When a server dies between two searches, the second says so after a few seconds."""
+    case = draw(12, dim=4)
+    with serving(tmp_path / "server") as (uri, process):
+        index = opened(build(case, uri=uri), uri=uri)
+        index.search(case.queries, 3)
+        process.kill()
+        process.wait()
+        started = time.monotonic()
+        with pytest.raises(RetrievalkitError, match=f"Milvus at '{uri}' could not search"):
+            index.search(case.queries, 3)
+        assert time.monotonic() - started < 20
+
+
+def test_the_token_is_sent_and_never_written(folder, monkeypatch, server, build, draw):
+    """The token comes from the environment, reaches the client, and is in no file."""
+    sent = []
+    real = connections._client
+    monkeypatch.setattr(connections, "_client", lambda uri, **options: sent.append(options) or real(uri, **options))
+    monkeypatch.setenv("MILVUS_TOKEN", "top secret")
+    made = build(draw(5, dim=4, seed=24), uri=server, timeout=7)
+    assert sent == [{"timeout": 7, "token": "top secret"}]
+    assert not [path for path in made.rglob("*") if b"top secret" in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"uri": "http://root:Milvus@localhost:19530"}, "MILVUS_TOKEN"),
+        ({"uri": "localhost:19530"}, "must be the address"),
+        ({"uri": "index/milvus.db"}, "leave it out for Milvus Lite"),
+        ({"uri": "http://localhost:door"}, "must be the address"),
+        ({"uri": "http://"}, "must be the address"),
+        ({"collection": "1st"}, "letters, digits and underscores"),
+        ({"collection": "a-b"}, "letters, digits and underscores"),
+        ({"parameters": "M"}, "NAME=VALUE"),
+        ({"search_parameters": "=3"}, "NAME=VALUE"),
+        ({"candidates": 0}, "'candidates' of indexer 'milvus' is 0"),
+        ({"batch": 0}, "'batch'"),
+        ({"timeout": 0}, "'timeout'"),
+    ],
+)
+def test_options_that_cannot_be(options, problem):
+    """A mistake in an option is said when it is made."""
+    with pytest.raises(OptionError, match=problem):
+        Milvus(**options)
+
+
+def test_an_index_stays_what_it_is(folder):
+    """Its type cannot be another one when it is opened."""
+    with pytest.raises(OptionError, match="index again"):
+        Milvus(index_type="HNSW").open(folder)
+
+
+def test_milvuss_own_limits(draw, store, tmp_path):
+    """Vectors and ids that are longer than Milvus takes are refused with the limit."""
+    with pytest.raises(UnsupportedError, match="32,768 at most"):
+        Milvus().build(store(draw(2, dim=32_769)), tmp_path)
+    case = draw(2, dim=2)
+    case.ids[1] = "ü" * 40_000
+    with pytest.raises(UnsupportedError, match=r"80,000 bytes.*65,535"):
+        Milvus().build(store(case), tmp_path)
+
+
+@pytest.mark.parametrize("package", ["pymilvus", "milvus_lite.adapter.grpc.server"])
+def test_without_milvus(folder, monkeypatch, package):
+    """A package that is missing is named, with how to install it."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=f"pip install '?{package.split('.')[0].replace('_', '-')}"):
+        Milvus().open(folder)
+
+
+def test_without_milvus_lite_a_server_can_be_searched(build, opened, case, server, monkeypatch, assert_found):
+    """Milvus Lite is for folders alone."""
+    made = build(case, uri=server)
+    monkeypatch.setitem(sys.modules, "milvus_lite", None)
+    monkeypatch.setitem(sys.modules, "milvus_lite.adapter.grpc.server", None)
+    assert_found(opened(made, uri=server).search(case.queries, 9), case.expected(9))
+
+
+def test_the_description_is_readable(folder):
+    """What the folder says of itself: the sizes, and which files belong to it."""
+    described = json.loads((folder / "milvus.json").read_text())
+    assert described["collection"] == f"rkit_{described['fingerprint']}"
+    assert (described["texts"], described["dim"], described["vocabulary"]) == (30, 6, 20)
+    assert all((folder / "milvus.db" / name).stat().st_size == size for name, size in described["files"].items())
+    assert os.sep != "\\" or "/" in next(iter(described["files"]))
+    assert Path(folder / "ids.txt").read_text().split() == [f"t{row}" for row in range(30)]

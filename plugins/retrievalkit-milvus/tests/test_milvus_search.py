@@ -1,0 +1,220 @@
+"""What the indexer finds, against brute force: every kind of representation, embedded and on a server."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from retrievalkit_milvus import collection
+
+from retrievalkit import testing
+from retrievalkit.contracts import Representation
+from retrievalkit.errors import OptionError, UnsupportedError
+
+KINDS = {
+    "one vector": {"dim": 8},
+    "many vectors": {"dim": 8, "m": 4},
+    "vectors that vary in number": {"dim": 8, "m": 5, "varied": True},
+    "several query vectors": {"dim": 8, "m": 6, "varied": True, "query_vectors": 4},
+    "weights": {"vocabulary": 40},
+    "a vector and weights": {"dim": 8, "vocabulary": 40},
+    "many vectors and weights": {"dim": 8, "m": 3, "varied": True, "vocabulary": 40},
+    "several query vectors and weights": {"dim": 8, "m": 3, "query_vectors": 2, "vocabulary": 40},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_finds_what_brute_force_finds(draw, indexed, assert_found, kind):
+    """Ids, order and scores are those of comparing all with all; for more hits than there are texts, too."""
+    case = draw(60, **KINDS[kind])
+    index = indexed(case, shards=3)
+    for k in (1, 10, 200):
+        assert_found(index.search(case.queries, k), case.expected(k))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_finds_the_same(draw, indexed, assert_found, server, kind):
+    """The same through the address of a server."""
+    case = draw(40, **KINDS[kind], seed=1)
+    assert_found(indexed(case, uri=server).search(case.queries, 10), case.expected(10))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ties_go_to_the_text_that_comes_first(draw, indexed, assert_found, kind):
+    """Among many equal scores, the texts that are first in the index are found, in its order."""
+    case = draw(60, **{**KINDS[kind], **({"dim": 2} if "dim" in KINDS[kind] else {})}, integers=True, seed=2)
+    index = indexed(case)
+    for k in (1, 7, 30):
+        assert_found(index.search(case.queries, k), case.expected(k), exact=True)
+
+
+def test_equal_vectors_have_equal_scores(draw, indexed, assert_found):
+    """Texts with the very same vector come in the order of the index, wherever they stand in it."""
+    case = draw(200, dim=24, seed=3)
+    case.documents.vectors[torch.arange(0, 200, 3)] = case.documents.vectors[0].clone()
+    case.queries.vectors[0] = case.documents.vectors[0]
+    (ids, *_), (scores, *_) = indexed(case).search(case.queries, 20)
+    assert ids == [f"t{row}" for row in range(0, 60, 3)]
+    assert len(set(scores.tolist())) == 1
+
+
+@pytest.mark.parametrize("kind", ["one vector", "many vectors", "vectors that vary in number", "weights"])
+@pytest.mark.parametrize("integers", [False, True])
+def test_more_than_milvus_returns(draw, indexed, assert_found, monkeypatch, kind, integers):
+    """Where a query wants more rows than Milvus returns, the rest is found all the same."""
+    case = draw(50, **KINDS[kind], integers=integers, seed=4)
+    index = indexed(case)
+    monkeypatch.setattr(collection, "MOST_HITS", 9)
+    for k in (3, 20, 50):
+        assert_found(index.search(case.queries, k), case.expected(k))
+
+
+def test_requests_are_cut(draw, indexed, assert_found, monkeypatch):
+    """Many small requests find what one large one finds."""
+    case = draw(60, dim=4, vocabulary=20, queries=20)
+    index = indexed(case, batch=7)
+    monkeypatch.setattr(collection, "_HITS_IN_A_REQUEST", 40)
+    monkeypatch.setattr(collection, "_BYTES_IN_A_REQUEST", 80)
+    assert_found(index.search(case.queries, 10), case.expected(10))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_any_shape(draw, indexed, assert_found, data):
+    """Whatever the texts, queries and k, the result is that of brute force."""
+    dim = data.draw(st.sampled_from([0, 2, 16]))
+    case = draw(
+        data.draw(st.integers(1, 40)),
+        dim=dim,
+        m=data.draw(st.integers(1, 4)) if dim else 1,
+        varied=bool(dim) and data.draw(st.booleans()),
+        vocabulary=data.draw(st.sampled_from([0, 30])) if dim else 30,
+        queries=data.draw(st.integers(1, 6)),
+        query_vectors=data.draw(st.integers(1, 3)) if dim else 1,
+        integers=data.draw(st.booleans()),
+        seed=data.draw(st.integers(0, 1000)),
+    )
+    k = data.draw(st.integers(1, 50))
+    assert_found(indexed(case).search(case.queries, k), case.expected(k))
+
+
+@pytest.mark.parametrize("kind", ["several query vectors", "a vector and weights"])
+def test_few_candidates_miss_some(draw, indexed, kind):
+    """With fewer candidates than texts the scores of what is found are still exact, and never better than the best."""
+    case = draw(300, **KINDS[kind], seed=5)
+    index = indexed(case, candidates=5)
+    ids, scores = index.search(case.queries, 5)
+    _, best = case.expected(5)
+    given = index.scores(case.queries, ids)
+    for ours, best_ones, again in zip(scores, best, given, strict=True):
+        assert (ours <= best_ones + 1e-4).all()
+        np.testing.assert_allclose(ours, again, rtol=1e-5)
+    whole = indexed(case, candidates=300).search(case.queries, 5)
+    assert whole[0] == case.expected(5)[0]
+    assert whole[0] != ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_of_given_texts(draw, indexed, kind):
+    """Texts are scored as brute force scores them: NaN for one that is not there, 0 for one without a common term."""
+    case = draw(30, **KINDS[kind], seed=6)
+    wanted = [["t3", "nowhere", "t29", "t0"], [], ["t1"] * 3, ["t2"], [f"t{row}" for row in range(30)]]
+    given = indexed(case).scores(case.queries, wanted)
+    everything = testing.scores(case.queries, case.documents).numpy()
+    for query, (ids, scores) in enumerate(zip(wanted, given, strict=True)):
+        expected = [np.nan if one == "nowhere" else everything[query, int(one[1:])] for one in ids]
+        assert scores.dtype == np.float32
+        np.testing.assert_allclose(scores, np.array(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_queries_and_texts_without_terms(draw, indexed, assert_found):
+    """A query without terms finds nothing; a text without terms is found by its vector alone."""
+    case = draw(20, vocabulary=10, seed=7)
+    case.queries.weights[1] = 0
+    case.documents.weights[4] = 0
+    index = indexed(case)
+    assert_found(index.search(case.queries, 20), case.expected(20))
+    assert index.search(case.queries, 20)[0][1] == []
+    case = draw(20, dim=4, vocabulary=10, seed=7)
+    case.queries.weights[1] = 0
+    case.documents.weights[4:9] = 0
+    assert_found(indexed(case).search(case.queries, 20), case.expected(20))
+
+
+def test_ids_of_any_form(draw, indexed, assert_found):
+    """Quotes, spaces, other scripts and long ids come back as they were."""
+    case = draw(6, dim=4)
+    case.ids = ["it's", 'a "b"', "naïve 日本 😀", "x" * 3000, "row in [1]", "\\"]
+    assert_found(indexed(case).search(case.queries, 6), case.expected(6))
+
+
+def test_half_precision(draw, indexed, store):
+    """Vectors kept in float16 are searched as what they are."""
+    case = draw(30, dim=8)
+    case.documents.vectors = case.documents.vectors.half()
+    index = indexed(case)
+    case.documents.vectors = case.documents.vectors.float()
+    assert index.search(case.queries, 5)[0] == case.expected(5)[0]
+
+
+@pytest.mark.parametrize(
+    ("index_type", "parameters", "search_parameters"),
+    [("HNSW", "M=16,efConstruction=200", ""), ("IVF_FLAT", "nlist=2", "nprobe=2"), ("AUTOINDEX", "", "")],
+)
+def test_other_indexes(draw, indexed, index_type, parameters, search_parameters):
+    """Approximate indexes, searched broadly enough, find what is best."""
+    case = draw(100, dim=8, seed=8)
+    index = indexed(case, index_type=index_type, parameters=parameters, search_parameters=search_parameters)
+    ids, _ = index.search(case.queries, 10)
+    for ours, best in zip(ids, case.expected(10)[0], strict=True):
+        assert len(set(ours) & set(best)) >= 9
+
+
+def test_parameters_count(draw, indexed):
+    """How an index is built and how it is searched both change what is found."""
+    case = draw(400, dim=8, queries=20, seed=9)
+    found = {
+        options: indexed(case, index_type="IVF_FLAT", parameters=options[0], search_parameters=options[1]).search(
+            case.queries, 10
+        )[0]
+        for options in (("nlist=10", "nprobe=1"), ("nlist=10", "nprobe=10"), ("nlist=5", "nprobe=1"))
+    }
+    best = case.expected(10)[0]
+    assert found["nlist=10", "nprobe=10"] == best
+    assert found["nlist=10", "nprobe=1"] not in (best, found["nlist=5", "nprobe=1"])
+
+
+def test_keeps_the_contract(tmp_path):
+    """The conformance check that every indexer of vectors must pass."""
+    testing.check_indexer("milvus", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("documents", "queries", "problem"),
+    [
+        ({"dim": 4}, {"dim": 5}, "vectors of size 5 and the index has 4"),
+        ({"dim": 4}, {"vocabulary": 5}, "vectors of size 0 and the index has 4"),
+        ({"dim": 4}, {"dim": 4, "vocabulary": 5}, "weights of size 5 and the index has 0"),
+        ({"vocabulary": 6}, {"vocabulary": 5}, "weights of size 5 and the index has 6"),
+    ],
+)
+def test_queries_of_another_model(draw, indexed, documents, queries, problem):
+    """Queries that cannot be compared are refused, whether they are searched for or scored."""
+    index, asked = indexed(draw(5, **documents)), draw(5, **queries).queries
+    with pytest.raises(UnsupportedError, match=problem):
+        index.search(asked, 3)
+    with pytest.raises(UnsupportedError, match=problem):
+        index.scores(asked, [["t0"]] * 5)
+
+
+def test_no_hits_asked_for(draw, indexed):
+    """k below 1 is refused."""
+    case = draw(5, dim=4)
+    with pytest.raises(OptionError, match="k is 0"):
+        indexed(case).search(case.queries, 0)
+
+
+def test_no_queries(draw, indexed):
+    """No queries give nothing."""
+    case = draw(5, dim=4)
+    assert indexed(case).search(Representation(torch.empty(0, 1, 4)), 3) == ([], [])

@@ -419,28 +419,28 @@ def _numbers(text: str) -> list[float]:
     "--reranker-margin", type=float, metavar="SCORE", help="Drop hits not so much below the positive's score."
 )
 @click.option("--fusion", type=click.Choice(["rrf", "sum", "linear"]), help="How several sources are fused.")
-@click.option("--weights", help="One number a source, such as 0.3,0.7.")
+@click.option("--weights", help="One number a source, such as 0.3,0.7; or a file that rkit search --tune has written.")
 @click.option("--merge-with", help="Examples to put in front of the mined ones.")
 @click.option("--keep", type=click.IntRange(min=1), help="Negatives of an example to keep when merging.")
 @click.option("--seed", type=int, default=42, show_default=True)
 @_json_option
 @_set_option
-def mine_negatives(as_json: bool, weights: str | None, settings: tuple[str, ...], **flags: Any) -> None:
+def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
     """Find hard negatives: passages that rank high and are not the answer.
 
     Hits are dropped in this order: known positives and copies of their text, passages of a positive's document, its
     near duplicates, passages with an answer, the first ranks, scores too near the positive's (--set margin_absolute=1,
     margin_relative=0.95), near duplicates of a better hit, and what a re-ranker takes for relevant. More by --set:
-    drop_positives, sample=random, positives=retrieved, merge=pool, model, normalization, indexer.OPTION (of bm25).
+    drop_positives, sample=random, positives=retrieved, merge=pool, model, normalization, missing, rrf_k, indexer.OPTION
+    (of bm25).
 
     OUTPUT.audit.html (and .json) shows what was dropped and what was kept. Killed and run again, it goes on.
     """
     from retrievalkit import mine
     from retrievalkit.audit import audit_table
 
-    values = mine.check_settings(_parse(settings))
-    parsed = _numbers(weights) if weights else None
-    audit = mine.mine(flags.pop("source"), weights=parsed, **(_given(flags) | values))
+    places = {name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with")}
+    audit = mine.mine(source, **places, **mine.check_settings(_given(flags) | _parse(settings)))
     click.echo(json.dumps(audit, indent=2, default=str) if as_json else audit_table(audit))
 
 

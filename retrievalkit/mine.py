@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts, registry
 from retrievalkit.audit import distribution
@@ -33,9 +33,18 @@ from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, DataError, OptionError, RetrievalkitError
 from retrievalkit.mining import PART, MinedParts, Mining
 from retrievalkit.mining_sources import Sources
-from retrievalkit.precision import Precision
 
-_FUSION = ("fusion", "weights", "normalization")
+if TYPE_CHECKING:
+    from retrievalkit.precision import Precision
+
+# Of several sources: what `mine` and `--set` call it, and what fusion does.
+_FUSION = {
+    "fusion": "method",
+    "weights": "weights",
+    "normalization": "normalization",
+    "missing": "missing",
+    "rrf_k": "k",
+}
 
 
 def mine(
@@ -47,9 +56,7 @@ def mine(
     merge_with: str | Path | None = None,
     model: str | Path | None = None,
     indexer_options: Mapping[str, Any] | None = None,
-    fusion: str | None = None,
-    weights: Sequence[float] | None = None,
-    normalization: str | None = None,
+    fusion: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
     **choices: Any,
 ) -> dict[str, Any]:
@@ -65,9 +72,7 @@ def mine(
         merge_with: Another set of examples to put in front of the mined ones.
         model: For an index whose checkpoint has been moved: where it is.
         indexer_options: Options of the indexer `bm25` that is built for "bm25".
-        fusion: For several sources: how their hits are fused, as `rkit search` does; "rrf" where not given.
-        weights: For several sources: one number for each.
-        normalization: For "linear" fusion: of scores.
+        fusion: For several sources: how their hits are fused, see `Sources`.
         precision: What a checkpoint or a re-ranker computes in.
         **choices: Which hits become negatives: the options of `MiningOptions`.
 
@@ -84,10 +89,8 @@ def mine(
         msg = f"output '{output}' is a folder, and a file is to be written there. Choose another --output."
         raise ArtifactError(msg)
     names = [source] if isinstance(source, str | Path) else source
-    fused = {name: value for name, value in zip(_FUSION, (fusion, weights, normalization), strict=True) if value}
-    sources = Sources(
-        [str(one) for one in names], None if model is None else str(model), indexer_options or {}, fused, precision
-    )
+    where = None if model is None else str(model)
+    sources = Sources([str(one) for one in names], where, indexer_options or {}, fusion or {}, precision)
     sources.check()
     opened = open_corpus(corpus)
     read = against_corpus(_read(examples, options), opened)
@@ -151,13 +154,15 @@ def _scores(options: MiningOptions, corpus: Corpus, precision: Precision) -> tup
 
 
 def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What `--set` gives to `mine`: options of `MiningOptions`, `model`, and `indexer.OPTION` for BM25.
+    """What flags and `--set` give to `mine`: options of `MiningOptions`, `model`, of fusion, `indexer.OPTION` for BM25.
 
     Raises:
         OptionError: There is no such option.
     """
     values = dict(settings)
-    found: dict[str, Any] = {name: values.pop(name) for name in ("model", "normalization") if name in values}
+    found: dict[str, Any] = {"model": str(values.pop("model"))} if "model" in values else {}
+    if fusion := {made: values.pop(name) for name, made in _FUSION.items() if name in values}:
+        found["fusion"] = {**fusion, **({"weights": _weights(fusion["weights"])} if "weights" in fusion else {})}
     indexer = values.pop("indexer", {})
     if not isinstance(indexer, Mapping):
         msg = f"--set indexer={indexer} sets no option. Options of BM25 are set as indexer.k1=1.2."
@@ -167,6 +172,18 @@ def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         **found,
         **({"indexer_options": indexer} if indexer else {}),
     }
+
+
+def _weights(given: Any) -> str | list[float]:
+    """Numbers, or the name of a file with a choice of them."""
+    if isinstance(given, str) and Path(given).is_file():
+        return given
+    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
+    try:
+        return [float(one) for one in parts]
+    except (TypeError, ValueError):
+        msg = f"--weights '{given}' is neither a list of numbers, such as 0.3,0.7, nor a file that --tune wrote."
+        raise OptionError(msg) from None
 
 
 def audit_file(output: str | Path) -> Path:

@@ -22,9 +22,8 @@ from retrievalkit.data.answers import answer_hits
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.filters import Filter, Filtered, PairScores, make_filters, mine_part
 from retrievalkit.data.negatives import Found, Mined, MiningOptions, Question
-from retrievalkit.data.runs import Run
 from retrievalkit.errors import InputError
-from retrievalkit.mining_sources import Search
+from retrievalkit.mining_sources import Hits, Search
 
 PART = 512
 HITS_AT_ONCE = 1 << 21
@@ -93,17 +92,21 @@ class Mining:
                     yield number, found[offset : offset + PART]
 
     def _search(self, search: Search, some: Sequence[Question]) -> list[Found]:
-        run = search(some, self.options.depth)
-        wanted = {one for hits in run.values() for one, _ in hits}
+        hits = list(search(some, self.options.depth))
+        wanted = {one for ids, _ in hits for one in ids}
         if unknown := self.corpus.missing(wanted):
             raise self.corpus.unknown(min(unknown), file=self.source)
-        holds = self._holding(run, some, wanted)
-        return [Found.of(one, run.get(one.query.id, []), holds.get(one.query.id)) for one in some]
+        holds = self._holding(hits, some, wanted)
+        return [
+            Found(one, ids, scores, holds.get(one.query.id), one.positives)
+            for one, (ids, scores) in zip(some, hits, strict=True)
+        ]
 
-    def _holding(self, run: Run, some: Sequence[Question], wanted: set[str]) -> dict[str, list[bool]]:
+    def _holding(self, hits: Sequence[Hits], some: Sequence[Question], wanted: set[str]) -> dict[str, list[bool]]:
         answers = {one.query.id: one.query.answers for one in some if self.options.needs_answers and one.query.answers}
         if not answers:
             return {}
+        run = {one.query.id: list(zip(*found, strict=True)) for one, found in zip(some, hits, strict=True)}
         # Of a large corpus, it is faster to fetch the passages that were found than to read it.
         few = 4 * len(wanted) < len(self.corpus)
         texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(wanted)) if few else self.corpus

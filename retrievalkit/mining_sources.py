@@ -6,21 +6,26 @@ after what it is made of, so that a mining which was interrupted goes on with it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.negatives import Question
-from retrievalkit.data.runs import Run, read_run
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
-from retrievalkit.precision import Precision
 
-Search = Callable[[Sequence[Question], int], Run]
-"""Gives the best hits of questions, so many of each, by the id of the question's query."""
+if TYPE_CHECKING:
+    from retrievalkit.fusion import Fusion
+    from retrievalkit.precision import Precision
+    from retrievalkit.searcher import OpenRun, Searcher
+
+Hits = tuple[Sequence[str], Sequence[float]]
+"""The ids and scores of what a question found, best first."""
+Search = Callable[[Sequence[Question], int], Iterator[Hits]]
+"""Gives the best hits of questions, so many of each."""
 
 _KNOWN = "--from takes bm25, a checkpoint (rkit train), an index (rkit index) or a run file (rkit search)."
 
@@ -33,8 +38,8 @@ class Sources:
         names: "bm25", checkpoints, indexes and runs.
         model: For an index whose checkpoint has been moved: where it is.
         indexer_options: Of the indexer `bm25` that is built for "bm25".
-        fusion: Of several: how their hits are made one list, as `rkit search` does ("rrf" where not given), and the
-            options `weights` and `normalization` of that.
+        fusion: Of several: how their hits are made one list, as `rkit search` does: `method` ("rrf" where not given),
+            `weights` (numbers, or a file that `rkit search --tune` wrote), `normalization`, `missing`, `k`.
         precision: What a checkpoint computes in.
     """
 
@@ -87,9 +92,6 @@ class Sources:
                 "another --from."
             )
             raise OptionError(msg)
-        if self.model is not None and "run" in kinds and kinds.count("index") > 1:
-            msg = f"model '{self.model}' is for one index, and several are searched beside a run. Leave it out."
-            raise OptionError(msg)
         if len(set(self.names)) < len(self.names):
             msg = f"a source is given twice ({self.title}). Give each once; --weights says how much it counts."
             raise OptionError(msg)
@@ -115,20 +117,43 @@ class Sources:
             work: The folder.
             questions: All that will be searched for.
         """
-        named = dict(zip(self.names, self.kinds, strict=True))
-        folders = [str(self._built(name, kind, corpus, work)) for name, kind in named.items() if kind != "run"]
-        runs = [_run_search(name, questions) for name, kind in named.items() if kind == "run"]
-        if not runs:
-            return _index_search(folders, self.model, self.fusion)
-        searches = [*runs, *(_index_search([folder], self.model, {}) for folder in folders)]
-        return searches[0] if len(searches) == 1 else _fused(self._in_order(searches), self.fusion)
+        import numpy as np
 
-    def _in_order(self, searches: Sequence[Search]) -> list[Search]:
-        """Searches of runs and then of the others, in the order of the names, which is that of the weights."""
-        kinds = self.kinds
-        waiting = iter(searches)
-        order = sorted(range(len(kinds)), key=lambda place: kinds[place] != "run")
-        return [search for _, search in sorted(zip(order, waiting, strict=True), key=lambda pair: pair[0])]
+        from retrievalkit.search import BATCH_QUERIES, check_queries, depth_of, to_stderr
+        from retrievalkit.searcher import OpenRun, Searcher
+
+        named = dict(zip(self.names, self.kinds, strict=True))
+        places = [name if kind == "run" else self._built(name, kind, corpus, work) for name, kind in named.items()]
+        searcher = Searcher(places, model=self.model, precision=self.precision, note=to_stderr)
+        check_queries([one.query for one in questions])
+        for name, source in zip(self.names, searcher.sources, strict=True):
+            if isinstance(source, OpenRun):
+                _name_queries(source, questions, name)
+        fusion = self._fusion(searcher)
+
+        def search(questions: Sequence[Question], depth: int) -> Iterator[Hits]:
+            for start in range(0, len(questions), BATCH_QUERIES):
+                asked = searcher.ask([one.query for one in questions[start : start + BATCH_QUERIES]])
+                if fusion is None:
+                    found = searcher.sources[0].rankings(asked, depth)
+                else:
+                    together = searcher.candidates(asked, depth_of(depth, None), fusion)
+                    found = [fusion(one, depth) for one in together]
+                yield from ((ids, np.asarray(scores).tolist()) for ids, scores in found)
+
+        return search
+
+    def _fusion(self, searcher: Searcher) -> Fusion | None:
+        from retrievalkit.search import fusion_of
+        from retrievalkit.tuning import read_choice
+
+        weights = self.fusion.get("weights")
+        if isinstance(weights, str):
+            if len(self.fusion) > 1:
+                msg = f"the weights in '{weights}' come with a way to fuse. Leave {_others(self.fusion)} out."
+                raise OptionError(msg)
+            return read_choice(weights, searcher.identities)
+        return fusion_of(len(searcher.sources), **self.fusion)
 
     def _built(self, name: str, kind: str, corpus: Corpus, work: Path) -> Path:
         if kind == "index":
@@ -175,41 +200,18 @@ def source_kind(source: str | Path) -> str:
     raise InputError(msg)
 
 
-def _run_search(path: str, questions: Sequence[Question]) -> Search:
-    run = read_run(path)
-    if questions and not any(name in run for one in questions for name in one.ids):
+def _name_queries(source: OpenRun, questions: Sequence[Question], name: str) -> None:
+    """Let a run be asked by the first id of each question, whichever of its ids the run has."""
+    run = source.run
+    found = {one.query.id: next((run[other] for other in one.ids if other in run), []) for one in questions}
+    if questions and not any(found.values()):
         msg = (
-            f"none of {len(questions)} questions is in the run '{path}': the examples have query ids "
+            f"none of {len(questions)} questions is in the run '{name}': the examples have query ids "
             f"like '{questions[0].query.id}', the run like '{next(iter(run))}'. Is it a run of these examples?"
         )
         raise InputError(msg)
-
-    def search(questions: Sequence[Question], depth: int) -> Run:
-        found = {one.query.id: next((run[name] for name in one.ids if name in run), []) for one in questions}
-        return {query_id: hits[:depth] for query_id, hits in found.items()}
-
-    return search
+    source.run = found
 
 
-def _index_search(folders: Sequence[str], model: str | None, fusion: Mapping[str, Any]) -> Search:
-    from retrievalkit import search as program
-
-    def search(questions: Sequence[Question], depth: int) -> Run:
-        queries = [one.query for one in questions]
-        found: Run = program.search(folders, queries=queries, k=depth, model=model, **fusion)
-        return found
-
-    return search
-
-
-def _fused(searches: Sequence[Search], fusion: Mapping[str, Any]) -> Search:
-    from retrievalkit.fusion import fuse
-    from retrievalkit.search import FUSION_DEPTH
-
-    options = {("method" if name == "fusion" else name): value for name, value in fusion.items()}
-
-    def search(questions: Sequence[Question], depth: int) -> Run:
-        runs = [one(questions, max(depth, FUSION_DEPTH)) for one in searches]
-        return fuse(runs, depth=depth, **options)
-
-    return search
+def _others(fusion: Mapping[str, Any]) -> str:
+    return ", ".join(name for name in fusion if name != "weights")

@@ -442,19 +442,19 @@ def test_mining_with_a_checkpoint_equals_mining_from_its_index_and_from_its_run(
 def test_an_interrupted_mining_goes_on_with_the_vectors_it_has(tiny, tmp_path, monkeypatch):
     """Encoding the corpus is the long part: it is not done twice, and the outcome is the same."""
     import retrievalkit.encode
-    import retrievalkit.search
+    from retrievalkit.searcher import Searcher
 
-    search = retrievalkit.search.search
+    ask = Searcher.ask
     rows = mine_tiny(tiny, tiny / "checkpoint", tmp_path / "whole.jsonl")
 
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(retrievalkit.search, "search", interrupted)
+    monkeypatch.setattr(Searcher, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mine_tiny(tiny, tiny / "checkpoint", tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
-    monkeypatch.setattr(retrievalkit.search, "search", search)
+    monkeypatch.setattr(Searcher, "ask", ask)
     monkeypatch.setattr(retrievalkit.encode, "encode", interrupted)
     assert mine_tiny(tiny, tiny / "checkpoint", tmp_path / "out.jsonl") == rows
     assert {path.name.partition(".jsonl")[0] for path in tmp_path.iterdir()} == {"whole", "out"}

@@ -40,7 +40,7 @@ class Connection:
         self.place = place
         self.close = weakref.finalize(self, _close, client, server, folder)
         with milvus_errors("say its version", place):
-            self.lite = "lite" in client.get_server_version().lower()
+            self.lite = client.get_server_version().startswith("milvus_lite")
 
 
 def connect(uri: str, *, timeout: float) -> Connection:

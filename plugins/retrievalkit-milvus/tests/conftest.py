@@ -1,6 +1,7 @@
 """Vectors folders from arrays, brute force to compare with, and a Milvus Lite server in a process of its own."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from pymilvus import MilvusClient
 from retrievalkit_milvus.indexer import Milvus
 
 from retrievalkit.contracts import Representation
@@ -119,9 +121,23 @@ def serving():
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """The address of a server that all tests share."""
-    with _serving(tmp_path_factory.mktemp("server")) as (uri, _):
+    """The address of a server that all tests share: Milvus Lite, or the one that RKIT_TEST_MILVUS names."""
+    with contextlib.ExitStack() as stack:
+        uri = os.environ.get("RKIT_TEST_MILVUS")
+        if not uri:
+            uri, _ = stack.enter_context(_serving(tmp_path_factory.mktemp("server")))
+        client = stack.enter_context(contextlib.closing(MilvusClient(uri)))
+        before = client.list_collections()
         yield uri
+        for name in set(client.list_collections()) - set(before):
+            client.drop_collection(name)
+
+
+@pytest.fixture(scope="session")
+def knows_weights(server):
+    """Whether the server can keep weights, which came with Milvus 2.4."""
+    with contextlib.closing(MilvusClient(server)) as client:
+        return not client.get_server_version().startswith(("v2.2", "v2.3"))
 
 
 @pytest.fixture(scope="session")

@@ -12,19 +12,19 @@ in memory that does not grow with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from retrievalkit.best import Best
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.tiles import Documents, QueryPart, Scratch, is_single, query_parts, threads
 
-# Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
-CPU_TILE = 1 << 23
-GPU_TILE = 1 << 28
 # Vectors that are read together where texts are given.
 TAKEN = 1 << 16
 
@@ -104,24 +104,39 @@ def top_k(
         UnsupportedError: One side has vectors or weights that the other has not, or their sizes differ.
     """
     check_k(k)
-    best = _Best(len(queries), k, queries.device, 0.0 if queries.vectors is None else float("-inf"))
+    queries = _without_empty_mask(queries)
     blocks = [_as_block(documents)] if isinstance(documents, Representation) else documents
-    with torch.no_grad():
-        parts, scratch = None, _Scratch()
+    least = 0.0 if queries.vectors is None else float("-inf")
+    parts: list[tuple[QueryPart, Best]] = []
+    scratch = Scratch()
+
+    def look_at(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
+        part, best = searched
+        if part.single and documents.weights is None:
+            # The best vector of a document decides, so that vectors can be sieved before documents are made.
+            rows, block = part.row_scores(documents, scratch), documents.block
+            best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
+        else:
+            best.offer(part.document_scores(documents, scratch), documents.block.first)
+
+    with torch.no_grad(), threads(len(queries), queries.device) as each:
         for block in blocks:
-            parts = parts or list(_query_parts(queries, max(width, _rows(block)), dtype))
             _check_block(queries, block)
-            documents_of = _texts_of_rows(block, queries.device)
-            vectors = _padded_vectors(block, width, queries.device, dtype)
-            for part in parts:
-                if part.single and block.weights is None:
-                    assert vectors is not None
-                    # The best vector of a document decides, so that vectors can be sieved before documents are made.
-                    tile = part.row_scores(vectors, _rows(block), scratch)
-                    best.offer(part.first, tile, block.first, documents_of, _most(block))
-                else:
-                    best.offer(part.first, part.document_scores(block, vectors), block.first, None, 1)
-        return best.result()
+            if not parts:
+                found = query_parts(queries, max(width, block.rows), dtype)
+                parts = [(part, Best(part.count, k, queries.device, least)) for part in found]
+            grouped = block.weights is not None or not is_single(queries)
+            ready = Documents.ready(block, queries, dtype, width=width, grouped=grouped)
+            each(partial(look_at, ready), parts)
+        results = each(lambda one: one[1].result(), parts)
+    return torch.cat([scores for scores, _ in results]), torch.cat([rows for _, rows in results])
+
+
+def _without_empty_mask(queries: Representation) -> Representation:
+    """The same queries, without a mask that masks nothing."""
+    if queries.vector_mask is None or not bool(queries.vector_mask.all()):
+        return queries
+    return replace(queries, vector_mask=None)
 
 
 def scores_of(queries: Representation, store: VectorStore, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -138,19 +153,32 @@ def scores_of(queries: Representation, store: VectorStore, texts: Sequence[np.nd
     Raises:
         UnsupportedError: One side has vectors or weights that the other has not, or their sizes differ.
     """
+    queries = _without_empty_mask(queries)
     found = []
     with torch.no_grad():
-        for group in _groups([len(rows) for rows in texts], TAKEN // max(1, store.most_vectors)):
+        for group in _in_groups([len(rows) for rows in texts], TAKEN // max(1, store.most_vectors)):
             wanted = np.unique(np.concatenate([texts[query] for query in group]))
-            taken = store.take(wanted[wanted >= 0])
+            wanted = wanted[wanted >= 0]
+            taken = store.take(wanted)
             _check_block(queries, taken)
             for query in group:
-                part = _QueryPart(queries.rows(slice(query, query + 1)), query, torch.float32)
-                found.append(_given_scores(part, taken, wanted[wanted >= 0], np.asarray(texts[query])))
+                there = texts[query] >= 0
+                scores = np.full(len(there), np.nan, dtype=np.float32)
+                if there.any():
+                    block = taken.take(np.searchsorted(wanted, texts[query][there]))
+                    scores[there] = _scores_of_block(queries.rows(slice(query, query + 1)), block)
+                found.append(scores)
     return found
 
 
-def _groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+def _scores_of_block(query: Representation, block: VectorBlock) -> np.ndarray:
+    """(texts,) the scores of one query."""
+    ready = Documents.ready(block, query, torch.float32)
+    scores: np.ndarray = QueryPart(query, torch.float32).document_scores(ready, Scratch())[0].numpy()
+    return scores
+
+
+def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
     """Numbers in a row whose sizes add up to no more than `most`, or single ones."""
     group: list[int] = []
     total = 0
@@ -162,17 +190,6 @@ def _groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
         total += size
     if group:
         yield group
-
-
-def _given_scores(part: _QueryPart, taken: VectorBlock, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The scores of one query with the texts `wanted`; those that exist are in `taken`, where they have `rows`."""
-    scores = np.full(len(wanted), np.nan, dtype=np.float32)
-    there = wanted >= 0
-    if there.any():
-        block = taken.take(np.searchsorted(rows, wanted[there]))
-        vectors = _padded_vectors(block, 0, part.device, torch.float32)
-        scores[there] = part.document_scores(block, vectors)[0].numpy()
-    return scores
 
 
 def check_k(k: int) -> None:
@@ -212,189 +229,6 @@ def documents_of_vectors(
     return documents[order], scores[order]
 
 
-class _Scratch:
-    """Memory for one tile of scores, taken again for each: fresh memory costs a good part of a product's time."""
-
-    def __init__(self) -> None:
-        self._memory = torch.empty(0)
-
-    def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
-        """(rows, columns) of the same type and device as `like`; what was taken before is overwritten."""
-        if self._memory.numel() < rows * columns or self._memory.dtype != like.dtype:
-            self._memory = torch.empty(rows * columns, dtype=like.dtype, device=like.device)
-        return self._memory[: rows * columns].view(rows, columns)
-
-
-class _QueryPart:
-    """Some of the queries: as many as make a tile of scores with a block."""
-
-    def __init__(self, queries: Representation, first: int, dtype: torch.dtype) -> None:
-        self.first = first
-        self.count = len(queries)
-        self.mask = queries.vector_mask
-        self.m = 0 if queries.vectors is None else queries.vectors.shape[1]
-        self.single = self.m == 1 and (self.mask is None or bool(self.mask.all()))
-        self.device = queries.device
-        if queries.vectors is not None:
-            self.vectors = queries.vectors.reshape(-1, queries.vectors.shape[2]).to(dtype)
-            if len(self.vectors) == 1:
-                # A product with one row is a matrix-vector product, which rounds differently from place to place.
-                self.vectors = self.vectors.expand(2, -1).contiguous()
-        self.terms = None if queries.weights is None else _terms(queries.weights)
-
-    def row_scores(self, vectors: Tensor, rows: int, scratch: _Scratch) -> Tensor:
-        """(count, rows): the scores of a block's vectors with queries of one vector; valid until the next call."""
-        tile = scratch.take(len(self.vectors), len(vectors), vectors)
-        torch.mm(self.vectors, vectors.T, out=tile)
-        return tile[: self.count, :rows].float()
-
-    def document_scores(self, block: VectorBlock, vectors: Tensor | None) -> Tensor:
-        """(count, texts): the scores of a block's documents."""
-        total = None
-        if vectors is not None:
-            products = (vectors @ self.vectors.T)[: _rows(block), : self.count * self.m].float()  # (rows, count * m)
-            total = _sum_over_queries(_best_of_documents(products, block), self.count, self.mask)
-        if self.terms is not None:
-            lexical = torch.from_numpy((block.weights @ self.terms).toarray()).to(self.device)  # (texts, count)
-            total = lexical if total is None else total + lexical
-        assert total is not None
-        return total.T.contiguous()
-
-
-def _query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iterator[_QueryPart]:
-    tile = CPU_TILE if queries.device.type == "cpu" else GPU_TILE
-    m = 1 if queries.vectors is None else queries.vectors.shape[1]
-    size = max(1, tile // max(1, width * m))
-    for start in range(0, len(queries), size):
-        yield _QueryPart(queries.rows(slice(start, start + size)), start, dtype)
-
-
-def _terms(weights: Tensor) -> Any:
-    """The transposed weights as scipy CSR (vocabulary, queries): only terms that a query has cost time."""
-    import scipy.sparse
-
-    return scipy.sparse.csr_matrix(weights.float().cpu().numpy()).T.tocsr()
-
-
-def _best_of_documents(products: Tensor, block: VectorBlock) -> Tensor:
-    """(texts, columns): the greatest of each document's rows."""
-    if block.starts is None:
-        return products.view(block.texts, -1, products.shape[1]).amax(dim=1)
-    lengths = torch.from_numpy(np.diff(block.starts)).to(products.device)
-    return torch.segment_reduce(products, "max", lengths=lengths, axis=0)
-
-
-def _sum_over_queries(best: Tensor, count: int, mask: Tensor | None) -> Tensor:
-    """(texts, count): the sum over the vectors of each query, of (texts, count * m)."""
-    best = best.view(len(best), count, -1)
-    if mask is not None:
-        best = best.masked_fill(~mask, 0.0)
-    return best.sum(dim=2)
-
-
-class _Best:
-    """The k best documents of each query so far.
-
-    Only what beats a query's k-th document is looked at, which soon is little; and it is sorted in only when enough has
-    come together.
-    """
-
-    def __init__(self, queries: int, k: int, device: torch.device, least: float) -> None:
-        self.k = k
-        self.least = least
-        self.scores = torch.full((queries, k), float("-inf"), device=device)
-        self.documents = torch.full((queries, k), -1, dtype=torch.long, device=device)
-        self._hits = torch.empty(0, dtype=torch.bool, device=device)
-        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._count = 0
-
-    def offer(self, first_query: int, tile: Tensor, first: int, documents: Tensor | None, most: int) -> None:
-        """Take note of the scores of queries (rows) with documents, or vectors (columns).
-
-        Args:
-            first_query: Which query the first row is.
-            tile: (queries, columns) scores.
-            first: Which document the first column is.
-            documents: (columns,) the document of each column, counted from `first`; None = its own number.
-            most: Columns that a document can have.
-        """
-        floor = self.scores[first_query : first_query + len(tile), -1:].clamp(min=self.least)
-        enough = self.k * most
-        if tile.shape[1] > enough and bool((floor == self.least).any()):
-            # No k-th document is known yet for some query, so that everything would be looked at.
-            floor = _sharper(floor, tile, enough)
-        words = self._sieve(tile, floor)
-        if tile.shape[1] > enough and len(words) > 4 * enough * len(tile):
-            words = self._sieve(tile, _sharper(floor, tile, enough))
-        word, byte = self._hits.view(-1, 8)[words].nonzero(as_tuple=True)
-        flat = words[word] * 8 + byte
-        rows, columns = flat // tile.shape[1], flat % tile.shape[1]
-        scores = tile[rows, columns]
-        if documents is not None:
-            rows, columns, scores = _greatest_of_each(rows, documents[columns], scores)
-        self._waiting.append((rows + first_query, columns + first, scores))
-        self._count += len(rows)
-        if 2 * self._count > self.scores.numel():
-            self._settle()
-
-    def _sieve(self, tile: Tensor, floor: Tensor) -> Tensor:
-        """Mark in `_hits` what is above its row's floor; returns the numbers of the groups of eight with a mark."""
-        size = -(-tile.numel() // 8) * 8
-        if self._hits.numel() != size:
-            self._hits = torch.empty(size, dtype=torch.bool, device=tile.device)
-        self._hits[tile.numel() :] = False
-        hits = self._hits[: tile.numel()].view(tile.shape)
-        if tile.device.type == "cpu":
-            # Several times faster than torch's, which does not use the processor's vector instructions here.
-            np.greater(tile.numpy(), floor.numpy(), out=hits.numpy())
-        else:
-            torch.gt(tile, floor, out=hits)
-        return self._hits.view(torch.int64).nonzero().squeeze(1)
-
-    def result(self) -> tuple[Tensor, Tensor]:
-        """The best scores and documents of each query."""
-        self._settle()
-        return self.scores, self.documents
-
-    def _settle(self) -> None:
-        """Sort in what is waiting. Sorting is stable, and earlier documents stand first: so ties are in order."""
-        if not self._count:
-            return
-        rows, documents, scores = (torch.cat(tensors) for tensors in zip(*self._waiting, strict=True))
-        order = torch.sort(rows, stable=True).indices
-        rows, documents, scores = rows[order], documents[order], scores[order]
-        counts = torch.bincount(rows, minlength=len(self.scores))
-        places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows] + self.k
-        shape = (0, int(counts.max()))
-        all_scores = torch.nn.functional.pad(self.scores, shape, value=float("-inf"))
-        all_documents = torch.nn.functional.pad(self.documents, shape, value=-1)
-        all_scores[rows, places] = scores
-        all_documents[rows, places] = documents
-        sorted_scores, order = torch.sort(all_scores, dim=1, descending=True, stable=True)
-        self.scores = sorted_scores[:, : self.k].contiguous()
-        self.documents = all_documents.gather(1, order[:, : self.k])
-        self._waiting.clear()
-        self._count = 0
-
-
-def _sharper(floor: Tensor, tile: Tensor, enough: int) -> Tensor:
-    """A floor that each row's best columns, at least `enough`, are above."""
-    least = tile.topk(enough, dim=1).values[:, -1:]
-    return torch.maximum(floor, torch.nextafter(least, torch.full_like(least, float("-inf"))))
-
-
-def _greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One entry for each row and document; the entries of a document are next to each other."""
-    if not len(rows):
-        return rows, documents, scores
-    new = torch.ones_like(rows, dtype=torch.bool)
-    new[1:] = (rows[1:] != rows[:-1]) | (documents[1:] != documents[:-1])
-    group = new.cumsum(0) - 1
-    greatest = torch.full((int(group[-1]) + 1,), float("-inf"), device=scores.device)
-    greatest.scatter_reduce_(0, group, scores, "amax")
-    return rows[new], documents[new], greatest
-
-
 def _as_block(documents: Representation) -> VectorBlock:
     vectors, starts, weights = None, None, None
     if documents.vectors is not None:
@@ -409,33 +243,6 @@ def _as_block(documents: Representation) -> VectorBlock:
 
         weights = scipy.sparse.csr_matrix(documents.weights.detach().cpu().numpy())
     return VectorBlock(0, len(documents), vectors, starts, weights)
-
-
-def _rows(block: VectorBlock) -> int:
-    return block.texts if block.vectors is None else len(block.vectors)
-
-
-def _most(block: VectorBlock) -> int:
-    return _rows(block) // block.texts if block.starts is None else int(np.diff(block.starts).max())
-
-
-def _texts_of_rows(block: VectorBlock, device: torch.device) -> Tensor | None:
-    """(rows,) which of the block's texts each vector belongs to; None where each has one."""
-    if block.vectors is None or (block.starts is None and len(block.vectors) == block.texts):
-        return None
-    counts = np.full(block.texts, _most(block)) if block.starts is None else np.diff(block.starts)
-    return torch.from_numpy(np.repeat(np.arange(block.texts), counts)).to(device)
-
-
-def _padded_vectors(block: VectorBlock, width: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    if block.vectors is None:
-        return None
-    vectors = torch.from_numpy(block.vectors)
-    if len(vectors) < width:
-        padded = torch.zeros(width, vectors.shape[1], dtype=vectors.dtype)
-        padded[: len(vectors)] = vectors
-        vectors = padded
-    return vectors.to(device).to(dtype)
 
 
 def _check_block(queries: Representation, block: VectorBlock) -> None:

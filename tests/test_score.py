@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit import score
+from retrievalkit import score, tiles
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.errors import OptionError, UnsupportedError
@@ -137,7 +137,8 @@ def test_top_k_takes_a_representation_too(collection, k):
 @pytest.mark.parametrize("order", ["drawn", "ascending", "descending", "equal"])
 def test_top_k_over_many_blocks_in_any_order(monkeypatch, m, order):
     """Also where each block is better than all before it, and where the queries are split into small tiles."""
-    monkeypatch.setattr(score, "CPU_TILE", 1024)
+    monkeypatch.setattr(tiles, "CPU_TILE", 1024)
+    monkeypatch.setattr(tiles, "LEAST_PART", 1)
     random = np.random.default_rng(3)
     documents = random.integers(-9, 10, (900, m, 4)).astype(np.float32)
     queries = np.abs(random.integers(1, 9, (11, 1, 4))).astype(np.float32)

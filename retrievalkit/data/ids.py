@@ -10,6 +10,8 @@ from typing import overload
 import numpy as np
 
 _SCAN = 1 << 24
+_TAKEN = 1 << 20
+_ASCII = 127
 
 
 class Ids(Sequence[str]):
@@ -24,6 +26,7 @@ class Ids(Sequence[str]):
         if len(self._ends):
             with path.open("rb") as stream:
                 self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        self._letters = np.frombuffer(self._bytes, dtype=np.uint8)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -53,8 +56,22 @@ class Ids(Sequence[str]):
         rows = np.asarray(rows, dtype=np.int64)
         ends = self._ends[rows]
         starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)
-        data = self._bytes
-        return [data[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        size = max(1, _TAKEN // int((ends - starts).max(initial=1)))
+        parts = (slice(first, first + size) for first in range(0, len(rows), size))
+        return [one for part in parts for one in self._decode(starts[part], ends[part])]
+
+    def _decode(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
+        """The texts between these places, all at once where they are ASCII: one by one takes ten times as long."""
+        places = starts[:, None] + np.arange((ends - starts).max(initial=1))
+        outside = places >= ends[:, None]
+        letters = self._letters[np.minimum(places, len(self._letters) - 1)]
+        letters[outside] = 0
+        # An array of texts drops zeros at the end of one, and knows only ASCII by its bytes.
+        if letters.max(initial=0) > _ASCII or ((letters == 0) & ~outside).any():
+            data = self._bytes
+            return [data[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        texts: list[str] = letters.astype(np.uint32).view(f"U{letters.shape[1]}")[:, 0].tolist()
+        return texts
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """(ids,) int64: the row of each of these ids, -1 for one that is not there.

@@ -53,6 +53,21 @@ class VectorBlock:
     starts: np.ndarray | None
     weights: Any
 
+    @property
+    def rows(self) -> int:
+        """How many vectors; how many texts where there are none."""
+        return self.texts if self.vectors is None else len(self.vectors)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(texts,) how many vectors each text has."""
+        return np.full(self.texts, self.most_vectors) if self.starts is None else np.diff(self.starts)
+
+    @property
+    def most_vectors(self) -> int:
+        """The largest number of vectors that a text has; 1 where there are none."""
+        return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
+
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Some of these texts, counted from 0, in the order given; the `first` of what is returned says nothing."""
         vectors, starts = self.vectors, self.starts

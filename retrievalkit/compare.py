@@ -18,9 +18,9 @@ import numpy as np
 
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.runs import Run, read_run
+from retrievalkit.data.runs import Run, Ties, read_run
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
-from retrievalkit.metrics import Over, PerQuery, Ties, check_overlap, per_query, some
+from retrievalkit.metrics import Over, PerQuery, check_overlap, per_query, some
 from retrievalkit.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def compare(
         UnknownNameError: A metric or the baseline is unknown.
     """
     _check(runs, permutations, resamples, confidence)
-    named, paths = _named(runs)
+    named, paths = _named(runs, ties)
     pairs = _pairs(list(named), paths, baseline)
     qrels = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
     queries = read_queries(queries) if isinstance(queries, str | Path) else queries
@@ -248,7 +248,7 @@ def _check(runs: Sequence[Any] | Mapping[str, Any], permutations: int, resamples
         raise OptionError(msg)
 
 
-def _named(runs: Sequence[str | Path] | Mapping[str, Run]) -> tuple[dict[str, Run], list[str]]:
+def _named(runs: Sequence[str | Path] | Mapping[str, Run], ties: Ties) -> tuple[dict[str, Run], list[str]]:
     """The runs by name, and the same names as paths: a run is named after its file, by its path if two files agree."""
     if isinstance(runs, Mapping):
         return dict(runs), list(runs)
@@ -259,7 +259,7 @@ def _named(runs: Sequence[str | Path] | Mapping[str, Run]) -> tuple[dict[str, Ru
     if len(set(names)) < len(names):
         msg = f"a run is given twice: {', '.join(paths)}. Give each once."
         raise InputError(msg)
-    return {name: read_run(path) for name, path in zip(names, paths, strict=True)}, paths
+    return {name: read_run(path, ties) for name, path in zip(names, paths, strict=True)}, paths
 
 
 def _stem(path: str) -> str:

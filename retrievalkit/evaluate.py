@@ -19,9 +19,9 @@ from retrievalkit.data.answers import Mode, answer_hits
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.runs import Run, read_run
+from retrievalkit.data.runs import Run, Ties, read_run
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.metrics import METRICS, Over, PerQuery, Ties, mean, metric_names, per_query, some
+from retrievalkit.metrics import METRICS, Over, PerQuery, mean, metric_names, per_query, some
 
 KS = (5, 20, 100)
 
@@ -97,7 +97,7 @@ def evaluate(
     if queries is not None and corpus is None:
         msg = "top-k accuracy looks for answers in the passages' texts. Give the corpus that was searched (--corpus)."
         raise InputError(msg)
-    run = read_run(run) if isinstance(run, str | Path) else run
+    run = read_run(run, ties) if isinstance(run, str | Path) else run
     if ignore_same_id:
         run = without_same_id(run)
     values: PerQuery = {}

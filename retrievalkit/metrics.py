@@ -11,22 +11,24 @@ import re
 import subprocess
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal, get_args
 
 import ir_measures
 import numpy as np
 
 from retrievalkit.data.qrels import Qrels
-from retrievalkit.data.runs import Run
+from retrievalkit.data.runs import Run, Ties
 from retrievalkit.errors import InputError, OptionError, UnknownNameError, nearest, shortlist
 
 METRICS = "nDCG@10 RR@10 R@1000"
 
-Ties = Literal["document_id", "run"]
 Over = Literal["qrels", "run"]
 PerQuery = dict[str, dict[str, float]]
 
 _USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
+_OF_THE_FIRST = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, nothing below it counts
 _FAILURES = (ValueError, TypeError, KeyError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
 
 
@@ -146,7 +148,7 @@ def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
 
 
 def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict[str, float]:
-    """Scores that fall by one a rank, so that no two are equal."""
+    """Scores that fall by one a rank, so that no two are equal, best first."""
     ids = [document_id for document_id, _ in hits]
     with np.errstate(over="ignore"):
         scores = np.array([score for _, score in hits], dtype=np.float32)
@@ -155,23 +157,42 @@ def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict
         raise InputError(msg)
     if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
         ids = [document_id for _, document_id in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
-    ranked = dict(zip(ids, map(float, range(len(ids), 0, -1)), strict=True))
+    ranked = dict(zip(ids, _falling(len(ids)), strict=True))
     if len(ranked) != len(hits):
         msg = f"the run has a document twice for query '{query_id}'. Remove one of them."
         raise InputError(msg)
     return ranked
 
 
+@lru_cache(maxsize=64)
+def _falling(count: int) -> list[float]:
+    return list(map(float, range(count, 0, -1)))
+
+
 def _compute(measures: list[Any], qrels: Qrels, run: dict[str, dict[str, float]]) -> dict[Any, dict[str, float]]:
+    """Each measure's values, of so much of the rankings as it looks at: the rest would only cost time."""
+    by_depth: dict[int | None, list[Any]] = {}
+    for measure in measures:
+        by_depth.setdefault(_depth(measure), []).append(measure)
     values: dict[Any, dict[str, float]] = {measure: {} for measure in measures}
-    try:
-        for value in ir_measures.iter_calc(measures, qrels, run):
-            values[value.measure][value.query_id] = float(value.value)
-    except _FAILURES as error:
-        names = ", ".join(map(str, measures))
-        msg = f"ir-measures cannot compute {names}: {_reason(error)}. Leave out the metric that it names."
-        raise InputError(msg) from error
+    for depth, some_measures in by_depth.items():
+        cut = run if depth is None else {one: dict(islice(ranked.items(), depth)) for one, ranked in run.items()}
+        try:
+            for value in ir_measures.iter_calc(some_measures, qrels, cut):
+                values[value.measure][value.query_id] = float(value.value)
+        except _FAILURES as error:
+            names = ", ".join(map(str, some_measures))
+            msg = f"ir-measures cannot compute {names}: {_reason(error)}. Leave out the metric that it names."
+            raise InputError(msg) from error
     return values
+
+
+def _depth(measure: Any) -> int | None:
+    """How many documents of a ranking a measure looks at; None where that is not known."""
+    if measure.NAME not in _OF_THE_FIRST or measure.params.get("judged_only"):
+        return None
+    depth: int | None = measure.params.get("cutoff")
+    return depth
 
 
 def some(ids: Iterable[str]) -> str:

@@ -122,6 +122,35 @@ def read_lines(path: str | Path) -> Iterator[Line]:
             yield Line(number, start, end, text.rstrip("\r\n"))
 
 
+def read_blocks(path: str | Path, size: int = CHUNK) -> Iterator[tuple[int, str]]:
+    """Whole lines of a text file, about `size` bytes at once and each with its end, after the number of the first.
+
+    Raises:
+        DataError: A line is not UTF-8, or the file is damaged.
+    """
+    first, rest = 1, b""
+    with open_bytes(path) as stream:
+        while block := stream.read(size):
+            if first == 1 and not rest:
+                block = block.removeprefix(codecs.BOM_UTF8)
+            whole, end, rest_of_block = block.rpartition(b"\n")
+            if not end:
+                rest += block
+                continue
+            raw, rest = rest + whole + end, rest_of_block
+            yield first, _decoded(raw, path, first)
+            first += raw.count(b"\n")
+    if rest:
+        yield first, _decoded(rest + b"\n", path, first)
+
+
+def _decoded(raw: bytes, path: str | Path, first: int) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, first + raw.count(b"\n", 0, error.start), error) from None
+
+
 def filled_lines(path: str | Path) -> Iterator[Line]:
     """The lines that hold more than white space."""
     return (line for line in read_lines(path) if line.text and not line.text.isspace())

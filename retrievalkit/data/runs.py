@@ -2,106 +2,197 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+import gc
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from math import isnan
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 from retrievalkit.data import files
-from retrievalkit.data.qrels import columns
 from retrievalkit.data.records import shown
-from retrievalkit.errors import DataError
+from retrievalkit.data.run_forms import KNOWN_FORMS, RunForm, form_of
+from retrievalkit.errors import DataError, UnknownNameError
 
 Run = dict[str, list[tuple[str, float]]]
+Ties = Literal["document_id", "run"]
+Form = Literal["trec", "msmarco", "beir"]
 
-FORMS = ("TREC (query Q0 document rank score tag)", "MS MARCO (query, document, rank)")
-_TREC, _MS_MARCO = 6, 3
+_BLOCK, _LOOK = 1 << 15, 1 << 12  # a block's cells stay near the processor
+_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*\{)')
 
 
-def read_run(path: str | Path) -> Run:
-    """Read a run in TREC form (query Q0 document rank score tag) or MS MARCO's (query, document, rank).
+def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
+    """Read a run of any form that `run_forms` tells, or of BEIR's, a JSON object: query -> document -> score.
 
-    As trec_eval does, documents are ordered by score and, where scores are equal, by document id descending; the rank
-    column of a TREC run is not looked at. MS MARCO's form has no scores: 1 / rank takes their place.
+    Documents are ordered by score, as trec_eval does, whatever the ranks say.
+
+    Args:
+        path: The file, plain or packed, or a folder with a `run.trec`.
+        ties: How documents of equal score stand: "document_id", descending, as in trec_eval; "run", by the ranks that
+            the file tells, or else in its order.
 
     Raises:
         DataError: A line is damaged, or a document comes twice for a query.
     """
+    if ties not in get_args(Ties):
+        raise UnknownNameError("choice of ties", ties, get_args(Ties))
     path = files.inside(files.existing(path), "run.trec", "results")
-    found: dict[str, dict[str, float]] = {}
-    last, documents = "", dict[str, float]()
-    for line, _, _, text in files.read_lines(path):
-        try:
-            query, _, document, _, cell, _ = text.split("\t") if "\t" in text else text.split()
-            score = float(cell)
-        except ValueError:
-            if not text.strip():
-                continue
-            query, document, score = _unusual(path, line, text)
-        if query != last:
-            last, documents = query, found.setdefault(query, {})
-        if document in documents or score != score:  # which only NaN does
-            raise _bad(path, line, query, document, score)
-        documents[document] = score
-    if not found:
-        msg = "there is no result in it."
-        raise DataError(msg, file=path)
-    return {query: _ordered(list(documents.items())) for query, documents in found.items()}
+    if _is_json(path):
+        return {query: _ordered(hits) for query, hits in _json(path).items()}
+    form = form_of(path)
+    with _no_search_for_garbage():
+        found, ranks = _lines(path, form, ranks=ties == "run")
+        for query, hits in found.items():
+            scores = [score for _, score in hits]
+            if len({one for one, _ in hits}) < len(hits) or (isnan(sum(scores)) and any(map(isnan, scores))):
+                raise _complaint(path, form, query)
+            if form.rank is form.score is None:
+                hits[:] = [(document, 1 / place) for place, (document, _) in enumerate(hits, 1)]
+            found[query] = _ordered(hits, ranks.get(query))
+    return found
 
 
-def write_run(path: str | Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: str = "rkit") -> int:
-    """Write a run in TREC form, in the order given, and return how many lines there were.
+def write_run(
+    path: str | Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: str = "rkit", form: Form = "trec"
+) -> int:
+    """Write a run in the order given, and return how many results there were.
 
     Scores are written as the shortest number that gives the same 32-bit float. Where an id holds a space, a query's
     lines are separated by tabs, which `read_run` understands.
+
+    Args:
+        path: The file; `.gz` and `.zst` are packed.
+        run: The run.
+        tag: The last column of TREC's form.
+        form: "trec", "msmarco" (query, document, rank) or "beir" (JSON).
     """
-    count = 0
+    if form not in get_args(Form):
+        raise UnknownNameError("form of a run", form, get_args(Form))
     with files.write_text(path) as stream:
-        for query, results in run.items():
-            spaced = any(one.split() != [one] for one in (query, *(document for document, _ in results)))
-            start, gap = ("\t".join((query, "Q0", "")), "\t") if spaced else (f"{query} Q0 ", " ")
-            stream.writelines(
-                f"{start}{document}{gap}{rank}{gap}{score}{gap}{tag}\n"
-                for rank, ((document, _), score) in enumerate(zip(results, _shortest(results), strict=True), 1)
-            )
-            count += len(results)
+        if form == "beir":
+            scores = {query: dict(_with_short_scores(hits)) for query, hits in run.items()}
+            json.dump({query: {one: float(s) for one, s in hits.items()} for query, hits in scores.items()}, stream)
+            stream.write("\n")
+            return sum(map(len, scores.values()))
+        count = 0
+        for query, hits in run.items():
+            stream.writelines(_trec(query, hits, tag) if form == "trec" else _ms_marco(query, hits))
+            count += len(hits)
     return count
 
 
-def _shortest(results: Sequence[tuple[str, float]]) -> list[str]:
+def _trec(query: str, hits: Sequence[tuple[str, float]], tag: str) -> Iterator[str]:
+    spaced = any(one.split() != [one] for one in (query, *(document for document, _ in hits)))
+    start, gap = ("\t".join((query, "Q0", "")), "\t") if spaced else (f"{query} Q0 ", " ")
+    for rank, (document, score) in enumerate(_with_short_scores(hits), 1):
+        yield f"{start}{document}{gap}{rank}{gap}{score}{gap}{tag}\n"
+
+
+def _ms_marco(query: str, hits: Sequence[tuple[str, float]]) -> Iterator[str]:
+    for rank, (document, _) in enumerate(hits, 1):
+        yield f"{query}\t{document}\t{rank}\n"
+
+
+def _with_short_scores(hits: Sequence[tuple[str, float]]) -> Iterator[tuple[str, str]]:
     import numpy
 
-    scores = numpy.array([score for _, score in results], dtype=numpy.float32)
-    return list(map(str, scores.astype(str).tolist()))
+    scores = numpy.array([score for _, score in hits], dtype=numpy.float32)
+    return zip((document for document, _ in hits), map(str, scores.astype(str).tolist()), strict=True)
 
 
-def _ordered(results: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    if all(first[1] > second[1] for first, second in pairwise(results)):
-        return results
-    return sorted(results, key=lambda one: (one[1], one[0]), reverse=True)
+def _lines(path: Path, form: RunForm, *, ranks: bool) -> tuple[Run, dict[str, list[int]]]:
+    """The hits of each query in the file's order, and their ranks where these are wanted."""
+    found: Run = {}
+    places: dict[str, list[int]] = {}
+    for first, text in files.read_blocks(path, _BLOCK):
+        rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, path, first, ranks=ranks)
+        start = 0
+        for query, group in groupby(rows.queries):
+            end = start + len(list(group))
+            found.setdefault(query, []).extend(zip(rows.documents[start:end], rows.scores[start:end], strict=True))
+            if ranks:
+                places.setdefault(query, []).extend(rows.ranks[start:end])
+            start = end
+    return found, places
 
 
-def _unusual(path: Path, line: int, text: str) -> tuple[str, str, float]:
-    """Query, document and score of a line that is not the usual one."""
-    cells = columns(text, (_TREC, _MS_MARCO))
-    if len(cells) not in (_TREC, _MS_MARCO):
-        msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(FORMS)}."
-        raise DataError(msg, file=path, line=line)
-    try:
-        if len(cells) == _TREC:
-            return cells[0], cells[2], float(cells[4])
-        return cells[0], cells[1], 1 / int(cells[2])
-    except (ValueError, ZeroDivisionError):
-        what, cell = ("score", cells[4]) if len(cells) == _TREC else ("rank (1, 2, 3 ...)", cells[2])
-        msg = f"{shown(cell)} is no {what}. Known forms: {'; '.join(FORMS)}."
-        raise DataError(msg, file=path, line=line) from None
+def _ordered(hits: list[tuple[str, float]], ranks: list[int] | None = None) -> list[tuple[str, float]]:
+    scores = [score for _, score in hits]
+    if len(set(scores)) == len(scores) and scores == sorted(scores, reverse=True):
+        return hits
+    if ranks is None:
+        return sorted(hits, key=lambda one: (one[1], one[0]), reverse=True)
+    order = sorted(range(len(hits)), key=lambda place: (-scores[place], ranks[place]))
+    return [hits[place] for place in order]
 
 
-def _bad(path: Path, line: int, query: str, document: str, score: float) -> DataError:
-    if score != score:
-        return DataError(f"the score of '{document}' is NaN, which has no place in an order.", file=path, line=line)
-    for first in files.filled_lines(path):
-        cells = columns(first.text, (_TREC, _MS_MARCO))
-        if cells[0] == query and document in cells[1:3]:
+def _complaint(path: Path, form: RunForm, query: str) -> DataError:
+    """The first line that cannot be, among those of a query."""
+    seen: dict[str, int] = {}
+    for line in files.filled_lines(path):
+        of, document, score, _ = form.row(line.text, path, line.number, ranks=False)
+        if of != query:
+            continue
+        if score != score:
+            msg = f"the score of '{document}' is NaN, which has no place in an order."
             break
-    msg = f"document '{document}' stands already at line {first.number} for query '{query}'. A result comes once."
-    return DataError(msg, file=path, line=line)
+        if document in seen:
+            msg = f"document '{document}' stands already at line {seen[document]} for query '{query}'. "
+            msg += "A result comes once."
+            break
+        seen[document] = line.number
+    return DataError(msg, file=path, line=line.number)
+
+
+def _is_json(path: Path) -> bool:
+    with files.open_bytes(path) as stream:
+        return _JSON.match(stream.read(_LOOK)) is not None
+
+
+def _json(path: Path) -> Run:
+    with files.open_bytes(path) as stream:
+        content = stream.read()
+    try:
+        found = json.loads(content, object_pairs_hook=_each_once)
+    except UnicodeDecodeError as error:
+        raise files.not_utf8(path, content.count(b"\n", 0, error.start) + 1, error) from None
+    except json.JSONDecodeError as error:
+        msg = f"the file begins as JSON and is none: {error.msg}. {KNOWN_FORMS}"
+        raise DataError(msg, file=path, line=error.lineno) from None
+    except ValueError as error:
+        raise DataError(str(error), file=path) from None
+    for query, scores in found.items():
+        for score in scores.values() if isinstance(scores, dict) else [scores]:
+            if isinstance(score, bool) or not isinstance(score, int | float) or score != score:
+                msg = f"query '{query}' has {shown(score)} where a document with its score should be. {KNOWN_FORMS}"
+                raise DataError(msg, file=path)
+    if not any(found.values()):
+        msg = "there is no result in it."
+        raise DataError(msg, file=path)
+    return {query: [(document, float(score)) for document, score in scores.items()] for query, scores in found.items()}
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            msg = f"'{key}' stands in it twice. A query comes once, and a document once for a query."
+            raise ValueError(msg)
+        found[key] = value
+    return found
+
+
+@contextmanager
+def _no_search_for_garbage() -> Iterator[None]:
+    """Millions of small objects are made here, all to be kept; looking among them for garbage doubles the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.data.runs import read_run, write_run
-from retrievalkit.errors import DataError
+from retrievalkit.errors import DataError, UnknownNameError
 
 
 def written(tmp_path, text):
@@ -57,18 +59,117 @@ def test_packed(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("q Q0 a 1 3.5\n", r"r:1: the line has 5 columns\. Known forms: TREC"),
+        ("q Q0 a 1 3.5\n", r"r:1: the line has 5 columns\. Known forms of a run: TREC"),
         ("q Q0 a 1 high t\n", r"r:1: 'high' is no score"),
         ("q\ta\t0\n", r"r:1: '0' is no rank"),
         ("q Q0 a 1 nan t\n", r"r:1: the score of 'a' is NaN"),
         ("q Q0 a 1 3 t\np Q0 a 1 3 t\nq Q0 a 2 2 t\n", r"r:3: document 'a' stands already at line 1 for query 'q'"),
+        ("q Q0 a x 3 t\nq Q0 a 2 inf t\n", r"r:2: document 'a' stands already at line 1"),
+        ("q Q0 a 1 inf t\nq Q0 b 2 -inf t\nq Q0 c 2 NaN t\n", r"r:3: the score of 'c' is NaN"),
+        ("q Q0 a 1 1 t x\nq Q0 b 2 1\n", r"r:1: the line has 7 columns"),
+        ("q Q0 a 1 1 t\nq Q0 b 2 1 t x\nq Q0 c 3 1\n", r"r:2: the line has 7 columns, and those before have 6"),
+        ("".join(f"q\td{n}\t{n}\n" for n in range(1, 30)) + "q\tx\t1.5\n", r"r:30: '1\.5' is no rank"),
         ("", r"r: there is no result in it"),
+        ("{}", r"r: there is no result in it"),
+        ('{"q": {}}', r"r: there is no result in it"),
+        ('{"q": {"a": "high"}}', r"r: query 'q' has 'high' where"),
+        ('{"q": {"a": NaN}}', r"r: query 'q' has"),
+        ('{"q": {"a": 1,\n "b": }}', r"r:2: the file begins as JSON and is none"),
+        ('{"q": {"a": 1, "a": 2}}', r"r: 'a' stands in it twice"),
         ('{"_id": "1"}\n', r"r:1: the line has 2 columns"),
     ],
 )
 def test_damage_is_named(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         read_run(written(tmp_path, text))
+
+
+def lines_of(form, hits):
+    """A run with one query a number, in one of the forms."""
+    rows = [(query, one, rank, score) for query, ranked in hits.items() for rank, (one, score) in enumerate(ranked, 1)]
+    return "".join(form.format(q=query, d=one, r=rank, s=score) for query, one, rank, score in rows)
+
+
+HITS = {"1": [("7", 2.5), ("8", 1.5), ("9", 0.25)], "2": [("8", 4.0)]}
+BY_RANK = {"1": [("7", 1.0), ("8", 0.5), ("9", 1 / 3)], "2": [("8", 1.0)]}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("{q} Q0 {d} {r} {s} t", HITS),
+        ("{q}\tQ0\t{d}\t{r}\t{s}\tt", HITS),
+        (" {q}  0 {d}\t{r} {s} t ", HITS),
+        ("{q} any {d} {r} {s} t", HITS),
+        ("{q}\t{d}\t{r}", BY_RANK),
+        ("{q} {d} {r}", BY_RANK),
+        ("{q}\t{d}\t{r}\t{s}", HITS),
+        ("{q}\t{d}\t{s}", HITS),
+        ("{q}\t{d}\twhat is it?\tIt is a text with 3 words", BY_RANK),
+    ],
+)
+def test_forms_are_told_apart(tmp_path, form, expected, end):
+    text = lines_of(form + end, HITS)
+    assert read_run(written(tmp_path, text)) == expected
+    assert read_run(written(tmp_path, text.rstrip("\r\n"))) == expected
+
+
+def test_results_of_a_query_may_stand_apart_and_in_many_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("retrievalkit.data.runs._BLOCK", 37)
+    text = "".join(f"q{n % 3} Q0 d{n} 1 {1 - n / 64} t\n" + "\n" * (n == 20) for n in range(30))
+    expected = {f"q{n}": [(f"d{m}", 1 - m / 64) for m in range(n, 30, 3)] for n in range(3)}
+    assert read_run(written(tmp_path, text)) == expected
+    with pytest.raises(DataError, match="r:32: the line has 2 columns, and those before have 6"):
+        read_run(written(tmp_path, text + "q d\n"))
+
+
+def test_a_run_as_json(tmp_path):
+    text = '\ufeff{"1": {"8": 1.5,\n "7": 2.5, "9": 0.25}, "2": {"8": 4}}\n'
+    assert read_run(written(tmp_path, text)) == HITS
+    assert list(read_run(written(tmp_path, text))["1"][0]) == ["7", 2.5]
+
+
+@pytest.mark.parametrize("form", ["trec", "msmarco", "beir"])
+@pytest.mark.parametrize("end", ["", ".gz", ".zst"])
+def test_every_form_is_written_and_read(tmp_path, form, end):
+    path = tmp_path / f"run{end}"
+    assert write_run(path, HITS, form=form) == 4
+    assert read_run(path) == (BY_RANK if form == "msmarco" else HITS)
+
+
+def test_an_unknown_form_or_choice_is_refused(tmp_path):
+    with pytest.raises(UnknownNameError, match="did you mean 'msmarco'"):
+        write_run(tmp_path / "r", HITS, form="ms-marco")
+    assert not (tmp_path / "r").exists()
+    with pytest.raises(UnknownNameError, match="document_id, run"):
+        read_run(written(tmp_path, "q Q0 a 1 1 t\n"), ties="rank")
+
+
+def test_equal_scores_can_stand_by_the_ranks_of_the_file(tmp_path):
+    text = "q Q0 b 2 1 t\nq Q0 c 3 1 t\nq Q0 d 4 2 t\nq Q0 a 1 1 t\n"
+    assert [one for one, _ in read_run(written(tmp_path, text), ties="run")["q"]] == ["d", "a", "b", "c"]
+    assert [one for one, _ in read_run(written(tmp_path, text))["q"]] == ["d", "c", "b", "a"]
+    unranked = "q\tb\t1.0\nq\tc\t1.0\nq\ta\t1.0\n"
+    assert [one for one, _ in read_run(written(tmp_path, unranked), ties="run")["q"]] == ["b", "c", "a"]
+
+
+def test_judgements_in_place_of_a_run_are_told(tmp_path):
+    for text in ("1 0 d1 1\n1 0 d2 0\n", "1\t0\t7067032\t1\n", "query-id\tcorpus-id\tscore\n1\t2\t1\n"):
+        with pytest.raises(DataError, match=r"r:1: these are judgements \(qrels\), and a run was expected"):
+            read_run(written(tmp_path, text))
+
+
+def test_bytes_that_are_not_utf8_are_named_by_their_line(tmp_path):
+    (tmp_path / "r").write_bytes(b"q Q0 a 1 2 t\n" * 1 + b"q Q0 \xff 2 1 t\n")
+    with pytest.raises(DataError, match=r"r:2: byte 0xff at position 6"):
+        read_run(tmp_path / "r")
+
+
+def test_garbage_is_looked_for_again_after_a_complaint(tmp_path):
+    with pytest.raises(DataError):
+        read_run(written(tmp_path, "q Q0 a 1 high t\n"))
+    assert gc.isenabled()
 
 
 def test_a_missing_run(tmp_path):

@@ -1,0 +1,182 @@
+"""The forms of run files, told apart by their first lines.
+
+| form | a line |
+|---|---|
+| TREC | query Q0 document rank score tag |
+| MS MARCO | query, document, rank |
+| MS MARCO with scores | query, document, rank, score |
+| scores | query, document, score, the latter with a decimal point |
+| MS MARCO's top 1000 | query, document, the query's text, the passage's text |
+
+Cells are separated by tabs, or by white space. Where there are no scores, 1 / rank takes their place, and where
+there are no ranks either, 1 / the place in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrievalkit.data import files
+from retrievalkit.data.qrels import columns, is_header
+from retrievalkit.data.records import shown
+from retrievalkit.errors import DataError
+
+KNOWN_FORMS = (
+    "Known forms of a run: TREC (query Q0 document rank score tag); MS MARCO (query, document, rank, perhaps a score); "
+    "query, document, score; MS MARCO's top 1000 (query, document, their texts); BEIR (JSON)."
+)
+_LOOKED_AT = 20
+_ITERATIONS = {"Q0", "q0", "0"}
+
+
+class Rows(NamedTuple):
+    """Lines of a run as columns of one length."""
+
+    queries: Sequence[str]
+    documents: Sequence[str]
+    scores: Sequence[float]
+    ranks: Sequence[int]
+
+
+@dataclass(frozen=True)
+class RunForm:
+    """How the lines of a run are read: `width` cells, and which of them is what; the query's id is the first."""
+
+    width: int
+    document: int
+    rank: int | None = None
+    score: int | None = None
+
+    def rows(self, text: str, *, ranks: bool) -> Rows | None:
+        """Several whole lines, where all are as usual; None where they must be read one by one.
+
+        One cut for all of them takes half of the time of one a line, and that is most of the time of reading.
+
+        Args:
+            text: The lines, each with its end.
+            ranks: Whether the ranks are wanted where there are scores; else they are 0.
+        """
+        columns = self._usual(text) if self == TREC and "\t" not in text else self._columns(text)
+        if columns is None:
+            return None
+        try:
+            wanted = self.rank is not None and (ranks or self.score is None)
+            places = list(map(int, columns[self.rank])) if wanted else [0] * len(columns[0])
+            if self.score is not None:
+                scores = list(map(float, columns[self.score]))
+            elif self.rank is not None:
+                scores = [1 / place for place in places] if min(places) > 0 else []
+            else:
+                scores = [0.0] * len(places)
+        except ValueError:
+            return None
+        return Rows(columns[0], columns[self.document], scores, places) if scores else None
+
+    def _usual(self, text: str) -> list[list[str]] | None:
+        """The columns of TREC's form, if each line has a known word in its second place, and that alone there."""
+        cells = text.split()
+        if len(cells) != 6 * text.count("\n") or not set(cells[1::6]) <= _ITERATIONS:
+            return self._columns(text)
+        return [cells[column::6] for column in range(5)]
+
+    def _columns(self, text: str) -> list[list[str]] | None:
+        """The columns, by one cut for all lines that leaves each line's end as a cell; None where a line has others."""
+        gap = "\t" if "\t" in text else " "
+        if gap == " " and ("  " in text or "\n " in text or " \n" in text or text.startswith(" ")):
+            return None
+        cells = text.replace("\n", f"{gap}\n{gap}").split(gap)
+        lines, step = text.count("\n"), self.width + 1
+        whole = len(cells) == lines * step + 1 and cells[self.width :: step].count("\n") == lines
+        return [cells[column:-1:step] for column in range(self.width)] if whole else None
+
+    def rows_one_by_one(self, text: str, path: Path, first: int, *, ranks: bool) -> Rows:
+        """The same of lines that may be empty or have their cells apart in another way.
+
+        Args:
+            text: The lines.
+            path: Where they come from.
+            first: The number of the first.
+            ranks: As in `rows`.
+
+        Raises:
+            DataError: A line is not of this form.
+        """
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), first) if line and not line.isspace()]
+        found = [self.row(line.rstrip("\r"), path, number, ranks=ranks) for number, line in lines]
+        return Rows(*map(list, zip(*found, strict=True))) if found else Rows([], [], [], [])
+
+    def row(self, text: str, path: Path, line: int, *, ranks: bool) -> tuple[str, str, float, int]:
+        """Query, document, score (0 where the form has none) and rank of one line.
+
+        Raises:
+            DataError: The line is not of this form.
+        """
+        cells = columns(text, (self.width,))
+        if len(cells) != self.width:
+            msg = f"the line has {len(cells)} columns, and those before have {self.width}. {KNOWN_FORMS}"
+            raise DataError(msg, file=path, line=line)
+        score, rank = 0.0, 0
+        if self.rank is not None and (ranks or self.score is None):
+            rank = _number(cells[self.rank], _whole, "rank (1, 2, 3 ...)", path, line)
+            score = 1 / rank
+        if self.score is not None:
+            score = _number(cells[self.score], float, "score", path, line)
+        return cells[0], cells[self.document], score, rank
+
+
+TREC = RunForm(6, document=2, rank=3, score=4)
+_RANKED = RunForm(3, document=1, rank=2)
+_SCORED = RunForm(3, document=1, score=2)
+_RANKED_AND_SCORED = RunForm(4, document=1, rank=2, score=3)
+_CANDIDATES = RunForm(4, document=1)
+
+
+def form_of(path: Path) -> RunForm:
+    """The form of a run file, by its first lines.
+
+    Raises:
+        DataError: It is of no known form, or holds judgements.
+    """
+    lines = list(islice(files.filled_lines(path), _LOOKED_AT))
+    if not lines:
+        msg = "there is no result in it."
+        raise DataError(msg, file=path)
+    cells = [columns(line.text, (TREC.width, _RANKED.width, _CANDIDATES.width)) for line in lines]
+    width = len(cells[0])
+    if is_header(cells[0]) or (width == 4 and all(len(row) > 1 and row[1] in _ITERATIONS for row in cells)):
+        msg = "these are judgements (qrels), and a run was expected. Change the places of the two."
+        raise DataError(msg, file=path, line=lines[0].number)
+    if width == TREC.width:
+        return TREC
+    third = [row[2] for row in cells if len(row) == width] if width > 2 else []
+    if width == 3:
+        return _SCORED if any(_is_fraction(cell) for cell in third) else _RANKED
+    if width == 4:
+        return _RANKED_AND_SCORED if all(cell.lstrip("-").isdigit() for cell in third) else _CANDIDATES
+    msg = f"the line has {width} columns. {KNOWN_FORMS}"
+    raise DataError(msg, file=path, line=lines[0].number)
+
+
+def _is_fraction(cell: str) -> bool:
+    try:
+        return not cell.isdigit() and float(cell) == float(cell)
+    except ValueError:
+        return False
+
+
+def _whole(cell: str) -> int:
+    if (rank := int(cell)) < 1:
+        raise ValueError
+    return rank
+
+
+def _number(cell: str, read: Callable[[str], Any], what: str, path: Path, line: int) -> Any:
+    try:
+        return read(cell)
+    except ValueError:
+        msg = f"{shown(cell)} is no {what}. {KNOWN_FORMS}"
+        raise DataError(msg, file=path, line=line) from None

@@ -1,4 +1,4 @@
-"""Lucene for retrievalkit, through Pyserini: the indexer `bm25`."""
+"""Lucene for retrievalkit, through Pyserini: the indexers `bm25`, `impact` and `lucene_hnsw`."""
 
 from __future__ import annotations
 
@@ -10,3 +10,4 @@ from retrievalkit.hookspecs import Register
 def register_indexers(register: Register) -> None:
     """Register the Lucene indexers."""
     register("bm25", "retrievalkit_pyserini.bm25:BM25")
+    register("impact", "retrievalkit_pyserini.impact:Impact")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,9 @@ import numpy as np
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnsupportedError
+from retrievalkit_pyserini.bulk import processors
 from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer
+from retrievalkit_pyserini.rescoring import scores_in_calls
 from retrievalkit_pyserini.ties import part_ties, rounded
 
 Language = Literal[
@@ -89,7 +90,7 @@ class BM25(Indexer):
         self.analysis = Analysis(language, stemmer, remove_stopwords)
         self.store = store
         self.rm3: dict[str, Any] | None = expansion if rm3 else None
-        self.threads = threads or _processors()
+        self.threads = threads or processors()
         self._searcher: Searcher | None = None
         self._ids: list[str] = []
         self._numbers: dict[str, int] | None = None
@@ -216,12 +217,11 @@ class BM25(Indexer):
             raise UnsupportedError(msg)
         known = self._known()
         numbers = [np.array([known.get(name, -1) for name in some], dtype=np.int64) for some in ids]
-        found = []
-        for start, end in _cuts([len(one) for one in numbers], HITS_IN_A_CALL):
-            inside = [np.unique(one[one >= 0]) for one in numbers[start:end]]
-            scores = searcher.scores(queries[start:end], inside, threads=self.threads)
-            found += [_placed(*one) for one in zip(numbers[start:end], inside, scores, strict=True)]
-        return found
+
+        def score(start: int, end: int, inside: list[np.ndarray]) -> list[np.ndarray]:
+            return [rounded(one) for one in searcher.scores(queries[start:end], inside, threads=self.threads)]
+
+        return scores_in_calls(numbers, score, most=HITS_IN_A_CALL)
 
     def contributions(self, query: str | Any, ids: Sequence[str]) -> list[dict[str, float]]:
         """What each term of a query (stemmed, as in the index) adds to the score of given texts, the most first.
@@ -270,32 +270,8 @@ def batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
         yield batch
 
 
-def _cuts(counts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Where to cut a list into parts of at most so many of what is counted, and at least one entry."""
-    start = total = 0
-    for position, count in enumerate(counts):
-        if position > start and total + count > most:
-            yield start, position
-            start, total = position, 0
-        total += count
-    if start < len(counts):
-        yield start, len(counts)
-
-
-def _placed(numbers: np.ndarray, inside: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The scores of document numbers, from those of the different ones; NaN where the number is -1."""
-    placed = np.full(len(numbers), np.nan, dtype=np.float32)
-    known = numbers >= 0
-    placed[known] = rounded(scores)[np.searchsorted(inside, numbers[known])]
-    return placed
-
-
 def _contents(passage: Passage) -> str:
     return f"{passage.title}\n{passage.text}".strip()
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _as_options(analysis: Analysis) -> str:

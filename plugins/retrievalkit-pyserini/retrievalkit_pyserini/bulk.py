@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from retrievalkit.errors import RetrievalkitError
-from retrievalkit_pyserini.handles import as_interface, bind, method, returning, then
+from retrievalkit_pyserini.handles import as_interface, bind, gather, method, returning, static_method, supply, then
 from retrievalkit_pyserini.java import MEMORY, java_class, java_type
 
 
 @contextlib.contextmanager
-def lucene_errors(doing: str) -> Iterator[None]:
+def lucene_errors(doing: str, kind: type[RetrievalkitError] = RetrievalkitError) -> Iterator[None]:
     """Turn what Java raises into an error of ours, which says what was being done and what Java's first cause was."""
     exception = java_exception()
     try:
@@ -31,7 +32,7 @@ def lucene_errors(doing: str) -> Iterator[None]:
         cause = causes[-1] if causes else f"{error.classname}: {error.innermessage}"
         more = f". Give Java more memory, as in {MEMORY}=4g" if "OutOfMemoryError" in cause else ""
         msg = f"Lucene could not {doing}: {cause}{more}"
-        raise RetrievalkitError(msg) from error
+        raise kind(msg) from error
 
 
 def java_exception() -> Any:
@@ -49,13 +50,34 @@ def run(answer: Any, count: int, threads: int) -> Any:
     answers = java_class("java.util.stream.IntStream").range(0, count).parallel().mapToObj(function)
     collect = method("java.util.stream.Stream", "collect", object, "java.util.stream.Collector")
     hits = as_interface("java.util.function.Supplier", bind(collect, 0, answers, joining(",")))
-    # A parallel stream runs in the threads of the pool that it is collected in.
+    with lucene_errors("search"), _pool(threads) as pool:
+        return json.loads(f"[{java_class('java.util.concurrent.CompletableFuture').supplyAsync(hits, pool).get()}]")
+
+
+def do(action: Any, count: int, threads: int) -> None:
+    """Carry a handle (position -> anything) out for every position below a count: one thread keeps their order."""
+    consumer = as_interface("java.util.function.IntConsumer", returning("void", action))
+    numbers = java_class("java.util.stream.IntStream").range(0, count)
+    numbers = numbers.parallel() if threads > 1 else numbers
+    each = method("java.util.stream.IntStream", "forEach", "void", "java.util.function.IntConsumer")
+    work = as_interface("java.lang.Runnable", bind(each, 0, numbers, consumer))
+    with _pool(threads) as pool:
+        java_class("java.util.concurrent.CompletableFuture").runAsync(work, pool).get()
+
+
+@contextlib.contextmanager
+def _pool(threads: int) -> Iterator[Any]:
+    """Threads of Java's; a parallel stream runs in those of the pool that it is started in."""
     pool = java_class("java.util.concurrent.ForkJoinPool")(threads)
     try:
-        with lucene_errors("search"):
-            return json.loads(f"[{java_class('java.util.concurrent.CompletableFuture').supplyAsync(hits, pool).get()}]")
+        yield pool
     finally:
         pool.shutdown()
+
+
+def processors() -> int:
+    """How many threads can run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def strings(texts: Sequence[str]) -> Any:
@@ -69,9 +91,28 @@ def strings(texts: Sequence[str]) -> Any:
 
 def ints(numbers: np.ndarray) -> Any:
     """The handle (position -> int) of numbers that are kept in Java."""
-    data = java_class("java.nio.ByteBuffer").wrap(numbers.astype("<i4").tobytes())
-    buffer = data.order(java_class("java.nio.ByteOrder").LITTLE_ENDIAN).asIntBuffer()
-    return bind(method("java.nio.IntBuffer", "get", int, int), 0, buffer)
+    return bind(method("java.nio.IntBuffer", "get", int, int), 0, _buffer(numbers.astype("<i4")).asIntBuffer())
+
+
+def vectors(rows: np.ndarray) -> Any:
+    """The handle (position -> float[]) of the rows of a matrix, which are kept in Java."""
+    count, dim = rows.shape
+    kept = java_class("java.nio.FloatBuffer").allocate(count * dim).put(_buffer(rows.astype("<f4")).asFloatBuffer())
+    copy = static_method("java.util.Arrays", "copyOfRange", "[F", "[F", int, int)
+    copy = supply(copy, bind(method("java.nio.FloatBuffer", "array", "[F"), 0, kept))
+    starts = np.arange(count) * dim
+    return gather(copy, ints(starts), ints(starts + dim))
+
+
+def lines(text: str) -> Any:
+    """The handle (position -> text) of the lines of a text, which are kept in Java; each ends with a line break."""
+    split = java_class("java.lang.String")(text.encode(), "UTF-8").lines().toList()
+    return returning("java.lang.String", bind(method("java.util.List", "get", object, int), 0, split))
+
+
+def _buffer(numbers: np.ndarray) -> Any:
+    data = java_class("java.nio.ByteBuffer").wrap(numbers.tobytes())
+    return data.order(java_class("java.nio.ByteOrder").LITTLE_ENDIAN)
 
 
 def joining(separator: str) -> Any:

@@ -15,7 +15,7 @@ from retrievalkit_pyserini.java import java_class, java_type
 Type = str | type
 """A Java type: the name of a class, or int, float, bool or object for Java's int, float, boolean and Object."""
 
-_PRIMITIVES = {int: "Integer", float: "Float", bool: "Boolean", "double": "Double", "void": "Void"}
+_PRIMITIVES = {int: "Integer", float: "Float", bool: "Boolean", "long": "Long", "double": "Double", "void": "Void"}
 
 
 def method(owner: str, name: str, returns: Type, *arguments: Type) -> Any:
@@ -62,6 +62,11 @@ def gather(target: Any, *parts: Any) -> Any:
     filtered = handles.filterArguments(target.asType(fitting), 0, *parts)
     one = types.methodType(_returned(target), [_cast(parts[0].type().parameterType(0))])
     return handles.permuteArguments(filtered, one, *[0] * len(parts))
+
+
+def supply(target: Any, part: Any) -> Any:
+    """The handle whose first argument is what the part, which takes none, returns each time."""
+    return java_class("java.lang.invoke.MethodHandles").foldArguments(target, part)
 
 
 def as_interface(name: str, handle: Any) -> Any:

@@ -18,31 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.errors import RetrievalkitError
-from retrievalkit_pyserini.bulk import ints, java_exception, joining, lucene_errors, run, strings
-from retrievalkit_pyserini.handles import (
-    array_constructor,
-    as_interface,
-    bind,
-    constructor,
-    gather,
-    method,
-    returning,
-    static_method,
-    then,
-)
+from retrievalkit.errors import ArtifactError, RetrievalkitError
+from retrievalkit_pyserini.bulk import java_exception, joining, lucene_errors, run, strings
+from retrievalkit_pyserini.documents import write_buffer
+from retrievalkit_pyserini.handles import as_interface, bind, gather, method, then
 from retrievalkit_pyserini.java import java_class
+from retrievalkit_pyserini.rescoring import given_scores
 
 IDS_IN_A_CALL = 500_000
-WRITE_BUFFER_MEGABYTES = 256.0
-"""Lucene writes out what it has gathered beyond this; Anserini's 2,048 is more than Java has on a small machine."""
-
 _CONTRIBUTION = re.compile(r"^ *(\S+) = weight\(contents:(.*) in \d+\) \[", re.MULTILINE)
 
 MOST_TERMS = 1 << 20
 """Of a query: a long document is a fair query, and has more terms than the 1,024 that Lucene allows by itself."""
-
-TOTAL = "org.apache.lucene.search.TotalHits"
 
 
 @dataclass(frozen=True)
@@ -80,8 +67,7 @@ class Writer:
             java_class("io.anserini.analysis.AnalyzerUtils").analyze(analysis.analyzer(), "text")
         with lucene_errors(f"start an index in '{folder}'"):
             self._indexer = java_class("io.anserini.index.SimpleIndexer")(arguments)
-            megabytes = java_class("java.lang.Runtime").getRuntime().maxMemory() / 2**20
-            self._indexer.writer.getConfig().setRAMBufferSizeMB(min(WRITE_BUFFER_MEGABYTES, megabytes / 8))
+            self._indexer.writer.getConfig().setRAMBufferSizeMB(write_buffer())
         self._folder = folder
 
     def __enter__(self) -> Writer:
@@ -114,7 +100,7 @@ class Searcher:
     """Searches an index by BM25 as Anserini's searcher does, many queries at a time."""
 
     def __init__(self, folder: Path, analysis: Analysis, *, k1: float, b: float) -> None:
-        with lucene_errors(f"open the index '{folder}'"):
+        with lucene_errors(f"open the index '{folder}'", ArtifactError):
             searcher = java_class("io.anserini.search.SimpleSearcher")
             self._anserini = searcher(str(folder.absolute()), analysis.analyzer())
             self._anserini.set_bm25(k1, b)
@@ -163,20 +149,7 @@ class Searcher:
 
     def scores(self, queries: Sequence[str], numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
         """For each query the scores of texts given by document number, 0 where no term is shared; float32."""
-        rescore = static_method(
-            "org.apache.lucene.search.QueryRescorer",
-            "rescore",
-            "org.apache.lucene.search.TopDocs",
-            "org.apache.lucene.search.IndexSearcher",
-            "org.apache.lucene.search.TopDocs",
-            "org.apache.lucene.search.Query",
-            "double",
-            int,
-        )
-        most = max(map(len, numbers), default=0)
-        rescore = bind(bind(rescore, 3, java_class("java.lang.Double")(1.0), max(most, 1)), 0, self._anserini.searcher)
-        found = run(gather(rescore, documents(numbers), self._queries(queries)), len(queries), threads)
-        return [_scores_of(hits, asked) for (hits,), asked in zip(found, numbers, strict=True)]
+        return given_scores(self._anserini.searcher, self._queries(queries), numbers, threads=threads)
 
     def contributions(self, query: str, number: int) -> dict[str, float]:
         """What each term of a query adds to the score of a document, the most first: read from Lucene's explanation."""
@@ -206,28 +179,3 @@ class Searcher:
             "java.lang.String",
         )
         return then(strings(texts), bind(build, 0, self._anserini.generator, "contents", self._anserini.analyzer))
-
-
-def documents(numbers: Sequence[np.ndarray]) -> Any:
-    """The handle (position -> Lucene's TopDocs) of lists of document numbers, each with the score 0."""
-    ends = np.cumsum([len(one) for one in numbers], dtype=np.int64)
-    stream, function = "java.util.stream.IntStream", "java.util.function.IntFunction"
-    scored, array = "org.apache.lucene.search.ScoreDoc", "[Lorg.apache.lucene.search.ScoreDoc;"
-    # position -> positions in the joined lists -> document numbers -> ScoreDoc of each -> array of them -> TopDocs
-    places = gather(static_method(stream, "range", stream, int, int), ints(np.append(0, ends[:-1])), ints(ends))
-    number_at = as_interface("java.util.function.IntUnaryOperator", ints(np.concatenate([*numbers, np.empty(0)])))
-    found = then(places, bind(method(stream, "map", stream, "java.util.function.IntUnaryOperator"), 1, number_at))
-    made = as_interface(function, bind(constructor(scored, int, float), 1, 0.0))
-    found = then(found, bind(method(stream, "mapToObj", "java.util.stream.Stream", function), 1, made))
-    room = as_interface(function, array_constructor(array))
-    found = then(found, bind(method("java.util.stream.Stream", "toArray", "[Ljava.lang.Object;", function), 1, room))
-    total = java_class("org.apache.lucene.search.TotalHits")(0, java_class(f"{TOTAL}$Relation").EQUAL_TO)
-    return then(returning(array, found), bind(constructor("org.apache.lucene.search.TopDocs", TOTAL, array), 0, total))
-
-
-def _scores_of(hits: Sequence[tuple[int, float]], numbers: np.ndarray) -> np.ndarray:
-    """The scores of document numbers, in their order, from hits in any order."""
-    pairs = np.array(hits, dtype=np.float64).reshape(-1, 2)
-    pairs = pairs[np.argsort(pairs[:, 0])]
-    scores: np.ndarray = pairs[np.searchsorted(pairs[:, 0], numbers), 1].astype(np.float32)
-    return scores

@@ -1,11 +1,14 @@
-"""A small collection, indexed once for all tests."""
+"""A small collection, indexed once for all tests, and folders of vectors and weights."""
 
 import os
 
+import numpy as np
 import pytest
+import scipy.sparse
 from retrievalkit_pyserini.bm25 import BM25
 
 from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.vectors import VectorStore, VectorWriter
 
 ADJECTIVES = ("red", "green", "blue", "loud", "quiet", "wooden", "frozen", "ancient", "broken", "gentle")
 NOUNS = ("river", "engine", "violin", "harbour", "candle", "glacier", "market", "sparrow", "ladder", "theorem")
@@ -75,3 +78,40 @@ def pyserini_import():
 @pytest.fixture(scope="session")
 def pyserini(pyserini_import):
     return pyserini_import[0]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Writes a vectors folder, in two shards where it can, and opens it."""
+
+    def write(texts, *, vectors=None, counts=None, weights=None, ids=None, name="vectors"):
+        folder = tmp_path / name
+        folder.mkdir()
+        writer = VectorWriter(folder)
+        ids = ids or [f"t{row}" for row in range(texts)]
+        parts = [(0, texts)] if counts is not None or texts < 2 else [(0, texts // 2), (texts // 2, texts)]
+        for number, (start, end) in enumerate(parts):
+            part = slice(start, end) if counts is None else slice(None)
+            writer.write_shard(
+                number,
+                ids[start:end],
+                None if vectors is None else vectors[part],
+                counts=counts,
+                weights=None if weights is None else scipy.sparse.csr_matrix(weights)[start:end],
+            )
+        writer.finish()
+        return VectorStore(folder)
+
+    return write
+
+
+@pytest.fixture
+def random_weights():
+    """Draws sparse weights: (texts, vocabulary) float32, a tenth of them above 0."""
+
+    def draw(texts, vocabulary=200, seed=0):
+        generator = np.random.default_rng(seed)
+        weights = generator.gamma(1.5, 0.6, (texts, vocabulary)).astype(np.float32)
+        return weights * (generator.random((texts, vocabulary)) < 0.1)
+
+    return draw

@@ -1,0 +1,135 @@
+"""Lucene documents made in Java, a batch in one call, and the one-segment index that they go to.
+
+Lucene's document number is the text's row, so that hits need no look-up and equal scores come in the order of the
+index. One thread adds them in that order. Several add them in any, and then Lucene sorts, which costs it about as much
+as adding texts does: they pay where adding is the greater work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit.errors import ArtifactError
+from retrievalkit_pyserini.bulk import do, ints, java_exception, lines, lucene_errors
+from retrievalkit_pyserini.handles import bind, constructor, gather, method, returning, static_method, then
+from retrievalkit_pyserini.java import java_class
+
+WRITE_BUFFER_MEGABYTES = 256.0
+ROW = "row"
+_FIELD, _BYTES = "org.apache.lucene.index.IndexableField", "org.apache.lucene.util.BytesRef"
+
+
+def write_buffer() -> float:
+    """Megabytes that Lucene gathers before it writes; Anserini's 2,048 is more than Java has on a small machine."""
+    return min(WRITE_BUFFER_MEGABYTES, float(java_class("java.lang.Runtime").getRuntime().maxMemory()) / 2**23)
+
+
+class DocumentWriter:
+    """Writes an index of one segment; a context manager that commits, or rolls back where the block fails.
+
+    Args:
+        folder: Where the index goes.
+        configure: Given Lucene's IndexWriterConfig, to set what is particular to this index.
+        analyzer: What takes texts apart, or none.
+        threads: Threads for adding.
+    """
+
+    def __init__(
+        self, folder: Path, configure: Callable[[Any], None], *, analyzer: Any = None, threads: int = 1
+    ) -> None:
+        self._folder, self._threads = folder, threads
+        with lucene_errors(f"start an index in '{folder}'"):
+            config = java_class("org.apache.lucene.index.IndexWriterConfig")
+            config = config() if analyzer is None else config(analyzer)
+            config.setRAMBufferSizeMB(write_buffer())
+            # Joins only segments that follow one another.
+            config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
+            if threads > 1:
+                config.setIndexSort(_by_row())
+            configure(config)
+            self._writer = java_class("org.apache.lucene.index.IndexWriter")(_directory(folder), config)
+
+    def __enter__(self) -> DocumentWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            with contextlib.suppress(java_exception()):
+                self._writer.rollback()
+            return
+        with lucene_errors(f"write the index '{self._folder}'"):
+            self._writer.forceMerge(1)
+            self._writer.commit()
+            self._writer.close()
+
+    def add(self, first: int, ids: Sequence[str], field: Any) -> None:
+        """Add texts, each with its id and one more field.
+
+        Args:
+            first: The row of the first.
+            ids: Their ids, without line breaks.
+            field: The handle (position -> field) of what is indexed of them.
+        """
+        name = lines("".join(f"{one}\n" for one in ids))
+        parts = [_named(name), _sortable(name), field]
+        if self._threads > 1:
+            parts.append(_row(first, len(ids)))
+        document = gather(static_method("java.util.List", "of", "java.util.List", *[object] * len(parts)), *parts)
+        add = bind(
+            method("org.apache.lucene.index.IndexWriter", "addDocument", "long", "java.lang.Iterable"), 0, self._writer
+        )
+        with lucene_errors(f"write the index '{self._folder}'"):
+            do(then(document, add), len(ids), self._threads)
+
+
+def _named(name: Any) -> Any:
+    store = java_class("org.apache.lucene.document.Field$Store").YES
+    types = ("java.lang.String", "java.lang.String", "org.apache.lucene.document.Field$Store")
+    return then(name, bind(bind(constructor("org.apache.lucene.document.StringField", *types), 2, store), 0, "id"))
+
+
+def _sortable(name: Any) -> Any:
+    """The id once more, as Anserini's searchers read it where scores are equal."""
+    as_bytes = then(name, returning(_BYTES, constructor(_BYTES, "java.lang.CharSequence")))
+    make = constructor("org.apache.lucene.document.BinaryDocValuesField", "java.lang.String", _BYTES)
+    return then(as_bytes, bind(make, 0, "id"))
+
+
+def _by_row() -> Any:
+    field = java_class("org.apache.lucene.search.SortField")
+    return java_class("org.apache.lucene.search.Sort")(
+        field(ROW, java_class("org.apache.lucene.search.SortField$Type").LONG)
+    )
+
+
+def _row(first: int, count: int) -> Any:
+    make = bind(constructor("org.apache.lucene.document.NumericDocValuesField", "java.lang.String", "long"), 0, ROW)
+    return then(ints(np.arange(first, first + count)), make)
+
+
+def open_reader(folder: Path, texts: int) -> Any:
+    """Lucene's reader of an index of so many texts.
+
+    Raises:
+        ArtifactError: There is no such index, or it is damaged.
+    """
+    with lucene_errors(f"open the index '{folder}'", ArtifactError):
+        reader = java_class("org.apache.lucene.index.DirectoryReader").open(_directory(folder))
+    if reader.numDocs() != texts or reader.leaves().size() > 1:
+        msg = f"the index '{folder}' is damaged: it has {reader.numDocs()} texts, and should have {texts}. Index again."
+        reader.close()
+        raise ArtifactError(msg)
+    # pyjnius tells a method's variants apart by the class that it has been told.
+    return importlib.import_module("jnius").cast("org.apache.lucene.index.IndexReader", reader)
+
+
+def _directory(folder: Path) -> Any:
+    # Absolute: Java keeps the working directory that it was started in.
+    path = java_class("java.io.File")(str(folder.absolute())).toPath()
+    return java_class("org.apache.lucene.store.FSDirectory").open(path)

@@ -1,0 +1,197 @@
+"""The indexer `impact`: learned sparse weights in a Lucene impact index, as whole numbers.
+
+    rkit index VECTORS --indexer impact --output impact
+    rkit search impact --queries QUERIES --k 1000 --output impact.trec
+
+The folder holds `lucene/` (an index that Pyserini's LuceneImpactSearcher opens too, whose terms are the columns of the
+weights), `ids.txt` and `impact.json` (by what weights were multiplied).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.ids import Ids
+from retrievalkit.data.vectors import IDS, VectorStore
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.score import check_k
+from retrievalkit_pyserini.bulk import processors
+from retrievalkit_pyserini.impacts import ImpactSearcher, ImpactWriter
+from retrievalkit_pyserini.quantization import Loss, Quantizer
+from retrievalkit_pyserini.rescoring import scores_in_calls
+
+TEXTS_AT_ONCE = 8192
+HITS_IN_A_CALL = 500_000
+MOST_BITS = 16
+
+_INDEX, _SETTINGS = "lucene", "impact.json"
+
+
+class Impact(Indexer):
+    """Lucene's impact index of learned sparse weights, which become whole numbers.
+
+    A score is the sum of query weight times rounded text weight, on the scale of the weights as they were: queries are
+    not rounded. A text that shares no term with a query is not found. Where a folder holds vectors too, they are left
+    aside. What rounding loses is reported when the index is built.
+
+    Args:
+        bits: Bits of an impact: the greatest is 2**bits - 1.
+        scale: What a weight is multiplied by before it is rounded; none = the greatest weight becomes the greatest
+            impact. Where a few weights are far greater than all others, a larger scale rounds the others more finely
+            and clips these.
+        sample: Texts that are searched for their nearest ones by weights and by impacts, to report how many of those
+            stay the same.
+        threads: Threads for searching; none = one for each processor. Changes no hit.
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self, *, bits: int = 8, scale: float | None = None, sample: int = 100, threads: int | None = None
+    ) -> None:
+        _check(1 <= bits <= MOST_BITS, f"bits is {bits}, and must be from 1 to {MOST_BITS}")
+        _check(scale is None or scale > 0, f"scale is {scale}, and must be above 0")
+        _check(sample >= 0, f"sample is {sample}, and cannot be below 0")
+        _check(threads is None or threads > 0, f"threads is {threads}, and must be 1 or more")
+        self.levels = 2**bits - 1
+        self.scale = scale
+        self.sample = sample
+        self.threads = threads or processors()
+        self._searcher: ImpactSearcher | None = None
+        self._ids: Ids | None = None
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
+        """Round the weights of all texts and index them.
+
+        Returns:
+            Counts of "texts", "terms" (impacts above 0), "terms_dropped" (weights that came to 0), "terms_clipped";
+            "relative_error", what rounding changed as a share of all weight; "overlap_at_10", which share of their ten
+            nearest texts the sampled texts keep; "vectors_left_aside" where there are any.
+
+        Raises:
+            UnsupportedError: The folder has no weights, negative ones, or none that is more than 0 once rounded.
+        """
+        folder = Path(index_dir)
+        try:
+            return self._build(source, folder)
+        except BaseException:
+            shutil.rmtree(folder / _INDEX, ignore_errors=True)
+            raise
+
+    def _build(self, source: VectorStore, folder: Path) -> dict[str, float]:
+        quantizer = self._quantizer(source)
+        rows = np.sort(np.random.default_rng(0).permutation(len(source))[: self.sample])
+        loss = Loss(quantizer, source.take(rows).weights, rows)
+        with ImpactWriter(folder / _INDEX) as writer:
+            for block in source.blocks(TEXTS_AT_ONCE):
+                impacts = quantizer(block.weights)
+                loss.add(block.first, block.weights, impacts)
+                writer.add_impacts(block.first, source.ids[block.first : block.first + block.texts], impacts)
+            if not loss.terms:
+                msg = (
+                    f"all weights of '{source.folder}' come to 0 when multiplied by {quantizer.scale:g} and rounded. "
+                    "Set a larger scale, or none."
+                )
+                raise UnsupportedError(msg)
+        shutil.copyfile(source.folder / IDS, folder / IDS)
+        settings = {"scale": quantizer.scale, "vocabulary": source.vocabulary}
+        (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        aside = {"vectors_left_aside": source.rows} if source.dim else {}
+        return {"texts": len(source), **loss.report(), **aside}
+
+    def _quantizer(self, source: VectorStore) -> Quantizer:
+        if not source.vocabulary:
+            msg = (
+                f"'{source.folder}' holds vectors and no weights over a vocabulary; indexer 'impact' indexes weights. "
+                "Use --indexer flat or lucene_hnsw, or encode with a model that has weights."
+            )
+            raise UnsupportedError(msg)
+        blocks = [block.weights.data for block in source.blocks(TEXTS_AT_ONCE)]
+        greatest = max((float(data.max(initial=0)) for data in blocks), default=0.0)
+        if any(data.min(initial=0) < 0 for data in blocks):
+            msg = f"'{source.folder}' holds negative weights, and an impact cannot be below 0. Use --indexer flat."
+            raise UnsupportedError(msg)
+        if not greatest:
+            msg = f"'{source.folder}' holds no weight above 0, so there is nothing to index."
+            raise UnsupportedError(msg)
+        return Quantizer(self.scale or self.levels / greatest, self.levels)
+
+    def open(self, index_dir: Path) -> None:
+        """Open an index, wherever it was moved to.
+
+        Raises:
+            ArtifactError: There is no such index, or it is damaged.
+        """
+        folder = Path(index_dir)
+        try:
+            settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
+            self._scale, self._vocabulary = float(settings["scale"]), int(settings["vocabulary"])
+            self._ids = Ids(folder / IDS)
+        except (OSError, ValueError, TypeError, KeyError):
+            msg = (
+                f"'{folder}' holds no impact index: its {_SETTINGS} or {IDS} is missing or damaged. "
+                "Build one: rkit index VECTORS --indexer impact"
+            )
+            raise ArtifactError(msg) from None
+        self._searcher = ImpactSearcher(folder / _INDEX, len(self._ids))
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """For each query the best texts, equal scores in the order of the index; found exactly, of impacts."""
+        check_k(k)
+        searcher, ids = self._opened()
+        weights = self._weights_of(queries)
+        k = min(k, len(ids))
+        step = max(1, HITS_IN_A_CALL // k)
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for start in range(0, weights.shape[0], step):
+            found += searcher.rows_and_scores(weights[start : start + step], k, threads=self.threads)
+        return [ids.take(rows) for rows, _ in found], [scores for _, scores in found]
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts, as `search` has them; 0 for one that shares no term, NaN for an unknown id."""
+        searcher, known = self._opened()
+        weights = self._weights_of(queries)
+
+        def score(start: int, end: int, inside: list[np.ndarray]) -> list[np.ndarray]:
+            return searcher.scores(weights[start:end], inside, threads=self.threads)
+
+        return scores_in_calls([known.rows(some) for some in ids], score, most=HITS_IN_A_CALL)
+
+    def _opened(self) -> tuple[ImpactSearcher, Ids]:
+        if self._searcher is None or self._ids is None:
+            msg = "open an index before searching it"
+            raise RuntimeError(msg)
+        return self._searcher, self._ids
+
+    def _weights_of(self, queries: Representation) -> Any:
+        """A CSR of the queries' weights, by which scores come out on the scale of the weights as they were."""
+        import scipy.sparse
+
+        if queries.weights is None:
+            msg = "the index holds weights, and the queries have none. Use the model that the index was made with."
+            raise UnsupportedError(msg)
+        weights = scipy.sparse.csr_matrix(queries.weights.float().cpu().numpy())
+        if weights.shape[1] != self._vocabulary:
+            msg = (
+                f"queries have weights over {weights.shape[1]} terms, and documents over {self._vocabulary}. "
+                "Encode both with one model."
+            )
+            raise UnsupportedError(msg)
+        if weights.data.min(initial=0) < 0:
+            msg = "a query has negative weights, which Lucene cannot search for. Use --indexer flat."
+            raise UnsupportedError(msg)
+        weights.data = (weights.data / self._scale).astype(np.float32)
+        return weights
+
+
+def _check(holds: bool, problem: str) -> None:
+    if not holds:
+        msg = f"{problem}."
+        raise OptionError(msg)

@@ -1,0 +1,122 @@
+"""A Lucene index of impacts: a term's frequency in a document is its weight, made a whole number.
+
+Terms are the columns of the weights, by number. The index is one that Anserini's and Pyserini's searchers of impacts
+open: a document's score is the sum of query weight times impact over the terms.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit_pyserini.bulk import lines, run, strings
+from retrievalkit_pyserini.documents import DocumentWriter, open_reader
+from retrievalkit_pyserini.handles import bind, constructor, method, returning, then
+from retrievalkit_pyserini.java import java_class, java_type
+from retrievalkit_pyserini.lucene import MOST_TERMS
+from retrievalkit_pyserini.rescoring import TOP, given_scores
+
+FIELD = "contents"
+_QUERY = "org.apache.lucene.search.Query"
+
+
+class ImpactWriter(DocumentWriter):
+    """Writes an index of impacts."""
+
+    def __init__(self, folder: Path) -> None:
+        options = java_class("java.util.HashMap")
+        analyzer = java_class("org.apache.lucene.analysis.custom.CustomAnalyzer").builder()
+        analyzer = analyzer.withTokenizer("whitespace", options())
+        # It reads "37|12" as the term 37, twelve times.
+        analyzer = analyzer.addTokenFilter("delimitedTermFrequency", options()).build()
+        super().__init__(folder, _use_impacts, analyzer=analyzer)
+        type_ = java_class("org.apache.lucene.document.FieldType")()
+        type_.setTokenized(True)
+        type_.setOmitNorms(True)
+        type_.setIndexOptions(java_class("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
+        type_.freeze()
+        types = ("java.lang.String", "java.lang.CharSequence", "org.apache.lucene.index.IndexableFieldType")
+        self._field = bind(bind(constructor("org.apache.lucene.document.Field", *types), 2, type_), 0, FIELD)
+
+    def add_impacts(self, first: int, ids: Sequence[str], impacts: Any) -> None:
+        """Add texts from a row on, with a CSR of their impacts."""
+        self.add(first, ids, then(lines(as_text(impacts)), self._field))
+
+
+class ImpactSearcher:
+    """Searches an index of impacts, many queries at a time."""
+
+    def __init__(self, folder: Path, texts: int) -> None:
+        reader = open_reader(folder, texts)
+        self._searcher = java_class("org.apache.lucene.search.IndexSearcher")(reader)
+        _use_impacts(self._searcher)
+        java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MOST_TERMS)
+
+    def rows_and_scores(self, queries: Any, k: int, *, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each row of a CSR of query weights the rows and scores of its best texts, at most k."""
+        search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, _QUERY, int)
+        search = bind(bind(search, 0, self._searcher), 1, k)
+        found = run(then(_queries(queries), search), queries.shape[0], threads)
+        pairs = [np.array(hits, dtype=np.float64).reshape(-1, 2) for (hits,) in found]
+        return [(one[:, 0].astype(np.int64), one[:, 1].astype(np.float32)) for one in pairs]
+
+    def scores(self, queries: Any, rows: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
+        """For each row of a CSR of query weights the scores of the texts of these rows: different ones, ascending."""
+        return given_scores(self._searcher, _queries(queries), rows, threads=threads)
+
+
+def as_text(impacts: Any) -> str:
+    """A line for each row of a CSR, such as "37|12 105|3", made in one go."""
+    ends = impacts.indptr[1:] + np.arange(impacts.shape[0])
+    entry = np.ones(impacts.nnz + impacts.shape[0], dtype=bool)
+    entry[ends] = False
+    terms = _numerals(impacts.shape[1] - 1)[impacts.indices]
+    levels = _numerals(int(impacts.data.max(initial=0)))[impacts.data]
+    wide = terms.shape[1]
+    # A row of bytes an entry, with zeros where there is no character, which fall away.
+    characters = np.zeros((len(entry), wide + levels.shape[1] + 2), dtype=np.uint8)
+    characters[entry, :wide] = terms
+    characters[entry, wide] = ord("|")
+    characters[entry, wide + 1 : -1] = levels
+    characters[:, -1] = np.where(entry, ord(" "), ord("\n"))
+    return characters[characters > 0].tobytes().decode("ascii")
+
+
+def _numerals(last: int) -> np.ndarray:
+    """The numbers from 0 to the last as characters, a row of bytes each."""
+    width = len(str(last))
+    return np.arange(last + 1).astype(f"S{width}").view(np.uint8).reshape(-1, width)
+
+
+def _use_impacts(config: Any) -> None:
+    config.setSimilarity(java_class("io.anserini.search.similarity.ImpactSimilarity")())
+
+
+def _queries(weights: Any) -> Any:
+    """The handle (position -> Lucene query) of a CSR of weights."""
+    mapper = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+    types = [java_type(name) for name in ("java.util.HashMap", "java.lang.String", "java.lang.Float")]
+    parsed = mapper.getTypeFactory().constructMapType(*types)
+    read = method(
+        "com.fasterxml.jackson.databind.ObjectMapper",
+        "readValue",
+        object,
+        "java.lang.String",
+        "com.fasterxml.jackson.databind.JavaType",
+    )
+    read = returning("java.util.Map", bind(bind(read, 0, mapper), 1, parsed))
+    generator = "io.anserini.search.query.BagOfWordsQueryGenerator"
+    build = method(generator, "buildQuery", _QUERY, "java.lang.String", "java.util.Map")
+    build = bind(build, 0, java_class(generator)(), FIELD)
+    return then(then(strings(list(map(json.dumps, _as_maps(weights)))), read), build)
+
+
+def _as_maps(weights: Any) -> list[dict[int, float]]:
+    ends = weights.indptr.tolist()
+    terms, values = weights.indices.tolist(), weights.data.tolist()
+    return [dict(zip(terms[a:b], values[a:b], strict=True)) for a, b in itertools.pairwise(ends)]

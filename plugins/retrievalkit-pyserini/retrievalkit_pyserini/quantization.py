@@ -1,0 +1,110 @@
+"""Weights as whole numbers, and what is lost by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+SHARES = 10
+"""Of a query's best texts, how many are compared before and after rounding."""
+
+TERMS = 32
+"""How many of a sampled text's terms, the heaviest, make a query."""
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """Makes impacts of weights: multiplied, rounded, and no greater than the greatest.
+
+    Attributes:
+        scale: What a weight is multiplied by.
+        levels: The greatest impact.
+    """
+
+    scale: float
+    levels: int
+
+    def __call__(self, weights: Any) -> Any:
+        """The impacts of a CSR of weights, as a CSR of int32 without those that come to 0."""
+        impacts = weights.astype(np.float64)
+        impacts.data = np.clip(np.rint(impacts.data * self.scale), 0, self.levels)
+        impacts = impacts.astype(np.int32)
+        impacts.eliminate_zeros()
+        return impacts
+
+
+class Loss:
+    """Gathers, block by block, how far impacts are from weights, and whether searches still find the same.
+
+    Args:
+        quantizer: What makes the impacts.
+        sample: CSR (queries, vocabulary): the weights of some texts, which are searched for their nearest others.
+        rows: (queries,) the rows of these texts, which do not count as found.
+    """
+
+    def __init__(self, quantizer: Quantizer, sample: Any, rows: np.ndarray) -> None:
+        self.quantizer = quantizer
+        self.queries = heaviest(sample, TERMS)
+        self.rows = rows
+        self.terms = self.dropped = self.clipped = 0
+        self.error = self.total = 0.0
+        self._exact = _Best(len(rows))
+        self._rounded = _Best(len(rows))
+
+    def add(self, first: int, weights: Any, impacts: Any) -> None:
+        """Take note of a block of texts.
+
+        Args:
+            first: The row of its first text.
+            weights: CSR of their weights.
+            impacts: CSR of their impacts.
+        """
+        restored = impacts.astype(np.float32) / np.float32(self.quantizer.scale)
+        self.terms += impacts.nnz
+        self.dropped += weights.nnz - impacts.nnz
+        self.clipped += int(np.count_nonzero(np.rint(weights.data * self.quantizer.scale) > self.quantizer.levels))
+        self.error += float(np.abs((weights - restored).data).sum(dtype=np.float64))
+        self.total += float(weights.data.sum(dtype=np.float64))
+        for best, texts in ((self._exact, weights), (self._rounded, restored)):
+            best.add(first, (self.queries @ texts.T).toarray(), self.rows)
+
+    def report(self) -> dict[str, float]:
+        """What was lost: terms that came to 0, terms too great, the relative error, and the share of hits kept."""
+        pairs = zip(self._exact.found(), self._rounded.found(), strict=True)
+        shares = [len(exact & rounded) / len(exact) for exact, rounded in pairs if exact]
+        lost = {"terms": self.terms, "terms_dropped": self.dropped, "terms_clipped": self.clipped}
+        error = {"relative_error": round(self.error / self.total, 6) if self.total else 0.0}
+        return (
+            {**lost, **error, f"overlap_at_{SHARES}": round(float(np.mean(shares)), 4)} if shares else {**lost, **error}
+        )
+
+
+class _Best:
+    """The best texts of each query so far."""
+
+    def __init__(self, queries: int) -> None:
+        self.scores = np.zeros((queries, SHARES), dtype=np.float32)
+        self.texts = np.full((queries, SHARES), -1)
+
+    def add(self, first: int, scores: np.ndarray, themselves: np.ndarray) -> None:
+        for query, (row, itself) in enumerate(zip(scores, themselves.tolist(), strict=True)):
+            better = np.flatnonzero(row > self.scores[query, -1])
+            better = better[better != itself - first]
+            together = np.concatenate([self.scores[query], row[better]])
+            order = np.argsort(-together, kind="stable")[:SHARES]
+            self.scores[query] = together[order]
+            self.texts[query] = np.concatenate([self.texts[query], better + first])[order]
+
+    def found(self) -> list[set[int]]:
+        return [set(texts[scores > 0].tolist()) for texts, scores in zip(self.texts, self.scores, strict=True)]
+
+
+def heaviest(weights: Any, most: int) -> Any:
+    """A CSR with only the greatest weights of each row, at most so many."""
+    kept = weights.copy()
+    for start, end in zip(kept.indptr[:-1], kept.indptr[1:], strict=True):
+        kept.data[start:end][np.argsort(-kept.data[start:end], kind="stable")[most:]] = 0
+    kept.eliminate_zeros()
+    return kept

@@ -1,0 +1,114 @@
+"""The scores of given documents, many queries in one call.
+
+Documents are asked for in any order, and some twice or not there at all; Lucene scores different ones, ascending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from retrievalkit_pyserini.bulk import ints, run
+from retrievalkit_pyserini.handles import (
+    array_constructor,
+    as_interface,
+    bind,
+    constructor,
+    gather,
+    method,
+    returning,
+    static_method,
+    then,
+)
+from retrievalkit_pyserini.java import java_class
+
+TOTAL = "org.apache.lucene.search.TotalHits"
+TOP = "org.apache.lucene.search.TopDocs"
+
+
+def scores_in_calls(
+    numbers: Sequence[np.ndarray],
+    score: Callable[[int, int, list[np.ndarray]], list[np.ndarray]],
+    *,
+    most: int,
+) -> list[np.ndarray]:
+    """The scores of documents that are given as somebody asks for them.
+
+    Args:
+        numbers: For each query Lucene's numbers of documents; -1 for one that is not there.
+        score: Given which queries (from, to) and for each different numbers, ascending: their scores.
+        most: Documents that are scored in a call.
+
+    Returns:
+        For each query float32 scores in the order of its numbers, NaN for -1.
+    """
+    found: list[np.ndarray] = []
+    for start, end in _cuts([len(one) for one in numbers], most):
+        inside = [np.unique(one[one >= 0]) for one in numbers[start:end]]
+        pairs = zip(inside, score(start, end, inside), strict=True)
+        found += [_placed(one, *pair) for one, pair in zip(numbers[start:end], pairs, strict=True)]
+    return found
+
+
+def _cuts(counts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Where to cut a list into parts of at most so many of what is counted, and at least one entry."""
+    start = total = 0
+    for position, count in enumerate(counts):
+        if position > start and total + count > most:
+            yield start, position
+            start, total = position, 0
+        total += count
+    if start < len(counts):
+        yield start, len(counts)
+
+
+def _placed(numbers: np.ndarray, inside: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    placed = np.full(len(numbers), np.nan, dtype=np.float32)
+    known = numbers >= 0
+    placed[known] = scores[np.searchsorted(inside, numbers[known])]
+    return placed
+
+
+def given_scores(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
+    """The scores (float32) of documents with queries, 0 where a document does not match.
+
+    Args:
+        searcher: Lucene's IndexSearcher.
+        queries: The handle (position -> Lucene query).
+        numbers: For each query Lucene's numbers of different documents, ascending.
+        threads: Threads to score in.
+    """
+    most = max(map(len, numbers), default=0)
+    lucene = "org.apache.lucene.search"
+    types = (f"{lucene}.IndexSearcher", TOP, f"{lucene}.Query", "double", int)
+    rescore = static_method(f"{lucene}.QueryRescorer", "rescore", TOP, *types)
+    # What a document has so far, which is 0, plus once its score.
+    rescore = bind(bind(rescore, 3, java_class("java.lang.Double")(1.0), max(most, 1)), 0, searcher)
+    found = run(gather(rescore, documents(numbers), queries), len(numbers), threads)
+    return [_in_order(hits, len(asked)) for (hits,), asked in zip(found, numbers, strict=True)]
+
+
+def documents(numbers: Sequence[np.ndarray]) -> Any:
+    """The handle (position -> Lucene's TopDocs) of lists of document numbers, each with the score 0."""
+    ends = np.cumsum([len(one) for one in numbers], dtype=np.int64)
+    stream, function = "java.util.stream.IntStream", "java.util.function.IntFunction"
+    scored, array = "org.apache.lucene.search.ScoreDoc", "[Lorg.apache.lucene.search.ScoreDoc;"
+    # position -> positions in the joined lists -> document numbers -> ScoreDoc of each -> array of them -> TopDocs
+    places = gather(static_method(stream, "range", stream, int, int), ints(np.append(0, ends[:-1])), ints(ends))
+    number_at = as_interface("java.util.function.IntUnaryOperator", ints(np.concatenate([*numbers, np.empty(0)])))
+    found = then(places, bind(method(stream, "map", stream, "java.util.function.IntUnaryOperator"), 1, number_at))
+    made = as_interface(function, bind(constructor(scored, int, float), 1, 0.0))
+    found = then(found, bind(method(stream, "mapToObj", "java.util.stream.Stream", function), 1, made))
+    room = as_interface(function, array_constructor(array))
+    found = then(found, bind(method("java.util.stream.Stream", "toArray", "[Ljava.lang.Object;", function), 1, room))
+    total = java_class("org.apache.lucene.search.TotalHits")(0, java_class(f"{TOTAL}$Relation").EQUAL_TO)
+    return then(returning(array, found), bind(constructor(TOP, TOTAL, array), 0, total))
+
+
+def _in_order(hits: Sequence[tuple[int, float]], count: int) -> np.ndarray:
+    """The scores of hits in any order, in the order of the documents."""
+    numbers, scores = np.array(hits, dtype=np.float64).reshape(count, 2).T
+    ordered: np.ndarray = scores[np.argsort(numbers)].astype(np.float32)
+    return ordered

@@ -142,7 +142,7 @@ def write_manifest(
     command: str,
     options: Mapping[str, Any],
     inputs: Mapping[str, Any] | None = None,
-    counts: Mapping[str, int] | None = None,
+    counts: Mapping[str, float] | None = None,
     **extra: Any,
 ) -> dict[str, Any]:
     """Write `manifest.json` into a folder and return what it holds.

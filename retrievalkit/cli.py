@@ -314,7 +314,10 @@ def index(
     values = _parse(settings)
     options = _section(values, "indexer") | values
     manifest = build_index(source, indexer=indexer, output=output, options=options, overwrite=overwrite)
-    _echo(as_json, manifest, f"{output}: {manifest['counts']['texts']:,} texts indexed")
+    counts = dict(manifest["counts"])
+    line = f"{output}: {counts.pop('texts'):,} texts indexed"
+    more = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items())
+    _echo(as_json, manifest, f"{line}; {more}" if more else line)
 
 
 @main.command()

@@ -472,11 +472,11 @@ class Indexer(ABC):
     """"vectors": the source is a vectors/ folder and queries are a Representation; "texts": a corpus, and strings."""
 
     @abstractmethod
-    def build(self, source: Any, index_dir: Path) -> Mapping[str, int]:
+    def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
         """Write the index of a `VectorStore` or a `Corpus` into an empty folder.
 
         Returns:
-            Counts for the folder's manifest, such as {"texts": 1000}.
+            Counts and measures for the folder's manifest, such as {"texts": 1000}, which `rkit index` prints.
         """
 
     @abstractmethod

@@ -11,7 +11,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class DocumentWriter:
             configure(config)
             self._writer = java_class("org.apache.lucene.index.IndexWriter")(_directory(folder), config)
 
-    def __enter__(self) -> DocumentWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

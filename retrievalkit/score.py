@@ -23,7 +23,7 @@ from retrievalkit.best import Best
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.tiles import Documents, QueryPart, Scratch, is_single, query_parts, threads
+from retrievalkit.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, is_single, query_parts, threads
 
 # Vectors that are read together where texts are given.
 TAKEN = 1 << 16
@@ -104,7 +104,7 @@ def top_k(
         UnsupportedError: One side has vectors or weights that the other has not, or their sizes differ.
     """
     check_k(k)
-    queries = _without_empty_mask(queries)
+    queries, width = _without_empty_mask(queries), max(width, LEAST_ROWS)
     blocks = [_as_block(documents)] if isinstance(documents, Representation) else documents
     least = 0.0 if queries.vectors is None else float("-inf")
     parts: list[tuple[QueryPart, Best]] = []
@@ -169,6 +169,35 @@ def scores_of(queries: Representation, store: VectorStore, texts: Sequence[np.nd
                     scores[there] = _scores_of_block(queries.rows(slice(query, query + 1)), block)
                 found.append(scores)
     return found
+
+
+def lexical_scores_of(
+    queries: Representation, blocks: Iterable[VectorBlock], texts: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """As `scores_of`, for weights alone that are given block by block; all texts of a query's terms are looked at."""
+    found = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
+    scratch = Scratch()
+    for block in blocks:
+        _check_block(queries, block)
+        ready = Documents.ready(block, queries, torch.float32)
+        first = 0
+        for part in query_parts(queries, block.rows, torch.float32):
+            scores = part.document_scores(ready, scratch).numpy()
+            for row, query in enumerate(range(first, first + part.count)):
+                here = (texts[query] >= block.first) & (texts[query] < block.first + block.texts)
+                found[query][here] = scores[row, texts[query][here] - block.first]
+            first += part.count
+    return found
+
+
+def best_of(scores: Sequence[np.ndarray], texts: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k best of each query's texts (ascending), with their scores: as `top_k` returns them, as arrays."""
+    best = np.full((len(texts), k), -np.inf, dtype=np.float32)
+    rows = np.full((len(texts), k), -1, dtype=np.int64)
+    for query, (values, found) in enumerate(zip(scores, texts, strict=True)):
+        order = np.argsort(-values, kind="stable")[:k]
+        best[query, : len(order)], rows[query, : len(order)] = values[order], found[order]
+    return best, rows
 
 
 def _scores_of_block(query: Representation, block: VectorBlock) -> np.ndarray:

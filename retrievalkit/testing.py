@@ -27,7 +27,7 @@ from retrievalkit.contracts import LossValue, Needs, Pretrainer, Progress, Repre
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.spans import Document
 from retrievalkit.data.tokens import Cutter
-from retrievalkit.errors import InputError, UnknownNameError
+from retrievalkit.errors import InputError, UnknownNameError, UnsupportedError
 from retrievalkit.quiet import quiet
 from retrievalkit.score import scores
 
@@ -366,30 +366,71 @@ def _refuses(work: Callable[[], object]) -> bool:
 
 
 def check_indexer(name: str, folder: str | Path, **options: Any) -> None:
-    """Check that an indexer of vectors finds, with one vector a text, what brute force finds.
+    """Check that an indexer of vectors finds what brute force finds, and scores given texts as it does.
+
+    It is given one vector a text, or where it refuses that (UnsupportedError), weights, or both.
 
     Raises:
         AssertionError: Says what it does wrong.
     """
+    refused = []
+    for kind, (documents, queries) in _collections().items():
+        try:
+            _check_index(name, Path(folder) / kind, documents, queries, options)
+        except UnsupportedError as error:
+            refused.append(f"{kind}: {error}")
+        else:
+            return
+    msg = f"it indexes neither vectors nor weights. {' '.join(refused)}"
+    raise AssertionError(msg)
+
+
+def _collections() -> dict[str, tuple[Representation, Representation]]:
+    """50 documents and 4 queries each: vectors, weights, both."""
+    random = np.random.default_rng(0)
+    vectors = [torch.from_numpy(random.standard_normal((rows, 1, 16), dtype=np.float32)) for rows in (50, 4)]
+    drawn = [random.random((rows, 30), dtype=np.float32) for rows in (50, 4)]
+    weights = [torch.from_numpy(one * (one > 0.5)) for one in drawn]
+    return {
+        "vectors": (Representation(vectors[0]), Representation(vectors[1])),
+        "weights": (Representation(weights=weights[0]), Representation(weights=weights[1])),
+        "both": (Representation(vectors[0], weights=weights[0]), Representation(vectors[1], weights=weights[1])),
+    }
+
+
+def _check_index(
+    name: str, folder: Path, documents: Representation, queries: Representation, options: Mapping[str, Any]
+) -> None:
+    import scipy.sparse
+
     from retrievalkit.data.vectors import VectorStore, VectorWriter
 
-    folder = Path(folder)
     (folder / "vectors").mkdir(parents=True)
     (folder / "index").mkdir()
-    random = np.random.default_rng(0)
-    vectors = random.standard_normal((50, 1, 16)).astype(np.float32)
     writer = VectorWriter(folder / "vectors")
-    writer.write_shard(0, [f"t{row}" for row in range(50)], vectors)
+    names = [f"t{row}" for row in range(len(documents))]
+    vectors = None if documents.vectors is None else documents.vectors.numpy()
+    weights = None if documents.weights is None else scipy.sparse.csr_matrix(documents.weights.numpy())
+    writer.write_shard(0, names, vectors, weights=weights)
     writer.finish()
-    queries = Representation(torch.from_numpy(random.standard_normal((4, 1, 16)).astype(np.float32)))
     registry.create("indexer", name, **options).build(VectorStore(folder / "vectors"), folder / "index")
     indexer = registry.create("indexer", name, **options)
     indexer.open(folder / "index")
     ids, found = indexer.search(queries, 5)
-    expected = scores(queries, Representation(torch.from_numpy(vectors))).topk(5)
+    all_scores = scores(queries, documents)
+    expected = all_scores.topk(5)
     for row, texts in enumerate(_rows(expected.indices)):
-        assert list(ids[row]) == [f"t{text}" for text in texts], f"query {row}: {ids[row]} is not the exact top 5"
+        assert list(ids[row]) == [names[text] for text in texts], f"query {row}: {ids[row]} is not the exact top 5"
         np.testing.assert_allclose(found[row], expected.values[row].numpy(), rtol=1e-4, atol=1e-5)
+    beyond, _ = indexer.search(queries, 2 * len(names))
+    assert all(len(set(row)) == len(row) <= len(names) for row in beyond), "with a large k it finds a text twice"
+    try:
+        given = indexer.scores(queries, [[*names, "nobody"]] * len(queries))
+    except UnsupportedError:
+        return
+    for row, values in enumerate(given):
+        np.testing.assert_allclose(values[:-1], all_scores[row].numpy(), rtol=1e-4, atol=1e-5)
+        assert np.isnan(values[-1]), "a text that is not in the index has a score, and should have NaN"
 
 
 def check_pretrainer(name: str, *, model: str, max_length: int = 24, **options: Any) -> None:

@@ -165,6 +165,18 @@ class VectorStore:
             for start, end in self._cuts(shard, rows):
                 yield self._block(shard, start, end)
 
+    def block(self, start: int, end: int) -> VectorBlock:
+        """The texts from `start` to `end`, without weights; copied into memory where they lie in several shards."""
+        parts = []
+        for shard in self._shards:
+            first, last = max(start, shard.first_text), min(end, shard.first_text + shard.texts)
+            if first < last:
+                parts.append(
+                    self._map(shard, self._rows_of(first) - shard.first_row, self._rows_of(last) - shard.first_row)
+                )
+        starts = None if self.offsets is None else np.asarray(self.offsets[start : end + 1]) - self.offsets[start]
+        return VectorBlock(start, end - start, parts[0] if len(parts) == 1 else np.concatenate(parts), starts, None)
+
     def block_rows(self, rows: int) -> int:
         """How many vectors the blocks have that `blocks(rows)` yields, the last ones of the shards left aside."""
         m = self.vectors_per_text or 1

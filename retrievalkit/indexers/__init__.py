@@ -11,3 +11,5 @@ def register_indexers(register: Register) -> None:
     """The built-in indexers, through the same hook as everybody's."""
     register("flat", "retrievalkit.indexers.flat:Flat")
     register("faiss", "retrievalkit.indexers.faiss:Faiss")
+    register("sparse", "retrievalkit.indexers.sparse:Sparse")
+    register("dense_sparse", "retrievalkit.indexers.dense_sparse:DenseSparse")

@@ -12,6 +12,7 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.indexers.naming import named
 from retrievalkit.score import check_k, scores_of, top_k
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -70,15 +71,9 @@ class Flat(Indexer):
             width=self._store.block_rows(self.block),
             dtype=self.dtype,
         )
-        return _named(self._store, scores.cpu().numpy(), rows.cpu().numpy())
+        return named(self._store.ids, scores.cpu().numpy(), rows.cpu().numpy())
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, in fp32."""
         assert self._store is not None, "open comes before scores"
         return scores_of(queries, self._store, [self._store.ids.rows(one) for one in ids])
-
-
-def _named(store: VectorStore, scores: np.ndarray, rows: np.ndarray) -> tuple[list[list[str]], list[np.ndarray]]:
-    counts = (rows >= 0).sum(axis=1).tolist()
-    ids = [store.ids.take(one[:count]) for one, count in zip(rows, counts, strict=True)]
-    return ids, [one[:count] for one, count in zip(scores, counts, strict=True)]

@@ -90,6 +90,23 @@ def _json_option(function: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Print a machine-readable result.")(function)
 
 
+def _ties_option(function: Function) -> Function:
+    told = "How documents of equal score stand: by id, descending, as in trec_eval; or by the ranks in the run's file."
+    choice = click.Choice(["document_id", "run"])
+    return click.option("--ties", type=choice, default="document_id", show_default=True, help=told)(function)
+
+
+def _over_option(function: Function) -> Function:
+    told = "Which queries count: all of the qrels, those a run lacks with 0; or those in the run."
+    choice = click.Choice(["qrels", "run"])
+    return click.option("--over", type=choice, default="qrels", show_default=True, help=told)(function)
+
+
+def _exclude_self_option(function: Function) -> Function:
+    told = "Leave out hits with the query's own id, as BEIR does (ArguAna, Quora)."
+    return click.option("--exclude-self", "--ignore-same-id", "ignore_same_id", is_flag=True, help=told)(function)
+
+
 _PRECISION = click.Choice(["auto", "fp32", "bf16", "fp16"])
 
 
@@ -587,19 +604,32 @@ def evaluate(run: str, queries: str | None, split: str | None, per_query: bool, 
 @click.option("--metrics", default="nDCG@10", show_default=True, help="Names as ir-measures writes them.")
 @click.option("--baseline", help="The run that the others are compared with; the first where not given, or 'all'.")
 @click.option("--queries", help="To show the texts of the queries that differ most.")
+@click.option("--corpus", help="To show what each run has first for them.")
+@click.option("--output", "-o", type=click.Path(), help="A folder for compare.html, plots and all figures.")
+@click.option("--plot/--no-plot", default=True, help="Draw the plots of --output, which needs matplotlib.")
+@click.option("--examples", type=click.IntRange(min=0), default=5, show_default=True, help="Wins and losses to list.")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the intervals.")
+@_ties_option
+@_over_option
+@_exclude_self_option
 @click.option("--seed", type=int, default=0, show_default=True)
+@_overwrite_option
 @_json_option
-def compare(runs: tuple[str, ...], as_json: bool, **flags: Any) -> None:
-    """Compare runs: paired significance tests, wins and losses."""
+def compare(runs: tuple[str, ...], output: str | None, as_json: bool, **flags: Any) -> None:
+    """Compare runs: paired significance tests, wins and losses; with --output as a page for the browser."""
     from rich.console import Console
 
-    from retrievalkit import compare as program
+    from retrievalkit.compare import PAGE
+    from retrievalkit.compare import compare as program
+    from retrievalkit.comparison import render
 
-    comparison = program.compare(runs, **flags)
+    comparison = program(runs, output=output, **flags)
     if as_json:
         click.echo(json.dumps(comparison.to_json(), indent=2))
-    else:
-        program.render(comparison, Console())
+        return
+    render(comparison, Console())
+    if output is not None:
+        click.echo(f"{output}: open {os.path.join(output, PAGE)} in a browser")
 
 
 @main.command("analyse-views")

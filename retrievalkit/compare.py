@@ -1,127 +1,42 @@
-"""Compares runs on the same queries: `rkit compare RUN RUN... --qrels QRELS`.
+"""Compares runs on the same queries: `rkit compare RUN RUN... --qrels QRELS [--output FOLDER]`.
 
 For each metric: the mean of each run with its bootstrap interval; for each pair the difference with its interval, the
 paired randomisation test and t-test, both corrected by Holm over the pairs of the metric, the queries won, tied and
-lost, and those that differ most. Equal inputs and seed give equal numbers.
+lost, and those that differ most, with what either run has first. Equal inputs and seed give equal numbers.
+
+The folder holds compare.html (one page with everything in it, for a browser), means.png and differences-METRIC.png,
+comparison.json, and per_query.tsv (metric, query, and a column a run).
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from retrievalkit import artifacts
+from retrievalkit.comparison import ALL_PAIRS, Comparison, Difference, Mean, QueryDifference, Ranking, TopHit
+from retrievalkit.data import sources
+from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.runs import Run, Ties, read_run
-from retrievalkit.errors import InputError, OptionError, UnknownNameError
-from retrievalkit.metrics import Over, PerQuery, check_overlap, per_query, some
+from retrievalkit.errors import DataError, InputError, MissingDependencyError, OptionError, UnknownNameError
+from retrievalkit.hits import matches, snippet
+from retrievalkit.metrics import Over, PerQuery, check_overlap, per_query, ranking, some, without_same_id
 from retrievalkit.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-ALL_PAIRS = "all"
-HEADER = (
-    "metric", "run", "mean", "interval", "against", "difference", "interval of difference", "p", "p (Holm)",
-    "p (t-test)", "p (t-test, Holm)", "won/tied/lost",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A run's mean of a metric over `queries` queries, and its interval."""
-
-    metric: str
-    run: str
-    mean: float
-    low: float
-    high: float
-    queries: int
-
-
-@dataclass(frozen=True)
-class QueryDifference:
-    """A query on which two runs differ: the metric of the run and of the run it is compared with."""
-
-    query_id: str
-    value: float
-    against: float
-    text: str | None = None
-
-    @property
-    def difference(self) -> float:
-        """Positive where the run is better."""
-        return self.value - self.against
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How much better a run is than another, and whether that may be chance.
-
-    Attributes:
-        difference: The mean over the queries of run minus against, in [low, high] by bootstrap.
-        p_value: Of the paired randomisation test; `p_corrected` by Holm over the metric's pairs.
-        t_test: Of the paired t-test; `t_test_corrected` by Holm.
-        largest: The queries that differ most, best first, wins before losses.
-    """
-
-    metric: str
-    run: str
-    against: str
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    t_test: float
-    wins: int
-    ties: int
-    losses: int
-    p_corrected: float = 1.0
-    t_test_corrected: float = 1.0
-    largest: list[QueryDifference] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What `compare` found.
-
-    Attributes:
-        means: One a metric and run, in the order asked for.
-        differences: One a metric and pair of runs.
-        baseline: The run that the others are compared with, or "all" for each with each.
-        per_query: {metric: {run: {query_id: value}}}.
-        options: Seed, permutations, resamples and confidence.
-        notes: What a reader of the numbers should know, as sentences.
-    """
-
-    means: list[Mean]
-    differences: list[Difference]
-    baseline: str
-    per_query: dict[str, PerQuery]
-    options: dict[str, float]
-    notes: list[str] = field(default_factory=list)
-
-    def to_json(self, *, per_query: bool = False) -> dict[str, Any]:
-        """A value that `json.dumps` takes."""
-        value = asdict(replace(self, per_query={}))
-        del value["per_query"]
-        return value | {"per_query": self.per_query} if per_query else value
-
-    def to_table(self) -> list[list[str]]:
-        """Rows of text under `HEADER`: one a metric and run, or a pair where a run is compared with several."""
-        rows = []
-        for mean in self.means:
-            start = [mean.metric, mean.run, f"{mean.mean:.4f}", _interval(mean)]
-            found = [one for one in self.differences if (one.metric, one.run) == (mean.metric, mean.run)]
-            rows += [start + _cells(one) for one in found] or [start + ["-"] * (len(HEADER) - len(start))]
-        return rows
+PAGE, RESULT, PER_QUERY, MEANS = "compare.html", "comparison.json", "per_query.tsv", "means.png"
+DIFFERENCES = "differences-{}.png"
+TOP_HITS = 5
+_NOT_IN_NAMES = re.compile(r"[^\w@.-]+")
 
 
 def compare(
@@ -131,13 +46,18 @@ def compare(
     metrics: str | Sequence[str] = "nDCG@10",
     baseline: str | None = None,
     queries: Iterable[Query] | str | Path | None = None,
+    corpus: Iterable[Passage] | str | Path | None = None,
     ties: Ties = "document_id",
     over: Over = "qrels",
+    ignore_same_id: bool = False,
     permutations: int = 10_000,
     resamples: int = 10_000,
     confidence: float = 0.95,
     seed: int = 0,
     examples: int = 5,
+    output: str | Path | None = None,
+    plot: bool = True,
+    overwrite: bool = False,
 ) -> Comparison:
     """Compare runs on the same judgements.
 
@@ -148,25 +68,36 @@ def compare(
         baseline: The run that the others are compared with, by name or path: the first where None; "all" compares
             each with each.
         queries: Queries or their path, to show the texts of those that differ most.
+        corpus: Passages or their source, to show what each run has first for the queries that differ most.
         ties: See `evaluate`.
         over: See `evaluate`; "run" takes the queries that all runs have.
+        ignore_same_id: See `evaluate`.
         permutations: Exchanges drawn by the randomisation test where more than 20 queries differ.
         resamples: Resampled sets of queries for the intervals.
         confidence: Of the intervals.
         seed: Of what is drawn.
         examples: How many of the greatest wins and losses to list for each pair.
+        output: A folder to write, see the module; None writes nothing.
+        plot: Whether the folder has pictures, which need matplotlib.
+        overwrite: Replace an output folder that is there already.
 
     Raises:
-        InputError: There are fewer than two runs, or a run has no query of the qrels.
+        InputError: There are fewer than two runs, or a run, the queries or the corpus do not belong to the qrels.
         UnknownNameError: A metric or the baseline is unknown.
+        MissingDependencyError: matplotlib is not installed.
     """
-    _check(runs, permutations, resamples, confidence)
+    _check(runs, permutations, resamples, confidence, examples)
+    if output is not None:
+        artifacts.check_output(output, overwrite=overwrite)
+        if plot:
+            _check_matplotlib()
     named, paths = _named(runs, ties)
+    if ignore_same_id:
+        named = {name: without_same_id(run) for name, run in named.items()}
     pairs = _pairs(list(named), paths, baseline)
-    qrels = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
-    queries = read_queries(queries) if isinstance(queries, str | Path) else queries
-    texts = {query.id: query.text for query in queries or ()}
-    by_metric = _values(named, qrels, metrics, ties, over)
+    judged = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
+    texts = _texts(queries, judged)
+    by_metric = _values(named, judged, metrics, ties, over)
     drawn = {"resamples": resamples, "confidence": confidence, "seed": seed}
     means: list[Mean] = []
     differences: list[Difference] = []
@@ -176,74 +107,27 @@ def compare(
         differences += _corrected(
             [replace(one, largest=_largest(values[one.run], values[one.against], texts, examples)) for one in found]
         )
-    options = {"permutations": permutations} | drawn
+    differences = _with_rankings(differences, named, judged, texts, corpus, ties)
+    options = {"permutations": permutations} | drawn | {"ties": ties, "over": over, "ignore_same_id": ignore_same_id}
     against = ALL_PAIRS if baseline == ALL_PAIRS else pairs[0][1]
-    return Comparison(means, differences, against, by_metric, options, _notes(named, qrels, over))
+    notes = _notes(named, judged, over, texts)
+    comparison = Comparison(means, differences, against, by_metric, options, notes, texts)
+    if output is not None:
+        inputs = _inputs(dict(zip(named, paths, strict=True)) if not isinstance(runs, Mapping) else {}, qrels, queries)
+        _write(comparison, output, inputs=inputs, plot=plot, overwrite=overwrite)
+    return comparison
 
 
-def render(comparison: Comparison, console: Console) -> None:
-    """Print the comparison as people read it: a table a metric, then the queries that differ most by the first."""
-    from rich.text import Text
-
-    for metric in comparison.per_query:
-        console.print(_metric_table(comparison, metric, narrow=console.width < 100))
-    for one in comparison.differences:
-        if one.largest and one.metric == comparison.means[0].metric:
-            console.print(_largest_table(one))
-    options = comparison.options
-    against = "each other" if comparison.baseline == ALL_PAIRS else comparison.baseline
-    explanation = (
-        f"Differences are against {against}; intervals are of {options['confidence']:.0%}, by bootstrap. p is of the "
-        f"paired randomisation test, and of the t-test, by Holm over the pairs of a metric. Seed {options['seed']}."
-    )
-    for line in [explanation, *(f"Note: {note}" for note in comparison.notes)]:
-        console.print(Text(line))
-
-
-def _metric_table(comparison: Comparison, metric: str, *, narrow: bool) -> Table:
-    shown = {"run": "run", "mean": "mean", "interval": "interval", "against": "against", "difference": "difference"}
-    shown |= {
-        "interval of difference": "interval",
-        "p (Holm)": "p",
-        "p (t-test, Holm)": "p of t",
-        HEADER[-1]: HEADER[-1],
-    }
-    if narrow:
-        del shown["interval"]
-    if comparison.baseline != ALL_PAIRS:
-        del shown["against"]
-    rows = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table()]
-    cells = [[row[name] for name in shown] for row in rows if row["metric"] == metric]
-    return _table(metric, list(shown.values()), cells, left=("run", "against"))
-
-
-def _largest_table(one: Difference) -> Table:
-    title = f"{one.metric}: where {one.run} and {one.against} differ most"
-    cells = [[query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", query.text or ""] for query in one.largest]
-    return _table(title, ["query", one.run, one.against, "text"], cells, left=("query", "text"))
-
-
-def _table(title: str, columns: list[str], cells: list[list[str]], left: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(Text(name), justify="left" if name in left else "right", overflow="fold")
-    for row in cells:
-        table.add_row(*map(Text, row))  # as Text, since names and queries may hold rich's own marks
-    return table
-
-
-def _check(runs: Sequence[Any] | Mapping[str, Any], permutations: int, resamples: int, confidence: float) -> None:
+def _check(
+    runs: Sequence[Any] | Mapping[str, Any], permutations: int, resamples: int, confidence: float, examples: int
+) -> None:
     if len(runs) < 2:
         msg = f"{len(runs)} run given, and a comparison needs two or more."
         raise InputError(msg)
-    if permutations < 1 or resamples < 1 or not 0 < confidence < 1:
+    if permutations < 1 or resamples < 1 or examples < 0 or not 0 < confidence < 1:
         msg = (
-            f"permutations={permutations}, resamples={resamples}, confidence={confidence}: "
-            "the first two must be 1 or more, the last between 0 and 1."
+            f"permutations={permutations}, resamples={resamples}, confidence={confidence}, examples={examples}: "
+            "the first two must be 1 or more, the third between 0 and 1, the last 0 or more."
         )
         raise OptionError(msg)
 
@@ -336,26 +220,142 @@ def _largest(
     return wins + losses[max(0, len(losses) - examples) :]
 
 
-def _notes(runs: Mapping[str, Run], qrels: Qrels, over: Over) -> list[str]:
+def _texts(queries: Iterable[Query] | str | Path | None, qrels: Qrels) -> dict[str, str]:
+    """The texts of the judged queries."""
+    if queries is None:
+        return {}
+    read = read_queries(queries) if isinstance(queries, str | Path) else list(queries)
+    texts = {query.id: query.text for query in read if query.id in qrels}
+    if not texts:
+        known = some(query.id for query in read)
+        msg = f"none of the queries is in the qrels: the queries have {known}, the qrels {some(qrels)}. "
+        msg += "Give the queries of these qrels."
+        raise InputError(msg)
+    return texts
+
+
+def _with_rankings(
+    differences: list[Difference],
+    runs: Mapping[str, Run],
+    qrels: Qrels,
+    texts: Mapping[str, str],
+    corpus: Iterable[Passage] | str | Path | None,
+    ties: Ties,
+) -> list[Difference]:
+    """The differences, with what the two runs have first for the queries that are listed."""
+    shown = {(name, query.query_id) for one in differences for query in one.largest for name in (one.run, one.against)}
+    ranked = {(name, query): ranking(query, runs[name].get(query, ()), ties) for name, query in sorted(shown)}
+    passages = _passages({one for ids in ranked.values() for one in ids[:TOP_HITS]}, corpus)
+    rankings = {
+        (name, query): _ranking(ids, dict(runs[name].get(query, ())), qrels[query], passages, texts.get(query, ""))
+        for (name, query), ids in ranked.items()
+    }
+    return [
+        replace(
+            one,
+            largest=[
+                replace(query, rankings={name: rankings[name, query.query_id] for name in (one.run, one.against)})
+                for query in one.largest
+            ],
+        )
+        for one in differences
+    ]
+
+
+def _passages(wanted: set[str], corpus: Iterable[Passage] | str | Path | None) -> dict[str, Passage]:
+    """The passages that are wanted, by one look through the corpus, which so may be of any size."""
+    if corpus is None or not wanted:
+        return {}
+    opened = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
+    found: dict[str, Passage] = {}
+    for passage in opened:
+        if passage.id in wanted:
+            found[passage.id] = passage
+            if len(found) == len(wanted):
+                return found
+    lacking = wanted - found.keys()
+    if isinstance(opened, Corpus):
+        raise opened.unknown(min(lacking))
+    msg = f"unknown document ids: {some(sorted(lacking))}. Give the passages that were searched."
+    raise DataError(msg)
+
+
+def _ranking(
+    ids: list[str], scores: Mapping[str, float], judged: Mapping[str, int], passages: Mapping[str, Passage], query: str
+) -> Ranking:
+    first = []
+    for rank, one in enumerate(ids[:TOP_HITS], 1):
+        hit = TopHit(rank, one, scores[one], judged.get(one))
+        if passage := passages.get(one):
+            text = snippet(passage.text, query)
+            hit = replace(hit, title=passage.title, snippet=text, matches=tuple(matches(text, query)))
+        first.append(hit)
+    relevant = {one for one, grade in judged.items() if grade > 0}
+    return Ranking(first, [rank for rank, one in enumerate(ids, 1) if one in relevant], len(relevant))
+
+
+def _write(
+    comparison: Comparison, output: str | Path, *, inputs: Mapping[str, Any], plot: bool, overwrite: bool
+) -> None:
+    from retrievalkit.comparison_page import Picture, comparison_page
+
+    with artifacts.write_folder(output, overwrite=overwrite) as staging:
+        means, differences = None, {}
+        if plot:
+            from retrievalkit.comparison_plot import draw_differences, draw_means
+
+            means = Picture(draw_means(comparison), draw_means(comparison, dark=True))
+            (staging / MEANS).write_bytes(means.light)
+            for metric in comparison.metrics:
+                pictures = [draw_differences(comparison, metric, dark=dark) for dark in (False, True)]
+                differences[metric] = Picture(*pictures)
+                (staging / DIFFERENCES.format(_NOT_IN_NAMES.sub("-", metric))).write_bytes(pictures[0])
+        comparison_page(comparison, means=means, differences=differences).write(staging / PAGE)
+        text = json.dumps(comparison.to_json(), indent=2, ensure_ascii=False)
+        (staging / RESULT).write_text(text + "\n", encoding="utf-8")
+        (staging / PER_QUERY).write_text(_per_query_table(comparison), encoding="utf-8")
+        numbers = {"runs": len(comparison.runs), "queries": max(mean.queries for mean in comparison.means)}
+        options = comparison.options | {"metrics": comparison.metrics, "baseline": comparison.baseline}
+        artifacts.write_manifest(
+            staging, "comparison", command="compare", options=options, inputs=inputs, counts=numbers
+        )
+
+
+def _per_query_table(comparison: Comparison) -> str:
+    lines = ["\t".join(("metric", "query", *comparison.runs))]
+    for metric, by_run in comparison.per_query.items():
+        for query_id in by_run[comparison.runs[0]]:
+            lines.append("\t".join((metric, query_id, *(f"{by_run[run][query_id]:.6g}" for run in comparison.runs))))
+    return "\n".join(lines) + "\n"
+
+
+def _inputs(runs: Mapping[str, str], qrels: Any, queries: Any) -> dict[str, Any]:
+    given = {f"run {name}": path for name, path in runs.items()} | {"qrels": qrels, "queries": queries}
+    return {
+        name: artifacts.describe_input(source, sources.fingerprint(source))
+        for name, source in given.items()
+        if isinstance(source, str | Path)
+    }
+
+
+def _check_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        needed_for = "the pictures of a comparison (--no-plot leaves them out)"
+        raise MissingDependencyError("matplotlib", needed_for, "'retrievalkit[plot]'") from error
+
+
+def _notes(runs: Mapping[str, Run], qrels: Qrels, over: Over, texts: Mapping[str, str]) -> list[str]:
     consequence = "count 0" if over == "qrels" else "are left out for all runs"
     absent = {name: [query_id for query_id in qrels if query_id not in run] for name, run in runs.items()}
-    return [
+    notes = [
         f"{len(ids)} of {len(qrels)} queries of the qrels are not in run '{name}' and {consequence}: {some(ids)}."
         for name, ids in absent.items()
         if ids
     ]
-
-
-def _cells(one: Difference) -> list[str]:
-    p_values = (one.p_value, one.p_corrected, one.t_test, one.t_test_corrected)
-    return [
-        one.against,
-        f"{one.difference:+.4f}",
-        _interval(one),
-        *(f"{p:.4f}" if p >= 0.0001 else "<0.0001" for p in p_values),
-        f"{one.wins}/{one.ties}/{one.losses}",
-    ]
-
-
-def _interval(one: Mean | Difference) -> str:
-    return f"[{one.low:.4f}, {one.high:.4f}]"
+    if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
+        notes.append(
+            f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {some(lacking)}."
+        )
+    return notes

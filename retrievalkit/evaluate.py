@@ -21,7 +21,7 @@ from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.runs import Run, Ties, read_run
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.metrics import METRICS, Over, PerQuery, mean, metric_names, per_query, some
+from retrievalkit.metrics import METRICS, Over, PerQuery, mean, metric_names, per_query, some, without_same_id
 
 KS = (5, 20, 100)
 
@@ -170,11 +170,6 @@ def answer_values(
         raise OptionError(msg)
     hits = answer_hits(run, answers, corpus, depth=max(ks), mode=mode, processes=processes)
     return {f"top{k}": {query_id: float(any(hits.get(query_id, [])[:k])) for query_id in answers} for k in ks}
-
-
-def without_same_id(run: Run) -> Run:
-    """The run without documents that have the id of the query: in some collections the queries are documents too."""
-    return {query_id: [hit for hit in hits if hit[0] != query_id] for query_id, hits in run.items()}
 
 
 def _average(values: Iterable[float]) -> float:

@@ -88,6 +88,11 @@ def check_overlap(run: Run, qrels: Qrels, name: str = "the run") -> None:
         raise InputError(msg)
 
 
+def without_same_id(run: Run) -> Run:
+    """The run without documents that have the id of the query: in some collections the queries are documents too."""
+    return {query_id: [hit for hit in hits if hit[0] != query_id] for query_id, hits in run.items()}
+
+
 def mean(name: str, by_query: Mapping[str, float]) -> float:
     """The mean, or the sum for what ir-measures counts, such as NumRel."""
     aggregator = _parse(name).aggregator()
@@ -147,8 +152,12 @@ def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
     return measure(dcg="log2", gains={grade: 2**grade - 1 for grade in sorted(grades) if grade > 0})
 
 
-def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict[str, float]:
-    """Scores that fall by one a rank, so that no two are equal, best first."""
+def ranking(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> list[str]:
+    """The documents in the order in which metrics see them.
+
+    Raises:
+        InputError: A score is no number, or a document comes twice.
+    """
     ids = [document_id for document_id, _ in hits]
     with np.errstate(over="ignore"):
         scores = np.array([score for _, score in hits], dtype=np.float32)
@@ -157,11 +166,15 @@ def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict
         raise InputError(msg)
     if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
         ids = [document_id for _, document_id in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
-    ranked = dict(zip(ids, _falling(len(ids)), strict=True))
-    if len(ranked) != len(hits):
+    if len(set(ids)) != len(ids):
         msg = f"the run has a document twice for query '{query_id}'. Remove one of them."
         raise InputError(msg)
-    return ranked
+    return ids
+
+
+def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict[str, float]:
+    """Scores that fall by one a rank, so that no two are equal, best first."""
+    return dict(zip(ranking(query_id, hits, ties), _falling(len(hits)), strict=True))
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from retrievalkit.compare import HEADER, compare, render
+from retrievalkit.compare import compare
+from retrievalkit.comparison import HEADER, render
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
@@ -236,7 +237,8 @@ def test_json_and_the_terminal():
     written = json.loads(json.dumps(found.to_json()))
     assert written["means"][1]["mean"] == 1.0
     assert written["differences"][0]["largest"][0]["query_id"] == "q2"
-    assert written["options"] == {"permutations": 10_000, "resamples": 10_000, "confidence": 0.95, "seed": 0}
+    options = {"permutations": 10_000, "resamples": 10_000, "confidence": 0.95, "seed": 0}
+    assert written["options"] == options | {"ties": "document_id", "over": "qrels", "ignore_same_id": False}
     assert "per_query" not in written
     assert found.to_json(per_query=True)["per_query"]["RR@10"]["mixed"]["q0"] == 0.25
     stream = StringIO()

@@ -1,0 +1,228 @@
+"""A comparison as one page to read in a browser: what came out, the figures behind it, and the queries themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retrievalkit.comparison import ALL_PAIRS, HEADER, Comparison, Difference, Mean, QueryDifference, Ranking, judgement
+from retrievalkit.page import Block, Cell, Mark, Page, Text, Tone
+
+MOST_ROWS = 1_000
+_MOST_RANKS = 12
+_UP, _DOWN = "▲", "▼"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG, and the one that takes its place on a dark screen."""
+
+    light: bytes
+    dark: bytes
+
+
+def comparison_page(
+    comparison: Comparison, *, means: Picture | None = None, differences: Mapping[str, Picture] | None = None
+) -> Page:
+    """The page of a comparison.
+
+    Args:
+        comparison: What was found.
+        means: The picture of the means.
+        differences: For each metric the picture of the differences.
+    """
+    queries = max(mean.queries for mean in comparison.means)
+    names = comparison.runs
+    title = " and ".join(names) if len(names) == 2 else f"{len(names)} runs"
+    page = Page(f"Comparison of {title}", f"{', '.join(comparison.metrics)} over {queries:,} queries")
+    page.bullets(_verdict(one, comparison) for one in comparison.differences)
+    _summary(page, comparison)
+    if means is not None:
+        page.figure(means.light, f"Means with intervals of {_confidence(comparison)}.", dark=means.dark)
+    page.bullets([Mark(f"Note: {note}", "muted") for note in comparison.notes])
+    for metric in comparison.metrics:
+        page.heading(metric)
+        _metric(page, comparison, metric)
+        if differences and metric in differences:
+            picture = differences[metric]
+            page.figure(picture.light, _CAPTION.format(_confidence(comparison)), dark=picture.dark)
+    first = comparison.metrics[0]
+    for one in comparison.differences:
+        if one.metric == first and one.largest:
+            page.heading(f"Where {one.run} and {one.against} differ most, by {first}")
+            for query in one.largest:
+                _query(page, one, query)
+    page.heading(f"All queries, by {first}")
+    _queries(page, comparison, first)
+    page.heading("How it was computed")
+    page.bullets(_explanation(comparison))
+    return page
+
+
+_CAPTION = (
+    "A bar a query: above the line the first run is better, below it the second. "
+    "The broken line is the mean difference, the band its interval of {}."
+)
+
+
+def _verdict(one: Difference, comparison: Comparison) -> Mark:
+    """A difference in words."""
+    figures = f"{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}], p = {_p(one.p_corrected)}"
+    if not _is_shown(one, comparison):
+        text = f"{one.metric}: no difference between {one.run} and {one.against} is shown ({figures})."
+        return Mark(text)
+    better = "better" if one.difference > 0 else "worse"
+    text = f"{one.metric}: {one.run} is {better} than {one.against} ({figures})."
+    return Mark(text, "good" if one.difference > 0 else "bad")
+
+
+def _is_shown(one: Difference, comparison: Comparison) -> bool:
+    return bool(one.p_corrected <= 1 - comparison.options["confidence"] + 1e-12)
+
+
+def _summary(page: Block, comparison: Comparison) -> None:
+    """A row a run, a column a metric."""
+    cells = {(mean.run, mean.metric): mean for mean in comparison.means}
+    best = {metric: max(cells[run, metric].mean for run in comparison.runs) for metric in comparison.metrics}
+    rows = []
+    for run in comparison.runs:
+        row: list[Cell] = [_run_name(run, comparison)]
+        row += [_mean(cells[run, metric], best[metric], comparison) for metric in comparison.metrics]
+        rows.append(row)
+    base = (
+        "" if comparison.baseline == ALL_PAIRS else f" {_UP} {_DOWN}: better or worse than {comparison.baseline}, p ≤ "
+    )
+    told = f"{base}{1 - comparison.options['confidence']:.2g} by the randomisation test, corrected." if base else ""
+    page.table(
+        ["run", *comparison.metrics], rows, numeric=comparison.metrics, caption=f"Means; the best are bold.{told}"
+    )
+
+
+def _run_name(run: str, comparison: Comparison) -> Cell:
+    return [run, Mark(" (baseline)", "muted")] if run == comparison.baseline else run
+
+
+def _mean(mean: Mean, best: float, comparison: Comparison) -> Mark:
+    mine = [one for one in comparison.differences if (one.metric, one.run) == (mean.metric, mean.run)]
+    sign, tone = "", "strong" if mean.mean == best else None
+    if comparison.baseline != ALL_PAIRS and mine and _is_shown(mine[0], comparison):
+        sign = f"{_UP} " if mine[0].difference > 0 else f"{_DOWN} "
+    text = f"{sign}{mean.mean:.4f}"
+    return Mark(text, tone, sort=mean.mean)  # type: ignore[arg-type]
+
+
+def _metric(page: Block, comparison: Comparison, metric: str) -> None:
+    shown = list(HEADER[1:])
+    rows = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table() if row[0] == metric]
+    numeric = [name for name in shown if name not in ("run", "against")]
+    cells = [[_cell(row[name], name) for name in shown] for row in rows]
+    page.table(shown, cells, numeric=numeric)
+
+
+def _cell(text: str, column: str) -> Cell:
+    if text == "-":
+        return Mark("-", "muted")
+    if column == "difference":
+        return Mark(text, "good" if float(text) > 0 else "bad" if float(text) < 0 else None, sort=float(text))
+    if column.startswith("p"):
+        return Mark(text, sort=float(text.removeprefix("<")))
+    return text
+
+
+def _query(page: Block, one: Difference, query: QueryDifference) -> None:
+    tone: Tone = "good" if query.difference > 0 else "bad"
+    summary: list[Text] = [Mark(f"{query.difference:+.4f}", tone), "  ", Mark(query.query_id, "code")]
+    block = page.details(*summary, f"  {query.text}" if query.text else "")
+    for part, (run, value) in zip(block.beside(2), ((one.run, query.value), (one.against, query.against)), strict=True):
+        part.text(Mark(run, "strong"), f"  {value:.4f}")
+        if run in query.rankings:
+            _ranking(part, query.rankings[run])
+
+
+def _ranking(part: Block, ranking: Ranking) -> None:
+    if not ranking.first:
+        part.text("It found nothing.", tone="muted")
+        return
+    rows: list[list[Cell]] = []
+    for hit in ranking.first:
+        told: list[Text] = [Mark(hit.title or hit.document_id, "strong"), "  ", _judgement(hit.grade)]
+        if hit.snippet:
+            told += ["\n", *_marked(hit.snippet, hit.matches)]
+        rows.append([hit.rank, told])
+    part.table(["", "document"], rows, numeric=[""])
+    part.text(_relevant(ranking), tone="muted")
+
+
+def _judgement(grade: int | None) -> Mark:
+    return Mark(judgement(grade), "muted" if grade is None else "good" if grade > 0 else "bad")
+
+
+def _marked(text: str, matches: Sequence[tuple[int, int]]) -> list[Text]:
+    """A text with its matches in bold."""
+    pieces: list[Text] = []
+    last = 0
+    for start, end in matches:
+        pieces += [text[last:start], Mark(text[start:end], "strong")]
+        last = end
+    return [*pieces, text[last:]]
+
+
+def _relevant(ranking: Ranking) -> str:
+    missing = ranking.relevant - len(ranking.relevant_at)
+    lost = f"{missing} of {ranking.relevant} not found" if missing else ""
+    if not ranking.relevant_at:
+        return f"Relevant documents: {lost or 'none'}."
+    shown = ", ".join(map(str, ranking.relevant_at[:_MOST_RANKS]))
+    more = f" and {len(ranking.relevant_at) - _MOST_RANKS} more" if len(ranking.relevant_at) > _MOST_RANKS else ""
+    return f"Relevant documents at {shown}{more}{'; ' + lost if lost else ''}."
+
+
+def _queries(page: Block, comparison: Comparison, metric: str) -> None:
+    by_run = comparison.per_query[metric]
+    runs = comparison.runs
+    spread = {one: _spread([by_run[run][one] for run in runs]) for one in by_run[runs[0]]}
+    shown = sorted(spread, key=lambda one: (-spread[one], one))[:MOST_ROWS]
+    pair = len(runs) == 2
+    gap = f"{runs[1]} less {runs[0]}"
+    columns = ["query", *(["text"] if comparison.texts else []), *runs, *([gap] if pair else [])]
+    rows = []
+    for one in shown:
+        values = [by_run[run][one] for run in runs]
+        row: list[Cell] = [Mark(one, "code"), *([comparison.texts.get(one, "")] if comparison.texts else []), *values]
+        rows.append([*row, _gap(values[1] - values[0])] if pair else row)
+    rest = len(spread) - len(shown)
+    told = f"The {len(shown):,} that differ most; {rest:,} more are in per_query.tsv." if rest else ""
+    page.table(columns, rows, numeric=[*runs, gap], caption=told, find=True)
+
+
+def _gap(difference: float) -> Mark:
+    tone: Tone = "good" if difference > 0 else "bad" if difference < 0 else "muted"
+    return Mark(f"{difference:+.4f}", tone, sort=difference)
+
+
+def _spread(values: Sequence[float]) -> float:
+    return max(values) - min(values)
+
+
+def _explanation(comparison: Comparison) -> list[str]:
+    options = comparison.options
+    return [
+        "A query of the judgements that a run lacks counts 0 for it."
+        if options.get("over", "qrels") == "qrels"
+        else "Only queries that all runs have count.",
+        f"Intervals of {_confidence(comparison)} are percentiles of the means of {options['resamples']:,} resampled "
+        "sets of queries (bootstrap); all runs share the resampled sets.",
+        f"p is of the paired randomisation test: exact where at most 20 queries differ, else "
+        f"{options['permutations']:,} exchanges "
+        "are drawn. Beside it stands the paired t-test. Both are two-sided.",
+        "“Holm” is corrected by Holm's step-down rule over the pairs of a metric, not over metrics.",
+        f"Seed {options['seed']}. The values of every query are in per_query.tsv, all figures in comparison.json.",
+    ]
+
+
+def _confidence(comparison: Comparison) -> str:
+    return f"{100 * comparison.options['confidence']:g} %"
+
+
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.0001 else "<0.0001"

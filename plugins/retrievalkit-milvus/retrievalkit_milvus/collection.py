@@ -190,15 +190,16 @@ def write(
             made = {"schema": _schema(layout, source), **_identity(connection, layout)}
             indexes = _indexes(connection, layout, index)
             client.create_collection(partial, **made)
-            _try_index(connection, partial, indexes, index.type, next(layout.entities(source, 1)))
-            client.create_collection(partial, **made)
+            if not connection.lite:
+                # Whether it makes such an index it says while there is nothing to index: to write may take hours.
+                _make_index(connection, partial, indexes, index)
+                client.drop_collection(partial)
+                client.create_collection(partial, **made)
             size = max(1, min(batch, _BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
             for entities in layout.entities(source, size):
                 client.insert(partial, entities, retry_times=RETRIES)
             client.flush(partial)
-            # Milvus Lite has it when the call returns; to wait is to sleep.
-            client.create_index(partial, indexes, sync=not connection.lite)
-            client.load_collection(partial)
+            _make_index(connection, partial, indexes, index)
             _publish(client, partial, name)
 
 
@@ -260,25 +261,14 @@ def _indexes(connection: Connection, layout: Layout, index: VectorIndex) -> Any:
     return indexes
 
 
-def _try_index(connection: Connection, name: str, indexes: Any, index_type: str, entities: list[Any]) -> None:
-    """Have Milvus make such an index of very little, which is then dropped: to write everything may take hours.
-
-    Raises:
-        OptionError: Milvus does not make such an index.
-    """
-    client = connection.client
+def _make_index(connection: Connection, name: str, indexes: Any, index: VectorIndex) -> None:
     try:
-        if connection.lite:
-            # A server looks at the type of an index at once, Milvus Lite when it makes one.
-            client.insert(name, entities)
-            client.flush(name)
-        client.create_index(name, indexes, sync=False)
-        if connection.lite:
-            client.load_collection(name)
+        # Milvus Lite makes it when the collection is loaded; to wait for it is to sleep.
+        connection.client.create_index(name, indexes, sync=not connection.lite)
+        connection.client.load_collection(name)
     except import_pymilvus().MilvusException as error:
-        msg = f"Milvus at {connection.place} makes no index of the type '{index_type}' with these parameters: "
+        msg = f"Milvus at {connection.place} makes no index of the type '{index.type}' with these parameters: "
         raise OptionError(msg + reason(error)) from error
-    client.drop_collection(name)
 
 
 def _sorted(hits: Any) -> Hits:

@@ -192,7 +192,8 @@ def _close(client: Any, server: Any, folder: Path | None) -> None:
         client.close()
     if server is not None:
         grpc_server, database = server
-        grpc_server.stop(grace=None).wait()
+        # With no time to close, it would cancel calls that there are none of, and gRPC would print so.
+        grpc_server.stop(grace=5).wait()
         database.close()
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -186,6 +186,7 @@ def _metric_table(comparison: Comparison, metric: str, *, narrow: bool) -> Table
     }
     if narrow:
         del shown["interval"]
+        shown[HEADER[-1]] = "w/t/l"
     if comparison.baseline != ALL_PAIRS:
         del shown["against"]
     rows = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table()]

@@ -10,6 +10,7 @@ from retrievalkit.page import Block, Cell, Mark, Page, Text, Tone
 
 MOST_ROWS = 1_000
 _MOST_RANKS = 12
+_LONG_NAME = 24
 _UP, _DOWN = "▲", "▼"
 
 
@@ -65,15 +66,14 @@ _CAPTION = (
 )
 
 
-def _verdict(one: Difference, comparison: Comparison) -> Mark:
+def _verdict(one: Difference, comparison: Comparison) -> list[Text]:
     """A difference in words."""
-    figures = f"{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}], p = {_p(one.p_corrected)}"
+    figures = f" ({one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}], p = {_p(one.p_corrected)})."
+    start = Mark(f"{one.metric}: ", "muted")
     if not _is_shown(one, comparison):
-        text = f"{one.metric}: no difference between {one.run} and {one.against} is shown ({figures})."
-        return Mark(text)
-    better = "better" if one.difference > 0 else "worse"
-    text = f"{one.metric}: {one.run} is {better} than {one.against} ({figures})."
-    return Mark(text, "good" if one.difference > 0 else "bad")
+        return [start, f"no difference between {one.run} and {one.against} is shown{figures}"]
+    better = Mark("better", "good") if one.difference > 0 else Mark("worse", "bad")
+    return [start, f"{one.run} is ", better, f" than {one.against}{figures}"]
 
 
 def _is_shown(one: Difference, comparison: Comparison) -> bool:
@@ -99,7 +99,8 @@ def _summary(page: Block, comparison: Comparison) -> None:
 
 
 def _run_name(run: str, comparison: Comparison) -> Cell:
-    return [run, Mark(" (baseline)", "muted")] if run == comparison.baseline else run
+    name = Mark(run, "name" if len(run) <= _LONG_NAME else None)
+    return [name, Mark(" (baseline)", "muted")] if run == comparison.baseline else name
 
 
 def _mean(mean: Mean, best: float, comparison: Comparison) -> Mark:
@@ -112,21 +113,31 @@ def _mean(mean: Mean, best: float, comparison: Comparison) -> Mark:
 
 
 def _metric(page: Block, comparison: Comparison, metric: str) -> None:
-    shown = list(HEADER[1:])
-    rows = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table() if row[0] == metric]
-    numeric = [name for name in shown if name not in ("run", "against")]
-    cells = [[_cell(row[name], name) for name in shown] for row in rows]
-    page.table(shown, cells, numeric=numeric)
+    """A row a run, or a pair where a run is compared with several."""
+    against = ["against"] if comparison.baseline == ALL_PAIRS else []
+    columns = ["run", "mean", *against, "difference", "p", "p, Holm", "p of t-test", "p of t-test, Holm", HEADER[-1]]
+    rows: list[list[Cell]] = []
+    for mean in (one for one in comparison.means if one.metric == metric):
+        start: list[Cell] = [_run_name(mean.run, comparison), _with_interval(f"{mean.mean:.4f}", mean)]
+        pairs = [one for one in comparison.differences if (one.metric, one.run) == (metric, mean.run)]
+        rows += [[*start, *([one.against] if against else []), *_difference(one)] for one in pairs]
+        rows += [] if pairs else [[*start, *[None] * (len(columns) - 2)]]
+    numeric = [name for name in columns if name not in ("run", "against")]
+    page.table(columns, rows, numeric=numeric)
 
 
-def _cell(text: str, column: str) -> Cell:
-    if text == "-":
-        return Mark("-", "muted")
-    if column == "difference":
-        return Mark(text, "good" if float(text) > 0 else "bad" if float(text) < 0 else None, sort=float(text))
-    if column.startswith("p"):
-        return Mark(text, sort=float(text.removeprefix("<")))
-    return text
+def _difference(one: Difference) -> list[Cell]:
+    tone: Tone | None = "good" if one.difference > 0 else "bad" if one.difference < 0 else None
+    p_values = (one.p_value, one.p_corrected, one.t_test, one.t_test_corrected)
+    return [
+        _with_interval(f"{one.difference:+.4f}", one, tone),
+        *(Mark(_p(value), sort=value) for value in p_values),
+        Mark(f"{one.wins}/{one.ties}/{one.losses}", sort=one.wins - one.losses),
+    ]
+
+
+def _with_interval(value: str, one: Mean | Difference, tone: Tone | None = None) -> list[Text]:
+    return [Mark(value, tone), Mark(f" [{one.low:.4f}, {one.high:.4f}]", "muted")]
 
 
 def _query(page: Block, one: Difference, query: QueryDifference) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from retrievalkit.artifacts import write_file
 
-Tone = Literal["good", "bad", "muted", "strong", "code"]
+Tone = Literal["good", "bad", "muted", "strong", "code", "name"]
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,10 @@ class Block:
         """A paragraph, of one text or of several with looks of their own; lines of its text stay lines."""
         self._parts.append(f"<p{_class(tone)}>{''.join(map(_inline, pieces))}</p>")
 
-    def bullets(self, items: Iterable[Text]) -> None:
-        """A list; nothing where there is no item."""
-        if inner := "".join(f"<li>{_inline(item)}</li>" for item in items):
+    def bullets(self, items: Iterable[Text | Sequence[Text]]) -> None:
+        """A list, of texts or of several texts in a row; nothing where there is no item."""
+        rows = [[item] if isinstance(item, str | Mark) else item for item in items]
+        if inner := "".join(f"<li>{''.join(map(_inline, row))}</li>" for row in rows):
             self._parts.append(f"<ul>{inner}</ul>")
 
     def figures(self, values: Iterable[tuple[str, str]]) -> None:
@@ -115,7 +116,8 @@ class Block:
         """A picture.
 
         Args:
-            image: The bytes of a PNG, or the text of an SVG, which is put in as it is.
+            image: The bytes of a PNG, shown in the size that its dots an inch give it, or the text of an SVG, which is
+                put in as it is.
             caption: Below it.
             dark: The bytes of a PNG that takes its place on a dark screen.
             alt: What it shows, for who does not see it; the caption where it is left out.
@@ -125,7 +127,7 @@ class Block:
             picture = f'<div role="img" aria-label="{described}">{image[max(0, image.find("<svg")) :]}</div>'
         else:
             other = f'<source media="(prefers-color-scheme: dark)" srcset="{_data(dark)}">' if dark else ""
-            picture = f'<picture>{other}<img src="{_data(image)}" alt="{described}"></picture>'
+            picture = f'<picture>{other}<img src="{_data(image)}" alt="{described}"{_width(image)}></picture>'
         look = ' class="light"' if dark is None else ""
         told = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
         self._parts.append(f"<figure{look}>{picture}{told}</figure>")
@@ -214,6 +216,15 @@ def _class(tone: str | None) -> str:
 
 def _number(right: bool) -> str:
     return ' class="number"' if right else ""
+
+
+def _width(png: bytes) -> str:
+    """The width in points of the screen, 96 to the inch, where the picture says how many of its own an inch has."""
+    place = png.find(b"pHYs", 0, 200) + 4
+    if place < 4 or png[place + 8] != 1:
+        return ""
+    a_metre = int.from_bytes(png[place : place + 4], "big")
+    return f' width="{int.from_bytes(png[16:20], "big") / a_metre / 0.0254 * 96:.0f}"' if a_metre else ""
 
 
 def _data(png: Any) -> str:

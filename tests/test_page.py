@@ -114,3 +114,18 @@ def test_a_vector_figure_is_put_in_without_its_head():
 
 def test_equal_pages_have_equal_bytes():
     assert full().html() == full().html()
+
+
+def test_a_picture_has_the_size_that_its_dots_an_inch_give_it():
+    """160 dots an inch, so 320 of them are two inches; a screen has 96 points an inch."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    stream = BytesIO()
+    Image.new("L", (320, 10)).save(stream, "PNG", dpi=(160, 160))
+    page = Page("a")
+    page.figure(stream.getvalue())
+    page.figure(PNG)
+    assert page.html().count(' width="192"') == 1
+    assert page.html().count("<img ") == 2

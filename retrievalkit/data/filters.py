@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.negatives import Found, Mined, MiningOptions, choose, document_of, document_pattern
-from retrievalkit.data.shingles import Likenesses, shingles
+from retrievalkit.data.shingles import likeness, repeats, shingles_of
 
-_TEXTS_HELD = 4_096
+if TYPE_CHECKING:
+    from retrievalkit.data.shingles import Shingles
 
 Passages = Callable[[str], Passage]
 Places = list[int]
@@ -110,58 +112,55 @@ class _SameDocument(Filter):
         return f"document '{self.document(found.ids[place])}'"
 
 
-class _Shingled(Filter):
-    """What filters of near duplicates share: texts, cut once for many questions."""
+class _Alike(Filter):
+    """What filters of near duplicates share.
 
-    def __init__(self, name: str, threshold: float, passages: Passages) -> None:
+    Args:
+        name: What the audit calls it.
+        threshold: From which share of 5-grams on texts are alike.
+        shingles: Of a passage, by its id.
+    """
+
+    def __init__(self, name: str, threshold: float, shingles: Callable[[str], Shingles]) -> None:
         super().__init__(name)
         self.threshold = threshold
-        self.shingles = lru_cache(_TEXTS_HELD)(lambda one: shingles(passages(one)))
-
-    def known(self, ids: Sequence[str]) -> Likenesses:
-        known = Likenesses(self.threshold)
-        for one in ids:
-            known.add(one, self.shingles(one))
-        return known
-
-    def reason(self, found: Found, place: int) -> str:
-        alike = self.alike(found, place)
-        return "" if alike is None else f"shares {alike[1]:.0%} of its 5-grams with '{alike[0]}'"
-
-    def alike(self, found: Found, place: int) -> tuple[str, float] | None:
-        raise NotImplementedError
-
-
-class _LikePositive(_Shingled):
-    def keep_of(self, found: Found, left: Places) -> Places:
-        known = self.known(sorted(found.positives))
-        return [place for place in left if known.find(self.shingles(found.ids[place])) is None]
-
-    def alike(self, found: Found, place: int) -> tuple[str, float] | None:
-        return self.known(sorted(found.positives)).find(self.shingles(found.ids[place]))
-
-
-class _LikeBetter(_Shingled):
-    """Drops hits that repeat a better one which stays."""
+        self.shingles = shingles
+        self._like: dict[tuple[str, int], tuple[str, float]] = {}
 
     def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
-        self._of: dict[tuple[str, int], tuple[str, float]] = {}
+        self._like = {}
         return super().keep(part, left)
 
-    def keep_of(self, found: Found, left: Places) -> Places:
-        kept, known = [], Likenesses(self.threshold)
-        for place in left:
-            one = found.ids[place]
-            text = self.shingles(one)
-            if alike := known.find(text):
-                self._of[found.question.query.id, place] = alike
-            else:
-                known.add(one, text)
-                kept.append(place)
-        return kept
+    def reason(self, found: Found, place: int) -> str:
+        other, share = self._like[found.question.query.id, place]
+        return f"{share:.0%} of its 5-grams and those of '{other}' are in both"
 
-    def alike(self, found: Found, place: int) -> tuple[str, float] | None:
-        return self._of.get((found.question.query.id, place))
+    def _drop(self, found: Found, place: int, other: str, share: float) -> None:
+        self._like[found.question.query.id, place] = (other, share)
+
+
+class _LikePositive(_Alike):
+    def keep_of(self, found: Found, left: Places) -> Places:
+        texts = [self.shingles(found.ids[place]) for place in left]
+        best = [("", 0.0)] * len(left)
+        for positive in sorted(found.positives):
+            like = likeness(texts, self.shingles(positive))
+            best = [(positive, new) if new > old[1] else old for new, old in zip(like, best, strict=True)]
+        for place, (positive, share) in zip(left, best, strict=True):
+            if share >= self.threshold:
+                self._drop(found, place, positive, share)
+        return [place for place, (_, share) in zip(left, best, strict=True) if share < self.threshold]
+
+
+class _LikeBetter(_Alike):
+    """Drops hits that repeat a better one which stays."""
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        same = repeats([self.shingles(found.ids[place]) for place in left], self.threshold)
+        for place, one in zip(left, same, strict=True):
+            if one is not None:
+                self._drop(found, place, found.ids[left[one[0]]], one[1])
+        return [place for place, one in zip(left, same, strict=True) if one is None]
 
 
 class _Reranker(Filter):
@@ -214,15 +213,16 @@ def make_filters(
         scores: The re-ranker, where there is one.
     """
     filters: list[Filter] = []
+    cut = None if passages is None else shingles_of(passages)
     if options.drop_positives:
         filters.append(_Among("known positive", lambda found: found.question.positives | found.positives))
         filters.append(_Among("copy of a positive", lambda found: found.question.copies))
     if options.same_document is not None:
         assert passages is not None
         filters.append(_SameDocument("document of a positive", options.same_document, passages))
-    if (likeness := options.near_duplicates) is not None:
-        assert passages is not None
-        filters.append(_LikePositive("near duplicate of a positive", likeness, passages))
+    if (threshold := options.near_duplicates) is not None:
+        assert cut is not None
+        filters.append(_LikePositive("near duplicate of a positive", threshold, cut))
     if options.needs_answers:
         filters.append(_Answer("holds the answer"))
     if options.skip_top:
@@ -231,9 +231,9 @@ def make_filters(
         filters.append(_Margin("absolute margin", lambda score: score - margin))
     if (share := options.margin_relative) is not None:
         filters.append(_Margin("relative margin", lambda score: score - (1 - share) * abs(score)))
-    if likeness is not None:
-        assert passages is not None
-        filters.append(_LikeBetter("near duplicate of a better negative", likeness, passages))
+    if threshold is not None:
+        assert cut is not None
+        filters.append(_LikeBetter("near duplicate of a better negative", threshold, cut))
     if options.reranker is not None:
         assert scores is not None
         filters.append(_Reranker("re-ranker", options, scores))

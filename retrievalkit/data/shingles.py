@@ -1,60 +1,105 @@
-"""How much of their wording two texts share: Jaccard's coefficient of their word 5-grams, computed exactly.
+"""How much of their wording texts share: Jaccard's coefficient of their word 5-grams.
 
-Words are runs of letters and digits, in lower case; a text of fewer than five has one shingle, all of its words. Titles
-count only where there is no text. (Broder, "On the resemblance and containment of documents", 1997.)
+Words are runs of letters and digits, without regard to case; a text of fewer than five has one shingle, all of its
+words. Titles count only where there is no text. Shingles are compared by 64-bit hashes, so the coefficient is exact
+unless two of them collide. (Broder, "On the resemblance and containment of documents", 1997.)
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from retrievalkit.data.corpus import Passage
 
-LENGTH = 5
-_WORD = re.compile(r"\w+")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Shingles = frozenset[str]
+    Shingles = NDArray[np.uint64]
+
+LENGTH = 5
+_TEXTS_HELD, _WORDS_HELD = 1 << 16, 1 << 20
+_WORD = re.compile(r"\w+")
+_MIX = 0x9E3779B97F4A7C15
+
+
+@lru_cache(_WORDS_HELD)
+def _number(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest())
 
 
 def shingles(passage: Passage) -> Shingles:
-    """The word 5-grams of a passage."""
+    """The hashes of a passage's word 5-grams, ascending, each once."""
+    import numpy as np
+
     words = _WORD.findall((passage.text if passage.text.strip() else passage.title).casefold())
-    if len(words) <= LENGTH:
-        return frozenset([" ".join(words)] if words else ())
-    rows = zip(*(words[start:] for start in range(LENGTH)), strict=False)
-    return frozenset(map(" ".join, rows))
+    numbers = np.fromiter(map(_number, words), dtype=np.uint64, count=len(words))
+    count = max(1, len(words) - LENGTH + 1) if words else 0
+    hashes = np.zeros(count, dtype=np.uint64)
+    for start in range(min(LENGTH, len(words))):
+        hashes = hashes * np.uint64(_MIX) + numbers[start : start + count]
+        hashes ^= hashes >> np.uint64(29)
+    return np.unique(hashes)
 
 
-class Likenesses:
-    """Finds, among texts that were added, the one that is most like another, without comparing it with each.
+def shingles_of(passages: Callable[[str], Passage]) -> Callable[[str], Shingles]:
+    """The shingles of passages by id; those of many are held, so that a text is cut once for many questions."""
+    return lru_cache(_TEXTS_HELD)(lambda one: shingles(passages(one)))
+
+
+def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
+    """Jaccard's coefficient of each text and another one; 0 where one is empty."""
+    import numpy as np
+
+    if not texts or not len(other):
+        return [0.0] * len(texts)
+    sizes = np.array([len(one) for one in texts])
+    values = np.concatenate(texts)
+    places = np.minimum(np.searchsorted(other, values), len(other) - 1)
+    shared = np.bincount(np.repeat(np.arange(len(texts)), sizes), other[places] == values, minlength=len(texts))
+    found: list[float] = (shared / (sizes + len(other) - shared)).tolist()
+    return found
+
+
+def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, float] | None]:
+    """For each text, which earlier one that is no repeat itself it is most like, and how much, if that is enough.
 
     Args:
-        threshold: What coefficient counts as alike.
+        texts: The first of some that are alike is the one that stays.
+        threshold: From which coefficient on texts are alike.
     """
+    found: list[tuple[int, float] | None] = [None] * len(texts)
+    for later, earlier, like in _alike(texts, threshold):
+        # An earlier text that goes is no reason for a later one to go.
+        if found[earlier] is None and (found[later] is None or like > found[later][1]):  # type: ignore[index]
+            found[later] = (earlier, like)
+    return found
 
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
-        self._names: list[str] = []
-        self._sizes: list[int] = []
-        self._holders: dict[str, list[int]] = {}
 
-    def add(self, name: str, text: Shingles) -> None:
-        """Take in a text."""
-        number = len(self._names)
-        self._names.append(name)
-        self._sizes.append(len(text))
-        for one in text:
-            self._holders.setdefault(one, []).append(number)
+def _alike(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, int, float]]:
+    """The pairs of texts that are alike, as (later, earlier, coefficient), ascending."""
+    import numpy as np
+    import scipy.sparse
 
-    def find(self, text: Collection[str]) -> tuple[str, float] | None:
-        """The name of the text that is most like this one, and the coefficient; None where none is alike enough."""
-        holders = self._holders
-        shared = Counter(number for one in text if one in holders for number in holders[one])
-        if not shared:
-            return None
-        likeness, number = max(
-            (count / (len(text) + self._sizes[number] - count), -number) for number, count in shared.items()
-        )
-        return (self._names[-number], likeness) if likeness >= self.threshold else None
+    if not texts:
+        return []
+    sizes = np.array([len(one) for one in texts])
+    values = np.concatenate(texts)
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    same = ordered[1:] == ordered[:-1]
+    # Few shingles are in more than one text, and no other counts.
+    repeated = np.concatenate([same, [False]]) | np.concatenate([[False], same])
+    if not same.any():
+        return []
+    columns = np.cumsum(~np.concatenate([[False], same]))[repeated]
+    rows = np.repeat(np.arange(len(texts)), sizes)[order][repeated]
+    held = scipy.sparse.csr_matrix((np.ones(len(rows), np.int32), (rows, columns)), shape=(len(texts), columns[-1] + 1))
+    shared = scipy.sparse.tril(held @ held.T, k=-1).tocoo()
+    like = shared.data / (sizes[shared.row] + sizes[shared.col] - shared.data)
+    pairs = zip(shared.row.tolist(), shared.col.tolist(), like.tolist(), strict=True)
+    return sorted(pair for pair in pairs if pair[2] >= threshold)

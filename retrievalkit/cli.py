@@ -570,32 +570,45 @@ def rerank_apply(
 
 
 @main.command()
-@click.argument("run")
-@click.option("--qrels", help="Judgements: TREC, BEIR, a BEIR folder, pydoc:PACKAGES.")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN...]")
+@click.option("--qrels", help="Judgements: TREC, BEIR, MS MARCO, a BEIR folder, pydoc:PACKAGES.")
 @click.option("--metrics", default="nDCG@10 RR@10 R@1000", show_default=True, help="Names as ir-measures writes them.")
 @click.option("--answers", "queries", help="Queries with answers, for top-k accuracy.")
 @click.option("--split", help="Only the queries of this split's judgements, where --answers is a folder.")
 @click.option("--corpus", help="The passages that were searched, for top-k accuracy.")
-@click.option("--ties", type=click.Choice(["document_id", "run"]), default="document_id", show_default=True)
-@click.option("--over", type=click.Choice(["qrels", "run"]), default="qrels", show_default=True)
-@click.option("--ignore-same-id", is_flag=True, help="Leave out documents with the query's own id (ArguAna, Quora).")
-@click.option("--per-query", is_flag=True, help="With --json: the value of each query too.")
+@click.option("--top", "ks", default="5 20 100", show_default=True, help="Each k of top-k accuracy.")
+@click.option("--answer-mode", "mode", type=click.Choice(["string", "regex"]), default="string", show_default=True)
+@click.option(
+    "--processes", type=click.IntRange(min=1), help="That look for answers; by the size of the run if not given."
+)
+@_ties_option
+@_over_option
+@_exclude_self_option
+@click.option("--per-query", is_flag=True, help="The values of each query too.")
 @_json_option
-def evaluate(run: str, queries: str | None, split: str | None, per_query: bool, as_json: bool, **flags: Any) -> None:
-    """Evaluate a RUN by judgements, or by the answers that its passages contain."""
+def evaluate(
+    runs: tuple[str, ...],
+    queries: str | None,
+    split: str | None,
+    ks: str,
+    per_query: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Evaluate RUNs by judgements, or by the answers that their passages contain."""
     from retrievalkit.data.queries import read_queries
-    from retrievalkit.evaluate import evaluate as program
+    from retrievalkit.evaluate import as_text, cutoffs, evaluate_runs
 
     answers = read_queries(queries, split) if queries is not None else None
-    found = program(run, queries=answers, **flags)
+    found = evaluate_runs(runs, queries=answers, ks=cutoffs(ks), **flags)
     if as_json:
-        click.echo(json.dumps(found.to_json(per_query=per_query), indent=2))
+        values = {name: one.to_json(per_query=per_query) for name, one in found.items()}
+        click.echo(json.dumps({"runs": values} if len(values) > 1 else next(iter(values.values())), indent=2))
         return
-    width = max(len(name) for name in found)
-    for name, value in found.items():
-        click.echo(f"{name:<{width}}  {value:.4f}")
-    for note in found.notes:
-        click.echo(f"Note: {note}", err=True)
+    click.echo(as_text(found, per_query=per_query))
+    for name, one in found.items():
+        for note in one.notes:
+            click.echo(f"Note: {f'{name}: ' if len(found) > 1 else ''}{note}", err=True)
 
 
 @main.command()
@@ -711,6 +724,7 @@ def quickstart(as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
     from retrievalkit.quickstart import quickstart as program
 
     program(cli=main, overrides=_parse(settings), as_json=as_json, **flags)
+@click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="To write a run or qrels in.")
 
 
 @main.group()

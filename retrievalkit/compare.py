@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -27,10 +26,10 @@ from retrievalkit.data import sources
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.runs import Run, Ties, read_run
+from retrievalkit.data.runs import Run, Ties, read_run, run_names
 from retrievalkit.errors import DataError, InputError, MissingDependencyError, OptionError, UnknownNameError
 from retrievalkit.hits import matches, snippet
-from retrievalkit.metrics import Over, PerQuery, check_overlap, per_query, ranking, some, without_same_id
+from retrievalkit.metrics import Over, PerQuery, check_overlap, doubts, per_query, ranking, some, without_same_id
 from retrievalkit.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
 PAGE, RESULT, PER_QUERY, MEANS = "compare.html", "comparison.json", "per_query.tsv", "means.png"
@@ -136,21 +135,8 @@ def _named(runs: Sequence[str | Path] | Mapping[str, Run], ties: Ties) -> tuple[
     """The runs by name, and the same names as paths: a run is named after its file, by its path if two files agree."""
     if isinstance(runs, Mapping):
         return dict(runs), list(runs)
-    paths = [str(run) for run in runs]
-    stems = [_stem(path) for path in paths]
-    shared = {stem for stem, count in Counter(stems).items() if count > 1}
-    names = [path if stem in shared else stem for path, stem in zip(paths, stems, strict=True)]
-    if len(set(names)) < len(names):
-        msg = f"a run is given twice: {', '.join(paths)}. Give each once."
-        raise InputError(msg)
-    return {name: read_run(path, ties) for name, path in zip(names, paths, strict=True)}, paths
-
-
-def _stem(path: str) -> str:
-    name = Path(path).name
-    for ending in (".gz", ".zst", ".trec", ".run", ".txt", ".tsv"):
-        name = name.removesuffix(ending) or name
-    return name
+    names = run_names(runs)
+    return {name: read_run(path, ties) for name, path in zip(names, runs, strict=True)}, [str(path) for path in runs]
 
 
 def _pairs(names: list[str], paths: list[str], baseline: str | None) -> list[tuple[str, str]]:
@@ -354,6 +340,7 @@ def _notes(runs: Mapping[str, Run], qrels: Qrels, over: Over, texts: Mapping[str
         for name, ids in absent.items()
         if ids
     ]
+    notes += [f"{name}: {doubt}" for name, run in runs.items() for doubt in doubts(run, qrels)]
     if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
         notes.append(
             f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {some(lacking)}."

@@ -3,6 +3,7 @@
     rkit convert biencoder-nq-train.json nq/            examples and the passages that came with them
     rkit convert psgs_w100.tsv corpus.jsonl.gz          a corpus, as BEIR
     rkit convert dev.run dev.trec                       a run, as TREC
+    rkit convert dev.trec dev.tsv --form msmarco        a run, as MS MARCO: query, document, rank
     rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
     rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
 
@@ -22,7 +23,7 @@ from retrievalkit.data.examples import read_examples, write_examples
 from retrievalkit.data.kinds import Kind, kind_of
 from retrievalkit.data.qrels import read_qrels, splits, write_qrels
 from retrievalkit.data.queries import read_queries, write_queries
-from retrievalkit.data.runs import read_run, write_run
+from retrievalkit.data.runs import Form, read_run, write_run
 from retrievalkit.errors import InputError, OptionError, nearest
 
 Counts = dict[str, int]
@@ -37,6 +38,7 @@ def convert(
     kind: Kind | None = None,
     split: str | None = None,
     corpus: str | Path | None = None,
+    form: Form | None = None,
 ) -> Counts:
     """Read a source in any known form and write it in ours.
 
@@ -46,6 +48,7 @@ def convert(
         kind: What the source holds, or the part of a collection that is wanted.
         split: Of a collection with several.
         corpus: In which the documents of examples are looked up.
+        form: Of a run ("trec" where None) or of judgements ("beir" for `.tsv`, else "trec").
 
     Returns:
         What was written -> how much.
@@ -60,6 +63,8 @@ def convert(
         raise OptionError(msg)
     kind = kind or kind_of(source)
     path = Path(output)
+    if form is not None:
+        return _write_in_form(kind, source, path, split, form)
     if _is_file(path):
         return _write_file(kind, source, path, split, corpus)
     with artifacts.write_folder(path) as staging:
@@ -70,6 +75,18 @@ def convert(
             staging, "collection", command="convert", options=options, inputs=inputs, counts=counts
         )
     return counts
+
+
+def _write_in_form(kind: Kind, source: str | Path, path: Path, split: str | None, form: Form) -> Counts:
+    if kind not in ("run", "qrels"):
+        msg = f"--form is for runs and qrels, and '{source}' is taken for {kind}. Leave it out or give --kind."
+        raise OptionError(msg)
+    if path.is_dir():
+        msg = f"'{path}' is a folder. With --form give the name of a file."
+        raise OptionError(msg)
+    if kind == "run":
+        return {"results": write_run(path, read_run(source), form=form)}
+    return {"judgements": write_qrels(path, read_qrels(source, split or "test"), form)}
 
 
 def _is_file(path: Path) -> bool:

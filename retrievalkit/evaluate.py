@@ -1,8 +1,9 @@
-"""Measures a run against judgements or against answers: `rkit evaluate RUN --qrels QRELS`.
+"""Measures runs against judgements or against answers: `rkit evaluate RUN [RUN...] --qrels QRELS`.
 
 Metrics are ir-measures' by the names it gives them: "nDCG@10 RR@10 R@1000", "AP(rel=2)", "Success@1000" (the share of
 queries with at least one hit, which MS MARCO papers report as recall). The mean is over all queries of the judgements,
-those absent from the run count 0. `metrics` tells the other conventions.
+those absent from the run count 0. `metrics` tells the other conventions. For the values of MS MARCO's script take
+"RR@10" and `ties="run"`, for BEIR's `ignore_same_id=True`.
 
 Top-k accuracy is the share of questions with an answer in the text of the first k documents (see `data.answers`).
 """
@@ -19,9 +20,9 @@ from retrievalkit.data.answers import Mode, answer_hits
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.runs import Run, Ties, read_run
+from retrievalkit.data.runs import Run, Ties, read_run, run_names
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.metrics import METRICS, Over, PerQuery, mean, metric_names, per_query, some, without_same_id
+from retrievalkit.metrics import METRICS, Over, PerQuery, doubts, mean, metric_names, per_query, some, without_same_id
 
 KS = (5, 20, 100)
 
@@ -118,6 +119,70 @@ def evaluate(
     return Evaluation(means, values, {name: len(by_query) for name, by_query in values.items()}, notes)
 
 
+def evaluate_runs(
+    runs: Sequence[str | Path],
+    *,
+    qrels: Qrels | str | Path | None = None,
+    queries: Sequence[Query] | str | Path | None = None,
+    corpus: Iterable[Passage] | str | Path | None = None,
+    **options: Any,
+) -> dict[str, Evaluation]:
+    """Several runs by the same judgements or answers, by the names of their files; else as `evaluate`."""
+    names = run_names(runs)
+    read: dict[str, Any] = {"qrels": qrels, "queries": queries, "corpus": corpus}
+    if qrels is not None and not isinstance(qrels, Mapping):
+        read["qrels"] = read_qrels(qrels)
+    if isinstance(queries, str | Path):
+        read["queries"] = read_queries(queries)
+    if isinstance(corpus, str | Path):
+        read["corpus"] = open_corpus(corpus)
+    return {name: evaluate(run, **read, **options) for name, run in zip(names, runs, strict=True)}
+
+
+def as_text(found: Mapping[str, Evaluation], *, per_query: bool = False) -> str:
+    """For a terminal: a line a metric for one run, a line a run for several, or tab-separated a line a query."""
+    metrics = list(dict.fromkeys(metric for one in found.values() for metric in one))
+    if per_query:
+        rows = [["run", "query", *metrics]]
+        for name, one in found.items():
+            ids = dict.fromkeys(query_id for values in one.per_query.values() for query_id in values)
+            rows += [
+                [name, query_id, *(_shown(one.per_query[metric].get(query_id)) for metric in metrics)]
+                for query_id in ids
+            ]
+            rows.append([name, "all", *(_shown(one[metric]) for metric in metrics)])
+        return "\n".join("\t".join(row) for row in rows)
+    if len(found) == 1:
+        ((_, only),) = found.items()
+        rows = [[name, f"{value:.4f}"] for name, value in only.items()]
+    else:
+        rows = [
+            ["run", *metrics],
+            *([name, *(_shown(one[metric]) for metric in metrics)] for name, one in found.items()),
+        ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    )
+
+
+def cutoffs(text: str) -> list[int]:
+    """Whole numbers from 1 on, between spaces or commas.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
+        msg = f"'{text}' are no cutoffs of top-k accuracy. Write whole numbers from 1 on, such as '5 20 100'."
+        raise OptionError(msg)
+    return list(map(int, words))
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
 def top_k_accuracy(
     run: Run,
     queries: Iterable[Query],
@@ -186,6 +251,7 @@ def _notes(run: Run, qrels: Qrels, metrics: str | Sequence[str], over: Over) -> 
         *_count(run.keys() - qrels.keys(), run, "of the run are not in the qrels and are left out"),
         *_count(qrels.keys() - run.keys(), qrels, f"of the qrels {absent}"),
         *_count(barren, qrels, "of the qrels have no relevant document and count 0"),
+        *doubts(run, qrels),
     ]
     binary = [name for name in metric_names(metrics) if "rel=" not in name and not name.lower().startswith("ndcg")]
     if max(grades, default=0) > 1 and binary:
@@ -198,6 +264,9 @@ def _notes(run: Run, qrels: Qrels, metrics: str | Sequence[str], over: Over) -> 
 
 def _answer_notes(run: Run, queries: Sequence[Query], ks: Sequence[int]) -> list[str]:
     notes = [
+        *_count(
+            run.keys() - {query.id for query in queries}, run, "of the run are not among the queries and are left out"
+        ),
         *_count([query.id for query in queries if query.id not in run], queries, "are not in the run and count 0"),
         *_count([query.id for query in queries if not query.answers], queries, "have no answers and count 0"),
     ]

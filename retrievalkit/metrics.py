@@ -88,6 +88,25 @@ def check_overlap(run: Run, qrels: Qrels, name: str = "the run") -> None:
         raise InputError(msg)
 
 
+def doubts(run: Run, qrels: Qrels) -> list[str]:
+    """What may be wrong with a run and judgements of the same queries, as sentences."""
+    shared = [query_id for query_id in run if query_id in qrels and run[query_id]]
+    found = []
+    if shared and not any(document_id in qrels[one] for one in shared for document_id, _ in run[one]):
+        documents = some(document_id for document_id, _ in run[shared[0]])
+        found.append(
+            f"no document of the run is judged: for query '{shared[0]}' the run has {documents}, the qrels "
+            f"{some(qrels[shared[0]])}. Are they of one collection?"
+        )
+    own = sum(run[one][0][0] == one for one in shared)
+    if 2 * own > len(shared):
+        found.append(
+            f"the first document of {own} of {len(shared)} queries has the query's own id. Where queries are documents "
+            "themselves, leave these out with --exclude-self, as BEIR does."
+        )
+    return found
+
+
 def without_same_id(run: Run) -> Run:
     """The run without documents that have the id of the query: in some collections the queries are documents too."""
     return {query_id: [hit for hit in hits if hit[0] != query_id] for query_id, hits in run.items()}

@@ -162,3 +162,23 @@ def test_damage_half_way_leaves_nothing(tmp_path, output):
     with pytest.raises(DataError, match=r"a\.jsonl:2: the id '1' is used already at line 1"):
         convert(tmp_path / "a.jsonl", tmp_path / output)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_runs_and_qrels_in_every_form(tmp_path):
+    (tmp_path / "a.trec").write_text("q Q0 d1 1 2.5 t\nq Q0 d2 2 1.5 t\n")
+    assert convert(tmp_path / "a.trec", tmp_path / "b.tsv", form="msmarco") == {"results": 2}
+    assert (tmp_path / "b.tsv").read_text() == "q\td1\t1\nq\td2\t2\n"
+    assert convert(tmp_path / "b.tsv", tmp_path / "c.trec") == {"results": 2}
+    assert (tmp_path / "c.trec").read_text() == "q Q0 d1 1 1.0 rkit\nq Q0 d2 2 0.5 rkit\n"
+    assert convert(tmp_path / "a.trec", tmp_path / "d", form="beir") == {"results": 2}
+    assert json.loads((tmp_path / "d").read_text()) == {"q": {"d1": 2.5, "d2": 1.5}}
+    assert convert(tmp_path / "d", tmp_path / "e.trec.gz") == {"results": 2}
+    assert read_run(tmp_path / "e.trec.gz") == read_run(tmp_path / "a.trec")
+    (tmp_path / "qrels").write_text("q 0 d1 1\n")
+    assert convert(tmp_path / "qrels", tmp_path / "qrels.tsv", form="msmarco") == {"judgements": 1}
+    assert (tmp_path / "qrels.tsv").read_text() == "q\t0\td1\t1\n"
+    (tmp_path / "queries.tsv").write_text("q\twho\n")
+    with pytest.raises(OptionError, match=r"--form is for runs and qrels, and '.*' is taken for queries"):
+        convert(tmp_path / "queries.tsv", tmp_path / "x", form="trec")
+    with pytest.raises(OptionError, match="is a folder"):
+        convert(tmp_path / "qrels", tmp_path, form="trec")

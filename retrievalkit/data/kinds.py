@@ -11,6 +11,7 @@ from retrievalkit.data.qrels import is_header
 from retrievalkit.data.queries import query_table
 from retrievalkit.data.records import read_records, shown
 from retrievalkit.data.remote import fetched_records
+from retrievalkit.data.run_forms import is_run_object, judgements_or_run
 from retrievalkit.errors import DataError
 
 Kind = Literal["corpus", "queries", "examples", "qrels", "run", "collection"]
@@ -30,6 +31,8 @@ def kind_of(source: str | Path) -> Kind:
     path = files.existing(rest)
     if path.is_dir():
         return "collection" if files.find_file(path, "queries.jsonl") else "corpus"
+    if is_run_object(path):
+        return "run"
     if files.first_character(path) in ("{", "["):
         return _of_keys(set(next(read_records(path, lambda _: None, "records")).fields), path)
     return _of_row(path)
@@ -53,7 +56,7 @@ def _of_row(path: Path) -> Kind:
     if first is None:
         msg = "the file is empty."
         raise DataError(msg, file=path)
-    tabs, cells = first.text.split("\t"), first.text.split()
+    tabs = first.text.split("\t")
     if is_header(tabs):
         return "qrels"
     names = {cell.strip().lower() for cell in tabs}
@@ -64,11 +67,7 @@ def _of_row(path: Path) -> Kind:
         return "corpus"
     if asked and (asked.header or "answer_list" in asked.names) and not (told and told.header):
         return "queries"
-    if len(cells) == 6 or len(tabs) == 6:
-        return "run"
-    if (len(cells) == 4 or len(tabs) == 4) and cells[-1].lstrip("-").isdigit():
-        return "qrels"
-    return _by_name(path, f"a line like {shown(first.text)}")
+    return judgements_or_run(path) or _by_name(path, f"a line like {shown(first.text)}")
 
 
 def _by_name(source: str | Path, what: str) -> Kind:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from retrievalkit.data import files, sources
 from retrievalkit.data.records import Record, shown
 from retrievalkit.data.remote import fetched_records
-from retrievalkit.errors import DataError
+from retrievalkit.errors import DataError, UnknownNameError
 
 Qrels = dict[str, dict[str, int]]
-Form = Literal["trec", "beir"]
+Form = Literal["trec", "beir", "msmarco"]
 
 FORMS = (
-    "TREC (query 0 document grade)",
+    "TREC and MS MARCO (query 0 document grade)",
     "BEIR (a table with the header query-id, corpus-id, score)",
     "query document grade",
 )
 _QUERIES = ("query-id", "query_id", "qid", "query")
 _DOCUMENTS = ("corpus-id", "corpus_id", "doc_id", "docid", "document_id", "pid")
+_RUN_WIDTH = 6
 _GRADES = ("score", "relevance", "label", "grade")
 
 
@@ -28,7 +29,7 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
     """Read judgements: query id -> document id -> grade.
 
     Args:
-        source: A TREC or BEIR file, a BEIR folder, `pydoc:`, `hf:` or `irds:`.
+        source: A TREC, MS MARCO or BEIR file, a BEIR folder, `pydoc:`, `hf:` or `irds:`.
         split: Which of a BEIR folder's files, or of a Hugging Face dataset's splits.
 
     Raises:
@@ -49,22 +50,31 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
 
 
 def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: Form | None = None) -> int:
-    """Write judgements and return how many there were; without a form, `.tsv` is BEIR and the rest TREC."""
+    """Write judgements and return how many there were.
+
+    Args:
+        path: The file; `.gz` and `.zst` are packed.
+        qrels: The judgements.
+        form: "trec", "beir", or "msmarco", which is TREC's with tabs; None takes BEIR's for `.tsv` and else TREC's.
+    """
     name = Path(path).name.removesuffix(".gz").removesuffix(".zst")
     form = form or ("beir" if name.endswith(".tsv") else "trec")
+    if form not in get_args(Form):
+        raise UnknownNameError("form of qrels", form, get_args(Form))
     rows = [(query, document, grade) for query, judged in qrels.items() for document, grade in judged.items()]
     with files.write_text(path) as stream:
         if form == "beir":
             stream.write("query-id\tcorpus-id\tscore\n")
             stream.writelines(f"{query}\t{document}\t{grade}\n" for query, document, grade in rows)
         else:
-            stream.writelines(_trec_line((query, "0", document, str(grade))) for query, document, grade in rows)
+            gap = "\t" if form == "msmarco" else " "
+            stream.writelines(_trec_line((query, "0", document, str(grade)), gap) for query, document, grade in rows)
     return len(rows)
 
 
-def _trec_line(cells: tuple[str, ...]) -> str:
-    """Cells with spaces between; with tabs where a cell holds white space itself."""
-    return ("\t" if any(cell.split() != [cell] for cell in cells) else " ").join(cells) + "\n"
+def _trec_line(cells: tuple[str, ...], gap: str) -> str:
+    """Cells with something between; with tabs where a cell holds white space itself."""
+    return ("\t" if any(cell.split() != [cell] for cell in cells) else gap).join(cells) + "\n"
 
 
 def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record, str, str, int]]:
@@ -101,6 +111,9 @@ def _from_lines(path: Path) -> Iterator[tuple[Record, str, str, int]]:
         if line.number == 1 and is_header(cells):
             continue
         record = Record(file, line.number, {})
+        if len(cells) == _RUN_WIDTH and line.number == 1:
+            msg = "this is a run (query Q0 document rank score tag), and judgements were expected. "
+            raise record.error(msg + "Change the places of the two.")
         if len(cells) not in (3, 4):
             msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(FORMS)}."
             raise record.error(msg)

@@ -14,11 +14,12 @@ there are no ranks either, 1 / the place in the file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from retrievalkit.data import files
 from retrievalkit.data.qrels import columns, is_header
@@ -29,7 +30,10 @@ KNOWN_FORMS = (
     "Known forms of a run: TREC (query Q0 document rank score tag); MS MARCO (query, document, rank, perhaps a score); "
     "query, document, score; MS MARCO's top 1000 (query, document, their texts); BEIR (JSON)."
 )
-_LOOKED_AT = 20
+_LOOKED_AT, _LOOKED_AT_BYTES = 20, 1 << 12
+_JSON = re.compile(
+    rb'(?:\xef\xbb\xbf)?\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*[-"\dN]))'
+)
 _ITERATIONS = {"Q0", "q0", "0"}
 
 
@@ -161,11 +165,54 @@ def form_of(path: Path) -> RunForm:
     raise DataError(msg, file=path, line=lines[0].number)
 
 
-def _is_fraction(cell: str) -> bool:
+def is_run_object(path: Path) -> bool:
+    """Whether a file holds one JSON object: query -> document -> score."""
+    with files.open_bytes(path) as stream:
+        return _JSON.match(stream.read(_LOOKED_AT_BYTES)) is not None
+
+
+def judgements_or_run(path: Path) -> Literal["qrels", "run"] | None:
+    """What a file without a header holds, as far as its first lines leave no doubt."""
+    rows = [columns(line.text, (6, 4, 3)) for line in islice(files.filled_lines(path), _LOOKED_AT)]
+    widths = {len(row) for row in rows}
+    if len(widths) > 1:
+        return None
+    if widths == {TREC.width}:
+        return "run" if all(_is_number(row[4]) for row in rows) else None
+    if widths == {4}:
+        if all(_is_number(row[3]) for row in rows):
+            ranked = all(row[2].isdigit() for row in rows) and not all(row[1] in _ITERATIONS for row in rows)
+            return "run" if ranked else "qrels"
+        return (
+            "run" if all(line.text.count("\t") == 3 for line in islice(files.filled_lines(path), _LOOKED_AT)) else None
+        )
+    return _of_three(rows) if widths == {3} else None
+
+
+def _of_three(rows: Sequence[Sequence[str]]) -> Literal["qrels", "run"] | None:
+    """Ranks of a query are 1, 2, 3 ... and no two are equal; grades of several documents mostly are."""
+    if not all(_is_number(row[2]) for row in rows):
+        return None
+    if any(_is_fraction(row[2]) for row in rows):
+        return "run"
+    third: dict[str, list[int]] = {}
+    for query, _, cell in rows:
+        third.setdefault(query, []).append(int(cell))
+    if any(len(set(values)) < len(values) or min(values) < 1 for values in third.values()):
+        return "qrels"
+    return "run" if any(values == list(range(1, len(values) + 1)) != [1] for values in third.values()) else None
+
+
+def _is_number(cell: str) -> bool:
     try:
-        return not cell.isdigit() and float(cell) == float(cell)
+        float(cell)
     except ValueError:
         return False
+    return True
+
+
+def _is_fraction(cell: str) -> bool:
+    return not cell.lstrip("-").isdigit() and _is_number(cell)
 
 
 def _whole(cell: str) -> int:

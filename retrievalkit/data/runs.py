@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -14,15 +14,14 @@ from typing import Any, Literal, get_args
 
 from retrievalkit.data import files
 from retrievalkit.data.records import shown
-from retrievalkit.data.run_forms import KNOWN_FORMS, RunForm, form_of
-from retrievalkit.errors import DataError, UnknownNameError
+from retrievalkit.data.run_forms import KNOWN_FORMS, RunForm, form_of, is_run_object
+from retrievalkit.errors import DataError, InputError, UnknownNameError
 
 Run = dict[str, list[tuple[str, float]]]
 Ties = Literal["document_id", "run"]
 Form = Literal["trec", "msmarco", "beir"]
 
-_BLOCK, _LOOK = 1 << 15, 1 << 12  # a block's cells stay near the processor
-_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*\{)')
+_BLOCK = 1 << 15  # a block's cells stay near the processor
 
 
 def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
@@ -41,7 +40,7 @@ def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
     if ties not in get_args(Ties):
         raise UnknownNameError("choice of ties", ties, get_args(Ties))
     path = files.inside(files.existing(path), "run.trec", "results")
-    if _is_json(path):
+    if is_run_object(path):
         return {query: _ordered(hits) for query, hits in _json(path).items()}
     form = form_of(path)
     with _no_search_for_garbage():
@@ -54,6 +53,27 @@ def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
                 hits[:] = [(document, 1 / place) for place, (document, _) in enumerate(hits, 1)]
             found[query] = _ordered(hits, ranks.get(query))
     return found
+
+
+def run_names(paths: Sequence[str | Path]) -> list[str]:
+    """What runs are called: after their files, by their paths where two files have one name.
+
+    Raises:
+        InputError: A path is given twice.
+    """
+    stems = [_stem(Path(path).name) for path in paths]
+    shared = {stem for stem, count in Counter(stems).items() if count > 1}
+    names = [str(path) if stem in shared else stem for path, stem in zip(paths, stems, strict=True)]
+    if len(set(names)) < len(names):
+        msg = f"a run is given twice: {', '.join(map(str, paths))}. Give each once."
+        raise InputError(msg)
+    return names
+
+
+def _stem(name: str) -> str:
+    for ending in (".gz", ".zst", ".trec", ".run", ".txt", ".tsv", ".json"):
+        name = name.removesuffix(ending) or name
+    return name
 
 
 def write_run(
@@ -146,11 +166,6 @@ def _complaint(path: Path, form: RunForm, query: str) -> DataError:
             break
         seen[document] = line.number
     return DataError(msg, file=path, line=line.number)
-
-
-def _is_json(path: Path) -> bool:
-    with files.open_bytes(path) as stream:
-        return _JSON.match(stream.read(_LOOK)) is not None
 
 
 def _json(path: Path) -> Run:

@@ -35,8 +35,26 @@ ROWS = {
     "corpus": ["id\ttext\ttitle\n1\ta\tb\n"],
     "queries": ["who\t['me']\n", "query_id\tquery\n1\twho\n"],
     "examples": ["anchor\tpositive\tnegative\na\tb\tc\n"],
-    "qrels": ["1 0 2 1\n", "1\t0\t2\t-1\n", "query-id\tcorpus-id\tscore\n1\t2\t1\n"],
-    "run": ["1 Q0 2 1 0.5 tag\n", "a b\tQ0\t2\t1\t0.5\ttag\n"],
+    "qrels": [
+        "1 0 d2 1\n1 0 d3 0\n",
+        "1\t7\t1\n1\t8\t1\n",
+        "1\t7\t0\n",
+        "7 1 d2 0\n",
+        "1 0 2 1\n",
+        "1\t0\t2\t-1\n",
+        "query-id\tcorpus-id\tscore\n1\t2\t1\n",
+    ],
+    "run": [
+        "1 Q0 2 1 0.5 tag\n",
+        "a b\tQ0\t2\t1\t0.5\ttag\n",
+        "1\t7\t1\n1\t8\t2\n2\t7\t1\n",
+        "1\t7\t0.5\n",
+        "1\t7\t1\t0.5\n",
+        "1\t7\t1\t12\n1\t8\t2\t11\n",
+        "1\t7\twho is it\tIt is I.\n",
+        '{"1": {"7": 0.5}}\n',
+        '{\n "1": {\n  "7": 2\n }\n}\n',
+    ],
 }
 
 

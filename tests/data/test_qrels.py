@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.data.qrels import read_qrels, splits, write_qrels
-from retrievalkit.errors import DataError
+from retrievalkit.errors import DataError, UnknownNameError
 
 QRELS = {"q1": {"d1": 2, "d2": 0}, "q2": {"d1": 1}}
 
@@ -51,9 +51,19 @@ def test_the_form_follows_the_name(tmp_path):
     assert (tmp_path / "b.tsv").read_text() == (tmp_path / "c.qrels").read_text() == "q1 0 d1 2\nq1 0 d2 0\nq2 0 d1 1\n"
 
 
+def test_the_form_of_ms_marco(tmp_path):
+    write_qrels(tmp_path / "dev.tsv", QRELS, "msmarco")
+    assert (tmp_path / "dev.tsv").read_text() == "q1\t0\td1\t2\nq1\t0\td2\t0\nq2\t0\td1\t1\n"
+    assert read_qrels(tmp_path / "dev.tsv") == QRELS
+    with pytest.raises(UnknownNameError, match="did you mean 'msmarco'"):
+        write_qrels(tmp_path / "x", QRELS, "ms-marco")
+    assert not (tmp_path / "x").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("1 Q0 a 1 0.5 tag\n", r"q:1: this is a run .* Change the places of the two"),
         ("1 0 a 1\n1 0 a\tb c 1\n", r"q:2: the line has 6 columns\. Known forms: TREC"),
         ("1 0 a high\n", r"q:1: the grade is 'high', and should be a whole number"),
         ("1 0 a 0.5\n", r"q:1: the grade is '0\.5'"),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from retrievalkit import __version__
-from retrievalkit.errors import InputError, RetrievalkitError, nearest
+from retrievalkit.errors import InputError, OptionError, RetrievalkitError, nearest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Settings = dict[str, Any]
@@ -318,23 +318,63 @@ def encode(
 @main.command()
 @click.argument("source")
 @click.option("--indexer", help="Indexer (rkit plugins list); flat for vectors, bm25 for a corpus where not given.")
-@_output_option
+@click.option("--output", "-o", type=click.Path(), help="What to write; left out where an index is checked.")
 @_overwrite_option
+@click.option("--check", is_flag=True, help="Compare the index with brute force, once built; or an index (SOURCE).")
+@click.option("--check-queries", metavar="FILE", help="Queries of the check; texts of the folder where not given.")
+@click.option("--check-count", type=click.IntRange(min=1), help="How many queries are checked; 100 where not given.")
+@click.option("--check-k", type=click.IntRange(min=1), help="Hits of a query that are checked; 10 where not given.")
+@click.option("--model", help="With --check-queries: the checkpoint that encodes them, where it was moved.")
 @_json_option
 @_set_option
 def index(
-    source: str, indexer: str | None, output: str, overwrite: bool, as_json: bool, settings: tuple[str, ...]
+    source: str,
+    indexer: str | None,
+    output: str | None,
+    overwrite: bool,
+    as_json: bool,
+    settings: tuple[str, ...],
+    check: bool,
+    **flags: Any,
 ) -> None:
-    """Index SOURCE: a vectors folder (rkit encode) or a corpus."""
+    """Index SOURCE: a vectors folder (rkit encode) or a corpus. With --check alone, SOURCE is the index to check."""
     from retrievalkit.index import build_index
 
     values = _parse(settings)
     options = _section(values, "indexer") | values
+    given = {name: value for name, value in flags.items() if value is not None}
+    if given and not check:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        msg = f"{named} is about a check of the index. Add --check, or leave it out."
+        raise OptionError(msg)
+    if output is None:
+        if not check:
+            raise click.MissingParameter(param_hint="'--output' / '-o'", param_type="option")
+        if indexer is not None or overwrite:
+            msg = "--indexer and --overwrite are for building an index. Give --output too, or leave them out."
+            raise OptionError(msg)
+        _check_index(source, as_json, given, options)
+        return
+    if check:
+        from retrievalkit.recall import check_beforehand
+
+        check_beforehand(source, given.get("check_queries"))
     manifest = build_index(source, indexer=indexer, output=output, options=options, overwrite=overwrite)
     counts = dict(manifest["counts"])
     line = f"{output}: {counts.pop('texts'):,} texts indexed"
     more = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items())
-    _echo(as_json, manifest, f"{line}; {more}" if more else line)
+    if not (check and as_json):
+        _echo(as_json, manifest, f"{line}; {more}" if more else line)
+    if check:
+        _check_index(output, as_json, given, {})
+
+
+def _check_index(folder: str, as_json: bool, flags: dict[str, Any], options: Settings) -> None:
+    from retrievalkit import recall
+
+    given = {name.removeprefix("check_"): value for name, value in flags.items()}
+    found = recall.check_index(folder, options=options, **given)
+    _echo(as_json, recall.as_json(found), f"{folder}: {recall.describe(found)}")
 
 
 @main.command()
@@ -377,13 +417,19 @@ def index(
     help="The run to write (TREC), printed where not given; or the choice of --tune alone.",
 )
 @_json_option
-@_set_option
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of an index, such as indexer.device=cpu or faiss.parameters=nprobe=32.",
+)
 def search(indexes: tuple[str, ...], settings: tuple[str, ...], interactive: bool, **flags: Any) -> None:
     """Search one INDEX, or several and combine what they find.
 
     INDEX is a folder that rkit index made, or a run (TREC) to combine with others. Combined scores are 32-bit numbers,
-    equal ones by document id. --set takes indexer.OPTION (for those indexes that have it), or OPTION after the name of
-    an indexer or of an index, such as faiss.parameters=nprobe=32.
+    equal ones by document id. --set takes indexer.OPTION for all indexes that have it, and for some of them OPTION
+    after the name of an indexer or of an index folder.
 
     \b
     rkit search dense --queries test.jsonl --output dense.trec
@@ -684,6 +730,7 @@ def analyse_views(model: str, as_json: bool, settings: tuple[str, ...], **flags:
 @click.argument("output", type=click.Path())
 @click.option("--kind", type=click.Choice(["corpus", "queries", "examples", "qrels", "run", "collection"]))
 @click.option("--split", help="Of a collection with several.")
+@click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="To write a run or qrels in.")
 @_json_option
 def convert(source: str, output: str, as_json: bool, **flags: Any) -> None:
     """Read SOURCE in any known format and write it in ours."""
@@ -724,7 +771,6 @@ def quickstart(as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
     from retrievalkit.quickstart import quickstart as program
 
     program(cli=main, overrides=_parse(settings), as_json=as_json, **flags)
-@click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="To write a run or qrels in.")
 
 
 @main.group()

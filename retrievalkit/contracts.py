@@ -471,6 +471,9 @@ class Indexer(ABC):
     indexes: ClassVar[Literal["vectors", "texts"]]
     """"vectors": the source is a vectors/ folder and queries are a Representation; "texts": a corpus, and strings."""
 
+    view: Literal["all", "vectors", "weights"] = "all"
+    """What it compares of texts that have vectors and weights; the rest is left aside."""
+
     @abstractmethod
     def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
         """Write the index of a `VectorStore` or a `Corpus` into an empty folder.

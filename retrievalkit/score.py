@@ -21,7 +21,7 @@ from torch import Tensor
 
 from retrievalkit.best import Best
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorBlock, VectorStore
+from retrievalkit.data.vectors import VectorBlock, VectorStore, View
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, is_single, query_parts, threads
 
@@ -219,6 +219,20 @@ def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
         total += size
     if group:
         yield group
+
+
+def viewed(queries: Representation, view: View) -> Representation:
+    """The queries with what an index compares of them.
+
+    Raises:
+        UnsupportedError: They have not got it.
+    """
+    if view == "all":
+        return queries
+    if getattr(queries, view) is None:
+        msg = f"the index holds {view}, and the queries have none. Use the model that the index was made with."
+        raise UnsupportedError(msg)
+    return replace(queries, weights=None) if view == "vectors" else Representation(weights=queries.weights)
 
 
 def check_k(k: int) -> None:

@@ -51,7 +51,7 @@ def test_an_index_of_vectors_says_who_made_it_and_what_encodes_queries(tmp_path)
     manifest = artifacts.read_manifest(tmp_path / "out" / "dense", "index")
     assert manifest["indexer"] == {
         "name": "flat",
-        "options": {"block": 64, "device": "auto", "precision": "fp32"},
+        "options": {"block": 64, "device": "auto", "precision": "fp32", "view": "all"},
         "distribution": "retrievalkit",
         "version": manifest["versions"]["retrievalkit"],
         "indexes": "vectors",

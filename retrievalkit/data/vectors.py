@@ -20,19 +20,20 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from retrievalkit import artifacts
 from retrievalkit.data.csr import MappedCsr, spread
 from retrievalkit.data.ids import Ids
-from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError, UnsupportedError
 
 IDS = "ids.txt"
 OFFSETS = "offsets.npy"
 _IDENTITY = ".identity.json"
 _DTYPES = ("float32", "float16")
+View = Literal["all", "vectors", "weights"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ class _Shard:
 class VectorStore:
     """A vectors/ folder, opened for reading. Sizes are checked at once, checksums by `verify`.
 
+    Args:
+        folder: Where it is.
+        view: "vectors" or "weights" leaves the other aside, where a folder has both.
+
     Attributes:
         folder: Where it is.
         manifest: What its manifest.json holds.
@@ -111,13 +116,17 @@ class VectorStore:
         ArtifactError: It is not a vectors folder, or a file is missing or damaged.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, view: View = "all") -> None:
         self.folder = Path(folder)
         self.manifest = artifacts.read_manifest(self.folder, "vectors")
         self._check_sizes()
         self.ids = Ids(self.folder / IDS)
-        headers = [self._header(path) for path in _numbered(self.folder, "vectors-*.npy")]
-        weights = [self._open_weights(path) for path in _numbered(self.folder, "lexical-*.npz")]
+        headers = [] if view == "weights" else [self._header(path) for path in _numbered(self.folder, "vectors-*.npy")]
+        lexical = [] if view == "vectors" else _numbered(self.folder, "lexical-*.npz")
+        weights = [self._open_weights(path) for path in lexical]
+        if not headers and not weights:
+            msg = f"'{self.folder}' holds no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
+            raise UnsupportedError(msg)
         self.rows = sum(header[1].shape[0] for header in headers)
         self.dim = int(headers[0][1].shape[1]) if headers else 0
         self.dtype = headers[0][1].dtype if headers else np.dtype(np.float32)

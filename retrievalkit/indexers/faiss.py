@@ -16,7 +16,7 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.score import check_k, documents_of_vectors, scores_of, top_k
+from retrievalkit.score import check_k, documents_of_vectors, scores_of, top_k, viewed
 
 # What faiss's GPU indexes can return for a query.
 GPU_MOST = 2048
@@ -33,6 +33,7 @@ class Faiss(Indexer):
         shard_vectors: Most vectors of an index file; files are built and searched one after the other.
         candidates: For queries of several vectors: how many vectors each of them retrieves, at least.
         device: "auto" is the GPU where faiss was built for it and supports the index.
+        view: "vectors" searches the vectors of texts that have weights too, which otherwise are refused.
     """
 
     indexes = "vectors"
@@ -46,6 +47,7 @@ class Faiss(Indexer):
         shard_vectors: int = 1_000_000,
         candidates: int = 1000,
         device: Literal["auto", "cpu", "cuda"] = "auto",
+        view: Literal["all", "vectors"] = "all",
     ) -> None:
         self._faiss = _import_faiss()
         for name, value in (("train_size", train_size), ("shard_vectors", shard_vectors), ("candidates", candidates)):
@@ -62,6 +64,7 @@ class Faiss(Indexer):
         self.shard_vectors = shard_vectors
         self.candidates = candidates
         self.device = device
+        self.view = view
         self.on_gpu = device != "cpu" and gpus > 0
         self.exact = factory.replace(" ", "") == "Flat"
         self._store: VectorStore | None = None
@@ -69,10 +72,16 @@ class Faiss(Indexer):
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Train on a sample, add the vectors block by block, write one file a shard."""
-        if not source.dim or source.vocabulary:
-            has = "vectors and weights" if source.dim else "weights over a vocabulary and no vectors"
-            msg = f"'{source.folder}' holds {has}; indexer 'faiss' searches vectors alone. Use --indexer flat."
+        if not source.dim:
+            msg = f"'{source.folder}' holds weights and no vectors, which indexer 'faiss' needs. Use --indexer sparse."
             raise UnsupportedError(msg)
+        if source.vocabulary and self.view == "all":
+            msg = (
+                f"'{source.folder}' holds vectors and weights; indexer 'faiss' searches vectors alone. "
+                f"Use --indexer dense_sparse, or leave the weights aside by --set view=vectors."
+            )
+            raise UnsupportedError(msg)
+        source = VectorStore(source.folder, view="vectors")
         source.link(index_dir / "vectors")
         self._use_threads()
         empty = self._trained(source)
@@ -90,7 +99,7 @@ class Faiss(Indexer):
     def open(self, index_dir: Path) -> None:
         """Map the index files into memory."""
         self._use_threads()
-        self._store = VectorStore(index_dir / "vectors")
+        self._store = VectorStore(index_dir / "vectors", view="vectors")
         files = sorted(index_dir.glob("vectors-from-*.faiss"))
         self._shards = [(int(file.stem.rpartition("-")[2]), self._read(file)) for file in files]
         if sum(index.ntotal for _, index in self._shards) != self._store.rows:
@@ -101,6 +110,7 @@ class Faiss(Indexer):
         """The best texts: exact for the factory "Flat" and queries of one vector, else among what faiss found."""
         store = self._opened()
         check_k(k)
+        queries = viewed(queries, self.view)
         vectors = _check_queries(queries, store).float().cpu().contiguous()
         k = min(k, len(store))
         if vectors.shape[1] == 1 and (queries.vector_mask is None or bool(queries.vector_mask.all())):
@@ -111,7 +121,7 @@ class Faiss(Indexer):
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, from the vectors as they are, whatever the factory."""
-        store = self._opened()
+        store, queries = self._opened(), viewed(queries, self.view)
         _check_queries(queries, store)
         return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 

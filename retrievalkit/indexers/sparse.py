@@ -15,7 +15,7 @@ from retrievalkit.data.postings import Postings, write_postings
 from retrievalkit.data.vectors import IDS, VectorStore
 from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.indexers.naming import named
-from retrievalkit.score import check_k, lexical_scores_of, top_k
+from retrievalkit.score import check_k, lexical_scores_of, top_k, viewed
 
 
 class Sparse(Indexer):
@@ -26,6 +26,7 @@ class Sparse(Indexer):
     """
 
     indexes = "vectors"
+    view = "weights"
 
     def __init__(self) -> None:
         self._postings: Postings | None = None
@@ -54,25 +55,15 @@ class Sparse(Indexer):
         """The best texts, exactly; those that share no term with the query are not found by it."""
         check_k(k)
         postings, ids = self._opened()
-        scores, rows = top_k(_weights(queries), postings.blocks(), min(k, len(ids)))
+        scores, rows = top_k(viewed(queries, self.view), postings.blocks(), min(k, len(ids)))
         return named(ids, scores.numpy(), rows.numpy())
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts."""
         postings, known = self._opened()
-        return lexical_scores_of(_weights(queries), postings.blocks(), [known.rows(one) for one in ids])
+        return lexical_scores_of(viewed(queries, self.view), postings.blocks(), [known.rows(one) for one in ids])
 
     def _opened(self) -> tuple[Postings, Ids]:
         assert self._postings is not None, "open comes before search"
         assert self._ids is not None
         return self._postings, self._ids
-
-
-def _weights(queries: Representation) -> Representation:
-    if queries.weights is None:
-        msg = (
-            "the index holds weights over a vocabulary, and the queries have none. Use the model that the index was "
-            "made with."
-        )
-        raise UnsupportedError(msg)
-    return Representation(weights=queries.weights)

@@ -191,13 +191,21 @@ def test_a_gpu_that_faiss_has_not_is_refused():
         Faiss(device="cuda")
 
 
-def test_weights_are_pointed_to_flat(tmp_path):
-    """faiss searches vectors alone."""
-    VectorWriter(tmp_path).write_shard(0, ["a"], None, weights=np.ones((1, 4)))
-    writer = VectorWriter(tmp_path)
-    writer.finish()
-    with pytest.raises(UnsupportedError, match="--indexer flat"):
-        Faiss().build(VectorStore(tmp_path), tmp_path / "index")
+def test_weights_are_pointed_to_other_indexers(tmp_path):
+    """faiss searches vectors alone, and leaves weights aside only when told to."""
+    for name, vectors in (("weights", None), ("both", np.ones((2, 1, DIM)))):
+        (tmp_path / name).mkdir()
+        writer = VectorWriter(tmp_path / name)
+        writer.write_shard(0, ["a", "b"], vectors, weights=np.ones((2, 4)))
+        writer.finish()
+    with pytest.raises(UnsupportedError, match="--indexer sparse"):
+        Faiss().build(VectorStore(tmp_path / "weights"), tmp_path / "index")
+    with pytest.raises(UnsupportedError, match="--indexer dense_sparse"):
+        Faiss().build(VectorStore(tmp_path / "both"), tmp_path / "index")
+    indexer = opened(tmp_path / "both", tmp_path / "index", view="vectors")
+    asked = Representation(torch.ones(1, 1, DIM), None, torch.ones(1, 4))
+    assert [indexer.search(asked, 2)[0], indexer.search(asked, 2)[1][0].tolist()] == [[["a", "b"]], [DIM, DIM]]
+    assert indexer.scores(asked, [["b"]])[0].tolist() == [DIM]
 
 
 def test_queries_of_another_model_are_refused(tmp_path):

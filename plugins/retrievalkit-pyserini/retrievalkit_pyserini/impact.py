@@ -52,6 +52,7 @@ class Impact(Indexer):
     """
 
     indexes = "vectors"
+    view = "weights"
 
     def __init__(
         self, *, bits: int = 8, scale: float | None = None, sample: int = 100, threads: int | None = None

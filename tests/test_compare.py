@@ -120,6 +120,25 @@ def test_bootstrap_intervals_come_near_the_normal_ones():
     assert low < narrow_low < values.mean() < narrow_high < high
 
 
+def test_bootstrap_intervals_come_near_those_of_scipy():
+    from scipy import stats
+
+    values = np.random.default_rng(4).exponential(1.0, 60)
+    theirs = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=9_999, rng=1).confidence_interval
+    assert bootstrap_intervals(values)[0] == pytest.approx((theirs.low, theirs.high), abs=0.02)
+
+
+def test_the_randomisation_test_is_that_of_scipy():
+    from scipy import stats
+
+    gaps = np.random.default_rng(6).normal(0.2, 1, 9)
+    theirs = stats.permutation_test(
+        (gaps, np.zeros(9)), lambda one, other, axis: np.mean(one - other, axis=axis),
+        permutation_type="samples", vectorized=True, n_resamples=np.inf,
+    )  # fmt: skip
+    assert randomisation_test(gaps) == pytest.approx(theirs.pvalue)
+
+
 def test_bootstrap_columns_share_their_resamples():
     """So that the interval of a column does not depend on what stands beside it, and seeds repeat."""
     values = np.random.default_rng(1).random((30, 3))

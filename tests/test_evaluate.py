@@ -6,11 +6,14 @@ import json
 import math
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retrievalkit.cli import main
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.queries import Query
+from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.evaluate import evaluate, per_query, top_k_accuracy
 from retrievalkit.metrics import mean, metric_names
@@ -101,6 +104,68 @@ def test_values_agree_with_the_formulas(found, judged):
     assert {name: by_query["q"] for name, by_query in values.items()} == pytest.approx(expected, abs=1e-6)
 
 
+# Name for us, and for trec_eval.
+TREC_EVAL = {
+    "nDCG": "ndcg", "nDCG@5": "ndcg_cut_5", "AP": "map", "AP@5": "map_cut_5", "RR": "recip_rank", "P@5": "P_5",
+    "R@5": "recall_5", "Success@5": "success_5", "Rprec": "Rprec", "Bpref": "bpref", "infAP": "infAP",
+    "IPrec@0.5": "iprec_at_recall_0.50", "NumRel": "num_rel", "NumRet": "num_ret",
+}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.integers(0, 20).map(str), st.sampled_from([0.0, 0.1, 0.25, 0.5, 3.0]), min_size=1),
+    st.dictionaries(st.integers(0, 20).map(str), st.integers(0, 3), min_size=1),
+)
+def test_values_are_those_of_trec_eval(found, judged):
+    """Which gets the scores themselves, equal ones among them, where we hand on ranks."""
+    import pytrec_eval
+
+    expected = pytrec_eval.RelevanceEvaluator({"q": judged}, set(TREC_EVAL.values())).evaluate({"q": found})["q"]
+    values = per_query({"q": list(found.items())}, {"q": judged}, list(TREC_EVAL))
+    assert {name: values[name]["q"] for name in TREC_EVAL} == pytest.approx(
+        {name: expected[theirs] for name, theirs in TREC_EVAL.items()}, abs=1e-6
+    )
+
+
+def mrr_of_ms_marco(qrels, ranked, depth=10):
+    """As its script counts: the first relevant passage in the first 10, over all queries of the qrels."""
+    total = 0.0
+    for query_id, ids in ranked.items():
+        relevant = {one for one, grade in qrels.get(query_id, {}).items() if grade > 0}
+        total += next((1 / rank for rank, one in enumerate(ids[:depth], 1) if one in relevant), 0.0)
+    return total / len(qrels)
+
+
+ORDERS = st.permutations([str(n) for n in range(14)]).map(lambda ids: ids[:12])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.dictionaries(st.sampled_from("abcd"), ORDERS, min_size=1), st.sampled_from(["msmarco", "trec"]))
+def test_mrr_is_that_of_ms_marcos_script(tmp_path_factory, ranked, form):
+    """With scores that are all equal the ranks decide, where --ties run asks for it."""
+    path = tmp_path_factory.getbasetemp() / f"mrr.{form}"
+    write_run(path, {query_id: [(one, 1.0) for one in ids] for query_id, ids in ranked.items()}, form=form)
+    qrels = {query_id: {"3": 1, "7": 1, "1": 0} for query_id in "abcd"}
+    found = evaluate(path, qrels=qrels, metrics="RR@10", ties="run")
+    assert found["RR@10"] == pytest.approx(mrr_of_ms_marco(qrels, ranked))
+
+
+@settings(max_examples=30, deadline=None)
+@given(ORDERS, st.dictionaries(st.integers(0, 20).map(str), st.integers(0, 2), min_size=1), st.integers(1, 13))
+def test_what_stands_below_a_cutoff_does_not_count(ids, judged, k):
+    """Also where it is not handed on to those who compute."""
+    run = {"q": [(one, -float(rank)) for rank, one in enumerate(ids)]}
+    names = [f"{name}@{k}" for name in ("nDCG", "RR", "P", "R", "AP", "Success", "Judged")]
+    values = per_query(run, {"q": judged}, names)
+    assert values == per_query({"q": run["q"][:k]}, {"q": judged}, names)
+    only = f"nDCG(judged_only=True)@{k}"
+    alone = {"q": [hit for hit in run["q"] if hit[0] in judged]}
+    if alone["q"]:
+        expected = per_query(alone, {"q": judged}, f"nDCG@{k}")[f"nDCG@{k}"]
+        assert per_query(run, {"q": judged}, only)[only] == pytest.approx(expected)
+
+
 def test_values_of_each_query_are_kept_under_the_names_asked_for():
     values = per_query(RUN, QRELS, "MRR@10 RR@10,AP(rel=2)")
     assert values["MRR@10"] == values["RR@10"] == {"q1": 0.5, "q2": 0.0, "q3": 0.0, "q4": 0.0}
@@ -132,6 +197,26 @@ def test_notes_say_what_the_numbers_hide():
         "2 of 5 queries of the qrels are not in the run and count 0: 'q4', 'q5'.",
         "1 of 5 queries of the qrels have no relevant document and count 0: 'q5'.",
     ]
+
+
+def test_judgements_of_another_collection_are_doubted():
+    run = {"q1": [("doc-1", 2.0), ("doc-2", 1.0)], "q2": [("doc-3", 1.0)]}
+    (note,) = evaluate(run, qrels={"q1": {"1": 1}, "q2": {"3": 1}}, metrics="RR@10").notes
+    assert note == (
+        "no document of the run is judged: for query 'q1' the run has 'doc-1', 'doc-2', the qrels '1'. "
+        "Are they of one collection?"
+    )
+
+
+def test_queries_that_find_themselves_are_told():
+    run = {f"d{n}": [(f"d{n}", 2.0), ("r", 1.0)] for n in range(3)} | {"d9": [("r", 1.0)]}
+    qrels = {query_id: {"r": 1} for query_id in run}
+    (note,) = evaluate(run, qrels=qrels, metrics="RR@10").notes
+    assert note.startswith("the first document of 3 of 4 queries has the query's own id.")
+    assert "--exclude-self" in note
+    assert evaluate(run, qrels=qrels, metrics="RR@10", ignore_same_id=True).notes == []
+    half = {"d1": run["d1"], "d9": run["d9"]}
+    assert evaluate(half, qrels={one: qrels[one] for one in half}, metrics="RR@10").notes == []
 
 
 def test_a_note_says_where_graded_judgements_count_as_binary():
@@ -259,3 +344,92 @@ def test_from_files_to_json(tmp_path):
         "per_query": {"RR@10": {"q1": 0.5}, "top1": {"q1": 1.0}},
     }
     assert "per_query" not in found.to_json()
+
+
+@pytest.fixture
+def two_runs(tmp_path, monkeypatch):
+    """A folder, which is the present one, with a.trec, b.trec and qrels."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "a.trec", {"q1": [("d1", 2.0), ("d2", 1.0)], "q2": [("d3", 1.0)]})
+    write_run(tmp_path / "b.trec", {"q1": [("d2", 2.0), ("d1", 1.0)]})
+    (tmp_path / "qrels").write_text("q1 0 d1 1\nq2 0 d3 1\n")
+    return tmp_path
+
+
+def rkit(*arguments):
+    ran = CliRunner().invoke(main, ["evaluate", *map(str, arguments)])
+    return ran.exit_code, ran.output
+
+
+def test_one_run_at_the_command_line(two_runs):
+    code, output = rkit("a.trec", "--qrels", "qrels", "--metrics", "RR@10 P@2")
+    assert (code, output) == (0, "RR@10  1.0000\nP@2    0.5000\n")
+
+
+def test_several_runs_make_a_table(two_runs):
+    code, output = rkit("a.trec", "b.trec", "--qrels", "qrels", "--metrics", "RR@10 P@2")
+    assert code == 0
+    assert output == (
+        "run   RR@10     P@2\na    1.0000  0.5000\nb    0.2500  0.2500\n"
+        "Note: b: 1 of 2 queries of the qrels are not in the run and count 0: 'q2'.\n"
+    )
+    _, output = rkit("a.trec", "b.trec", "--qrels", "qrels", "--metrics", "RR@10", "--json")
+    assert json.loads(output)["runs"]["b"]["metrics"] == {"RR@10": 0.25}
+    _, output = rkit("b.trec", "--qrels", "qrels", "--metrics", "RR@10", "--json", "--per-query")
+    assert json.loads(output)["per_query"] == {"RR@10": {"q1": 0.5, "q2": 0.0}}
+
+
+def test_values_of_queries_are_lines_with_tabs(two_runs):
+    _, output = rkit("b.trec", "--qrels", "qrels", "--metrics", "RR@10 P@2", "--per-query")
+    assert output.splitlines()[:4] == [
+        "run\tquery\tRR@10\tP@2",
+        "b\tq1\t0.5000\t0.5000",
+        "b\tq2\t0.0000\t0.0000",
+        "b\tall\t0.2500\t0.2500",
+    ]
+
+
+def test_answers_at_the_command_line(two_runs):
+    rows = [{"_id": "d1", "text": "Rome"}, {"_id": "d2", "text": "Paris, 1900"}, {"_id": "d3", "text": "Oslo"}]
+    (two_runs / "corpus.jsonl").write_text("".join(json.dumps(row | {"title": ""}) + "\n" for row in rows))
+    answers = [{"_id": "q1", "text": "?", "answers": ["paris"]}, {"_id": "q2", "text": "?", "answers": ["19\\d\\d"]}]
+    (two_runs / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    options = ("--answers", "queries.jsonl", "--corpus", "corpus.jsonl")
+    for processes in (1, 2):
+        _, output = rkit("a.trec", *options, "--top", "1,2", "--processes", processes)
+        assert output == "top1  0.0000\ntop2  0.5000\n"
+    answers[0]["answers"] = ["pa.is"]
+    (two_runs / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    _, output = rkit("b.trec", *options, "--top", "1", "--answer-mode", "regex")
+    assert output.startswith("top1  0.5000\n")
+    code, output = rkit("a.trec", *options, "--top", "5 x")
+    assert code == 2
+    assert "'5 x' are no cutoffs" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["qrels", "--qrels", "qrels"], "these are judgements (qrels), and a run was expected"),
+        (["a.trec", "--qrels", "b.trec"], "this is a run"),
+        (["a.trec", "--qrels", "qrel"], "did you mean 'qrels'"),
+        (["a.trec", "a.trec", "--qrels", "qrels"], "a run is given twice"),
+        (["a.trec", "--qrels", "qrels", "--metrics", "RR@10,ncdg@10"], "Write 'nDCG@10'"),
+        (["a.trec"], "--qrels"),
+        (["a.trec", "--answers", "qrels", "--corpus", "no"], "qrels"),
+        (["empty", "--qrels", "qrels"], "empty: there is no result in it"),
+        (["other", "--qrels", "qrels"], "no query of the run is in the qrels: the run has 'x', the qrels 'q1', 'q2'"),
+        (["twice", "--qrels", "qrels"], "twice:2: document 'd1' stands already at line 1"),
+        (["nan", "--qrels", "qrels"], "nan:1: the score of 'd1' is NaN"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(two_runs, arguments, message):
+    (two_runs / "empty").write_text("")
+    (two_runs / "other").write_text("x Q0 d1 1 1 t\n")
+    (two_runs / "twice").write_text("q1 Q0 d1 1 1 t\nq1 Q0 d1 2 0.5 t\n")
+    (two_runs / "nan").write_text("q1 Q0 d1 1 nan t\n")
+    code, output = rkit(*arguments)
+    assert code == 2
+    assert message in output
+    assert "Traceback" not in output
+    assert output.count("Error:") == 1

@@ -15,13 +15,14 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
 import regex
 
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import DataError, InputError, OptionError, shortlist
+from retrievalkit.errors import DataError, InputError, OptionError, RetrievalkitError, shortlist
 
 Mode = Literal["string", "regex"]
 
@@ -206,14 +207,18 @@ def _holding(
         for text in texts:
             yield from _match([text], matchers)
         return
-    with _pool(processes, matchers) as pool:
-        waiting: deque[Future[list[_Place]]] = deque()
-        while task := [text for _, text in zip(range(_PASSAGES_A_TASK), texts, strict=False)]:
-            waiting.append(pool.submit(_match_in_worker, task))
-            if len(waiting) > 2 * processes:  # so that the corpus is not read ahead into memory
+    try:
+        with _pool(processes, matchers) as pool:
+            waiting: deque[Future[list[_Place]]] = deque()
+            while task := [text for _, text in zip(range(_PASSAGES_A_TASK), texts, strict=False)]:
+                waiting.append(pool.submit(_match_in_worker, task))
+                if len(waiting) > 2 * processes:  # so that the corpus is not read ahead into memory
+                    yield from waiting.popleft().result()
+            while waiting:
                 yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
+    except BrokenProcessPool as error:
+        msg = "a process that looks for answers was ended from outside, for want of memory perhaps. Try --processes 1."
+        raise RetrievalkitError(msg) from error
 
 
 def _match(task: _Task, matchers: Mapping[str, AnswerMatcher]) -> list[_Place]:

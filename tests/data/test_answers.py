@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from retrievalkit.data.answers import AnswerMatcher, FoldedText, answer_hits, has_answer, tokens
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import DataError, InputError, OptionError
+from retrievalkit.errors import DataError, InputError, OptionError, RetrievalkitError
 
 # Each was also given to DPR's own validator.
 CASES = [
@@ -159,8 +161,17 @@ def test_many_passages_give_the_same_hits_in_one_and_in_more_processes():
     answers = {f"q{n}": [f"of {n % 7}"] for n in range(100)}
     alone = answer_hits(run, answers, passages, processes=1)
     assert alone == answer_hits(run, answers, iter(passages), processes=2)
+    assert alone == answer_hits(run, answers, iter(passages), processes=3)
     assert {len(flags) for flags in alone.values()} == {60}
     assert all(any(flags) and not all(flags) for flags in alone.values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are not forked from this one")
+def test_a_process_that_is_ended_is_told(monkeypatch):
+    monkeypatch.setattr("retrievalkit.data.answers._match", lambda *_: os._exit(9))
+    with pytest.raises(RetrievalkitError, match=r"ended from outside.*--processes 1") as caught:
+        answer_hits(RUN, ANSWERS, PASSAGES, processes=2)
+    assert caught.value.exit_code == 1
 
 
 def test_a_document_that_the_corpus_has_not_is_named():

@@ -12,7 +12,7 @@ import numpy as np
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit_milvus.layout import ID, ROW, TEXT, VECTOR, WEIGHTS, Layout, most_id_bytes
-from retrievalkit_milvus.server import RETRIES, Connection, import_pymilvus, milvus_errors, reason
+from retrievalkit_milvus.server import PATIENT_RETRIES, RETRIES, Connection, import_pymilvus, milvus_errors, reason
 
 MOST_HITS = 16_384
 """Hits of one query that Milvus returns at most."""
@@ -78,7 +78,7 @@ class Collection:
         if found != (layout.fingerprint, layout.rows):
             held = "is not there" if found is None else f"holds {found[1]:,} rows of '{found[0] or 'another program'}'"
             msg = (
-                f"the collection '{layout.collection}' at {connection.place} {held}, and should hold {layout.rows:,} "
+                f"the collection '{layout.collection}' in {connection.place} {held}, and should hold {layout.rows:,} "
                 f"rows of '{layout.fingerprint}'. Index the vectors again."
             )
             raise ArtifactError(msg)
@@ -197,8 +197,8 @@ def write(
                 client.create_collection(partial, **made)
             size = max(1, min(batch, _BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
             for entities in layout.entities(source, size):
-                client.insert(partial, entities, retry_times=RETRIES)
-            client.flush(partial)
+                client.insert(partial, entities, retry_times=PATIENT_RETRIES)
+            client.flush(partial, retry_times=PATIENT_RETRIES)
             _make_index(connection, partial, indexes, index)
             _publish(client, partial, name)
 
@@ -264,10 +264,10 @@ def _indexes(connection: Connection, layout: Layout, index: VectorIndex) -> Any:
 def _make_index(connection: Connection, name: str, indexes: Any, index: VectorIndex) -> None:
     try:
         # Milvus Lite makes it when the collection is loaded; to wait for it is to sleep.
-        connection.client.create_index(name, indexes, sync=not connection.lite)
-        connection.client.load_collection(name)
+        connection.client.create_index(name, indexes, sync=not connection.lite, retry_times=PATIENT_RETRIES)
+        connection.client.load_collection(name, retry_times=PATIENT_RETRIES)
     except import_pymilvus().MilvusException as error:
-        msg = f"Milvus at {connection.place} makes no index of the type '{index.type}' with these parameters: "
+        msg = f"{connection.place} makes no index of the type '{index.type}' with these parameters: "
         raise OptionError(msg + reason(error)) from error
 
 

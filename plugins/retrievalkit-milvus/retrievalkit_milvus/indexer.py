@@ -21,10 +21,10 @@ import torch
 
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.score import check_k, scores_of
 from retrievalkit_milvus.collection import MOST_HITS, Collection, VectorIndex, write
-from retrievalkit_milvus.layout import VECTOR, WEIGHTS, Layout, fingerprint
+from retrievalkit_milvus.layout import VECTOR, WEIGHTS, Layout, check_files, describe_files, fingerprint
 from retrievalkit_milvus.ranking import Found, best_texts
 from retrievalkit_milvus.server import check_uri, connect, embedded, embedded_view
 
@@ -80,6 +80,8 @@ class Milvus(Indexer):
         self.uri = uri
         self.collection = collection
         built, searched = _numbers("parameters", parameters), _numbers("search_parameters", search_parameters)
+        # Below 2, the library that Milvus Lite makes it with takes the whole process down.
+        _check(built.get("M", 2) in range(2, 2049), f"the parameter M is {built.get('M')}, and must be from 2 to 2048.")
         self.index = VectorIndex(index_type.strip().upper(), built, searched)
         self.candidates = candidates
         self.batch = batch
@@ -92,7 +94,7 @@ class Milvus(Indexer):
         """Send the vectors and weights, and write the reference to them."""
         identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters)
         layout = Layout.of(source, identity, self.collection or f"rkit_{identity}")
-        files: dict[str, int] = {}
+        files: dict[str, Any] = {}
         if self.uri:
             connection = connect(self.uri, timeout=self.timeout)
             try:
@@ -102,7 +104,7 @@ class Milvus(Indexer):
         else:
             with embedded(index_dir / _FOLDER) as connection:
                 write(connection, source, layout, self.index, batch=self.batch, replace=True)
-            files = _sizes(index_dir / _FOLDER)
+            files = describe_files(index_dir / _FOLDER)
         layout.write(index_dir, source.ids, files=files, index=[self.index.type, self.index.parameters])
         return {"texts": layout.texts, **({"vectors": layout.rows} if layout.dim else {})}
 
@@ -114,13 +116,16 @@ class Milvus(Indexer):
             raise OptionError(msg)
         layout = changed(layout, collection=self.collection or layout.collection)
         if not self.uri:
-            _check_files(index_dir / _FOLDER, more.get("files") or {})
+            check_files(index_dir / _FOLDER, more.get("files") or {})
         connection = connect(self.uri, timeout=self.timeout) if self.uri else embedded_view(index_dir / _FOLDER)
         try:
             self._opened = Collection(connection, layout, self.index)
-        except BaseException:
+        except BaseException as error:
             connection.close()
-            raise
+            if self.uri or isinstance(error, InputError) or not isinstance(error, RetrievalkitError):
+                raise
+            msg = f"'{index_dir}' is damaged: {error}. Index the vectors again."
+            raise ArtifactError(msg) from error
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts: exact for FLAT where queries have one vector or weights alone, else among candidates."""
@@ -228,21 +233,3 @@ def _owners(queries: Representation) -> list[int]:
     mask = torch.ones(queries.vectors.shape[:2]) if queries.vector_mask is None else queries.vector_mask
     owners: list[int] = mask.nonzero()[:, 0].tolist()
     return owners
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-
-
-def _check_files(folder: Path, recorded: Mapping[str, int]) -> None:
-    if not recorded:
-        msg = f"'{folder.parent}' refers to a Milvus server. Say where that is, with the option uri."
-        raise ArtifactError(msg)
-    for name, size in recorded.items():
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            state = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
-            msg = f"'{path}' {state}: the index is not whole. Index the vectors again, or copy the folder again."
-            raise ArtifactError(msg)

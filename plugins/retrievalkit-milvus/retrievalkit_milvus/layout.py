@@ -160,6 +160,40 @@ def most_id_bytes(ids: Ids) -> int:
     return size
 
 
+def describe_files(folder: Path) -> dict[str, Any]:
+    """The size and checksum of every file in a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "blake2b": _checksum(path)}
+        for path in files
+    }
+
+
+def check_files(folder: Path, recorded: Mapping[str, Any]) -> None:
+    """See that the files of a folder are as they were described.
+
+    Raises:
+        ArtifactError: One is missing, cut or altered; or there are none, since the index is on a server.
+    """
+    if not recorded:
+        msg = f"'{folder.parent}' refers to a Milvus server. Say where that is, with the option uri."
+        raise ArtifactError(msg)
+    for name, one in recorded.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found == one["bytes"] and _checksum(path) == one["blake2b"]:
+            continue
+        cut = "was altered" if found == one["bytes"] else f"has {found or 0:,} bytes instead of {one['bytes']:,}"
+        problem = "is missing" if found is None else cut
+        msg = f"'{path}' {problem}: the index is not whole. Index the vectors again, or copy the folder again."
+        raise ArtifactError(msg)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
 def _terms(weights: Any, row: int) -> dict[int, float]:
     start, end = weights.indptr[row], weights.indptr[row + 1]
     return dict(zip(weights.indices[start:end].tolist(), weights.data[start:end].tolist(), strict=True))

@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
 TOKEN = "MILVUS_TOKEN"
-RETRIES = 5
-"""Tries of a request before a server counts as gone: some two seconds. pymilvus alone would try for minutes."""
+RETRIES, PATIENT_RETRIES = 5, 15
+"""Tries of a request before a server counts as gone: some three seconds when searching, and half a minute when
+writing, where servers put off what is too much at once. pymilvus alone would try for minutes."""
 
 _QUIET = ("pymilvus", "pymilvus.milvus_client", "milvus_lite")
 
@@ -30,7 +31,7 @@ class Connection:
 
     Attributes:
         client: The `pymilvus.MilvusClient`.
-        place: Names the server in messages.
+        place: Names Milvus in messages.
         lite: Whether it is a Milvus Lite, here or elsewhere.
         close: Closes it; a second call does nothing.
     """
@@ -54,13 +55,13 @@ def connect(uri: str, *, timeout: float) -> Connection:
         InputError: Nothing answers there, or not as Milvus does, or it wants another token.
     """
     client = _client(uri, timeout=timeout, token=os.environ.get(TOKEN, ""))
-    return Connection(client, f"'{uri}'")
+    return Connection(client, f"Milvus at '{uri}'")
 
 
 @contextmanager
 def embedded(folder: Path) -> Iterator[Connection]:
     """Milvus Lite over a folder that is to be written; at the end all of it is on disk, and the folder can be moved."""
-    connection = _start(folder, f"'{folder}'")
+    connection = _start(folder)
     try:
         yield connection
     finally:
@@ -76,7 +77,7 @@ def embedded_view(folder: Path) -> Connection:
     view = Path(tempfile.mkdtemp(prefix="rkit-milvus-"))
     try:
         shutil.copytree(folder, view / folder.name, copy_function=_link)
-        return _start(view / folder.name, f"'{folder}'", remove=view)
+        return _start(view / folder.name, remove=view)
     except BaseException:
         shutil.rmtree(view, ignore_errors=True)
         raise
@@ -116,7 +117,7 @@ def milvus_errors(doing: str, place: str) -> Iterator[None]:
     try:
         yield
     except (pymilvus.MilvusException, grpc.RpcError) as error:
-        msg = f"Milvus at {place} could not {doing}: {reason(error)}"
+        msg = f"{place} could not {doing}: {reason(error)}"
         raise RetrievalkitError(msg) from error
 
 
@@ -165,7 +166,7 @@ def _client(uri: str, **options: Any) -> Any:
         raise InputError(msg) from error
 
 
-def _start(folder: Path, place: str, *, remove: Path | None = None) -> Connection:
+def _start(folder: Path, *, remove: Path | None = None) -> Connection:
     import_pymilvus()
     try:
         from milvus_lite.adapter.grpc.server import start_server_in_thread
@@ -175,13 +176,13 @@ def _start(folder: Path, place: str, *, remove: Path | None = None) -> Connectio
     try:
         server, database, port = start_server_in_thread(str(folder))
     except (OSError, ValueError, RuntimeError) as error:
-        msg = f"Milvus Lite cannot open {place}: {' '.join(str(error).split())}. Index the vectors again."
+        msg = f"Milvus Lite cannot open '{folder}': {' '.join(str(error).split())}. Index the vectors again."
         raise ArtifactError(msg) from error
     try:
         # Such a server takes the pings of an impatient client for an attack.
         options = {"grpc.keepalive_time_ms": 3_600_000}
         client = _client(f"http://127.0.0.1:{port}", timeout=30, grpc_options=options)
-        return Connection(client, place, server=(server, database), folder=remove)
+        return Connection(client, "Milvus Lite", server=(server, database), folder=remove)
     except BaseException:
         _close(None, (server, database), remove)
         raise

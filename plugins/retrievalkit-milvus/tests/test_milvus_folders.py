@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pymilvus import MilvusClient
-from retrievalkit_milvus import layout
+from retrievalkit_milvus import indexer, layout
 from retrievalkit_milvus import server as connections
 from retrievalkit_milvus.indexer import Milvus
 
@@ -140,12 +139,18 @@ def test_damage_is_found(folder, opened, tmp_path, damage):
         opened(broken)
 
 
-def test_files_of_the_right_size_that_hold_something_else(folder, opened, tmp_path):
-    """Overwritten data is refused too, in one line."""
+def test_files_that_are_whole_and_hold_something_else(folder, opened, tmp_path, monkeypatch):
+    """One altered byte is found by the files' checksums, and nonsense by Milvus Lite: in one line."""
     shutil.copytree(folder, tmp_path / "broken")
-    for data in (tmp_path / "broken" / "milvus.db").rglob("*.parquet"):
-        data.write_bytes(bytes(data.stat().st_size))
-    with pytest.raises(RetrievalkitError, match="could not load the collection") as caught:
+    (data,) = (tmp_path / "broken" / "milvus.db").rglob("*.parquet")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"parquet' was altered.*Index the vectors again"):
+        opened(tmp_path / "broken")
+    data.write_bytes(bytes(len(content)))
+    monkeypatch.setattr(indexer, "check_files", lambda *_: None)
+    with pytest.raises(ArtifactError, match=r"is damaged: Milvus Lite could not load the collection") as caught:
         opened(tmp_path / "broken")
     assert "\n" not in str(caught.value)
 
@@ -185,7 +190,7 @@ def test_what_is_there_is_kept(build, client, server, draw, store, tmp_path, ope
     with pytest.raises(ArtifactError, match=r"holds 14 rows of '.*', and should hold 12"):
         opened(again, **options)
     client.drop_collection("kept")
-    with pytest.raises(ArtifactError, match=r"'kept' at .* is not there"):
+    with pytest.raises(ArtifactError, match=r"'kept' in .* is not there"):
         opened(again, **options)
 
 
@@ -267,6 +272,7 @@ def test_the_token_is_sent_and_never_written(folder, monkeypatch, server, build,
         ({"collection": "1st"}, "letters, digits and underscores"),
         ({"collection": "a-b"}, "letters, digits and underscores"),
         ({"parameters": "M"}, "NAME=VALUE"),
+        ({"index_type": "HNSW", "parameters": "M=1"}, "from 2 to 2048"),
         ({"search_parameters": "=3"}, "NAME=VALUE"),
         ({"candidates": 0}, "'candidates' of indexer 'milvus' is 0"),
         ({"batch": 0}, "'batch'"),
@@ -316,6 +322,6 @@ def test_the_description_is_readable(folder):
     described = json.loads((folder / "milvus.json").read_text())
     assert described["collection"] == f"rkit_{described['fingerprint']}"
     assert (described["texts"], described["dim"], described["vocabulary"]) == (30, 6, 20)
-    assert all((folder / "milvus.db" / name).stat().st_size == size for name, size in described["files"].items())
-    assert os.sep != "\\" or "/" in next(iter(described["files"]))
+    sizes = {name: one["bytes"] for name, one in described["files"].items()}
+    assert {name: (folder / "milvus.db" / name).stat().st_size for name in sizes} == sizes
     assert Path(folder / "ids.txt").read_text().split() == [f"t{row}" for row in range(30)]

@@ -11,6 +11,7 @@ from retrievalkit.page import Block, Cell, Mark, Page, Text, Tone
 MOST_ROWS = 1_000
 _MOST_RANKS = 12
 _LONG_NAME = 24
+_MOST_VERDICTS = 12
 _UP, _DOWN = "▲", "▼"
 
 
@@ -36,7 +37,10 @@ def comparison_page(
     names = comparison.runs
     title = " and ".join(names) if len(names) == 2 else f"{len(names)} runs"
     page = Page(f"Comparison of {title}", f"{', '.join(comparison.metrics)} over {queries:,} queries")
-    page.bullets(_verdict(one, comparison) for one in comparison.differences)
+    told = comparison.differences
+    if len(told) > _MOST_VERDICTS:
+        told = [one for one in told if one.metric == comparison.metrics[0]]
+    page.bullets(_verdict(one, comparison) for one in told)
     _summary(page, comparison)
     if means is not None:
         page.figure(means.light, f"Means with intervals of {_confidence(comparison)}.", dark=means.dark)

@@ -26,7 +26,7 @@ MOST = 20
 
 Given = tuple[int | None, float | None]
 Names = list[list[str]] | None
-"""For each text the token at each of its vectors, "" for what is no word; None where vectors are not of tokens."""
+"""For each text the token at each of its vectors; None where vectors are not of tokens."""
 
 
 def explain(
@@ -122,7 +122,8 @@ def _by_vectors(
     own = _token_names(retriever, [("", query)], asked, "query")
     if own is None or names is None:
         return [Found("")] * len(texts)
-    return [Found("", tokens=_pairs(own[0], names[row], best[row], place[row])) for row in range(len(texts))]
+    asked_for = [token if there else "" for token, there in zip(own[0], _words(retriever, query), strict=True)]
+    return [Found("", tokens=_pairs(asked_for, names[row], best[row], place[row])) for row in range(len(texts))]
 
 
 def _view(retriever: Retriever, documents: Representation, row: int, number: int, names: Names) -> Found:
@@ -141,7 +142,7 @@ def _pairs(asked: Sequence[str], names: Sequence[str], best: Tensor, place: Tens
     pairs: dict[str, TokenPair] = {}
     for token, score, number in zip(asked, best.tolist(), place.tolist(), strict=True):
         if token:
-            pairs.setdefault(token, TokenPair(token, names[number] or "(no word)", round(score, 6)))
+            pairs.setdefault(token, TokenPair(token, names[number], round(score, 6)))
     return tuple(sorted(pairs.values(), key=lambda pair: -pair.score)[:MOST])
 
 
@@ -171,8 +172,12 @@ def _token_names(retriever: Retriever, texts: Sequence[Text], encoded: Represent
     batch = encoder.collate(encoder.tokenize(texts, side), side)
     if batch.input_ids.shape[1] != _vectors(encoded) or (side == "document" and encoded.vector_mask is None):
         return None
-    words = (batch.attention_mask > 0) & ~batch.special_mask
-    return [
-        [name if is_word else "" for name, is_word in zip(encoder.tokens(ids), row, strict=True)]
-        for ids, row in zip(batch.input_ids.tolist(), words.tolist(), strict=True)
-    ]
+    return [encoder.tokens(ids) for ids in batch.input_ids.tolist()]
+
+
+def _words(retriever: Retriever, query: str) -> list[bool]:
+    """Which tokens of a query are of its text, and not added to it."""
+    encoder = retriever.tower("query")
+    batch = encoder.collate(encoder.tokenize([("", query)], "query"), "query")
+    words: list[bool] = ((batch.attention_mask > 0) & ~batch.special_mask)[0].tolist()
+    return words

@@ -7,6 +7,7 @@ order of their ids.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -153,18 +154,16 @@ def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
     Raises:
         InputError: A run has a document twice, or a score that is not a finite number.
     """
-    position: dict[str, int] = {}
-    rows = []
     for number, (ids, _) in enumerate(rankings, 1):
-        new = [one for one in ids if one not in position]
-        position.update(zip(new, range(len(position), len(position) + len(new)), strict=True))
-        rows.append(np.fromiter(map(position.__getitem__, ids), np.int64, len(ids)))
         if len(set(ids)) < len(ids):
             twice, _ = Counter(ids).most_common(1)[0]
             msg = f"run {number} has document '{twice}' twice for query '{query_id}'. Remove one of them."
             raise InputError(msg)
-    shape = (len(position), len(rankings))
-    found = Candidates(list(position), np.full(shape, np.nan), np.zeros(shape, np.int32))
+    documents = list(dict.fromkeys(itertools.chain.from_iterable(ids for ids, _ in rankings)))
+    position = dict(zip(documents, range(len(documents)), strict=True))
+    rows = [np.fromiter(map(position.__getitem__, ids), np.int64, len(ids)) for ids, _ in rankings]
+    shape = (len(documents), len(rankings))
+    found = Candidates(documents, np.full(shape, np.nan), np.zeros(shape, np.int32))
     for run, (place, (ids, given)) in enumerate(zip(rows, rankings, strict=True)):
         scores = np.asarray(given, dtype=np.float64)
         if not np.isfinite(scores).all():
@@ -181,11 +180,19 @@ def best(ids: Sequence[str], scores: Scores, depth: int) -> tuple[list[str], NDA
     """The documents of the highest scores, as 32-bit numbers; equal ones by id ascending."""
     rounded = scores.astype(np.float32)
     order = np.argsort(-rounded, kind="stable")
-    if len(order) > 1 and not np.diff(rounded[order]).all():
-        by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__))
-        order = by_id[np.argsort(-rounded[by_id], kind="stable")]
-    order = order[:depth]
-    return [ids[row] for row in order.tolist()], rounded[order]
+    ranked = rounded[order]
+    order = order[: depth + int(np.count_nonzero(ranked[depth:] == ranked[depth - 1 : depth]))]
+    return _ties_by_id(ids, order, ranked[: len(order)])[:depth], ranked[:depth]
+
+
+def _ties_by_id(ids: Sequence[str], order: NDArray[np.int64], ranked: NDArray[np.float32]) -> list[str]:
+    """The ids in an order, those of equal scores ascending."""
+    named = [ids[row] for row in order.tolist()]
+    same = np.concatenate([[False], ranked[1:] == ranked[:-1], [False]])
+    starts, ends = np.flatnonzero(~same[:-1] & same[1:]).tolist(), np.flatnonzero(same[:-1] & ~same[1:]).tolist()
+    for start, end in zip(starts, ends, strict=True):
+        named[start : end + 1] = sorted(named[start : end + 1])
+    return named
 
 
 def fuse(

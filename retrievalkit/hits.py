@@ -68,8 +68,8 @@ class Found:
     def to_json(self) -> dict[str, Any]:
         """A value that `json.dumps` takes; what is not known is left out, but for rank and score."""
         values = asdict(self)
-        kept = {name: value for name, value in values.items() if value not in (None, {}, ())}
-        return {"index": self.index, "rank": self.rank, "score": self.score, **kept}
+        kept = {name: _short(value) for name, value in values.items() if value not in (None, {}, ())}
+        return {"index": self.index, "rank": self.rank, "score": _short(self.score), **kept}
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,14 @@ class DescribedHit:
 
     def to_json(self) -> dict[str, Any]:
         """A value that `json.dumps` takes."""
-        fields = {name: getattr(self, name) for name in ("rank", "score", "id", "title", "snippet")}
+        fields = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
         return {**fields, "matches": matched, "found": [one.to_json() for one in self.found]}
+
+
+def _short(value: Any) -> Any:
+    """A number with the digits that a 32-bit number has."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def describe_hits(
@@ -116,21 +121,29 @@ def describe_hits(
             described.append(DescribedHit(rank, score, document_id, found=own))
             continue
         passage = corpus.get(document_id)
-        terms = [term for one in own for term in one.terms]
+        terms = [term for one in own for term in list(one.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
         described.append(DescribedHit(rank, score, document_id, passage.title, text, matches(text, query, terms), own))
     return described
 
 
 def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[str] = ()) -> str:
-    """The part of a text, so many words long, that has most of the query's words and terms; the first of equals."""
+    """The part of a text, so many words long, that has most of the query's words and terms.
+
+    Of equally good parts it is the first, less what can be given up in front to see more behind.
+    """
     text = " ".join(text.split())
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if len(spans) <= words:
         return text
     wanted = _Wanted(query, terms)
     found = [wanted.of(text[start:end]) for start, end in spans]
-    first = max(range(len(spans) - words + 1), key=lambda start: _weight(found[start : start + words]))
+    weights = [_weight(found[start : start + words]) for start in range(len(spans) - words + 1)]
+    first = last = weights.index(max(weights))
+    while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
+        last += 1
+    # The words that were found stand in the middle.
+    first = (first + last) // 2
     start, end = spans[first][0], spans[first + words - 1][1]
     return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"
 
@@ -197,7 +210,7 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
         if console.is_terminal:
             console.print(head)
             for line in lines:
-                console.print(Padding(line, (0, 0, 0, INDENT - 1)))
+                console.print(Padding(line, (0, 0, 0, INDENT - 1), expand=False))
         else:
             for line in [head, *(Text(" " * (INDENT - 1)).append_text(line) for line in lines)]:
                 console.print(line, soft_wrap=True)
@@ -220,9 +233,10 @@ def _why(found: Found, *, alone: bool) -> Text | None:
     if found.dense is not None and found.lexical is not None:
         parts.append(f"dense {found.dense:.4g} + lexical {found.lexical:.4g}")
     if found.view is not None:
-        parts.append(f"{found.view} (of {found.views})")
+        parts.append(f"nearest of {found.views} vectors: {found.view}")
     if found.tokens:
-        parts.append(", ".join(map(_pair, found.tokens[:SHOWN_TOKENS])))
+        telling = sorted(found.tokens, key=lambda pair: pair.query.casefold() in _COMMON)
+        parts.append(", ".join(map(_pair, telling[:SHOWN_TOKENS])))
     if found.terms:
         shown = list(found.terms.items())[:SHOWN_TERMS]
         parts.append(", ".join(f"{term} {value:.3g}" for term, value in shown))

@@ -439,7 +439,7 @@ class Request:
             msg = "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."
             raise OptionError(msg)
         if self.read_by_people and runs_alone:
-            msg = f"{given[0]} wants an index to search, and '{self.places[0]}' is a run. Give --queries, or an index."
+            msg = f"{given[0]} wants an index folder to search, and '{self.places[0]}' is a file. Give an index."
             raise OptionError(msg)
         _check_effect(
             {"--corpus": self.corpus, "--explain": self.why},

@@ -361,7 +361,7 @@ class Encoders:
     model: str | Path | None
     indexes: Sequence[OpenIndex]
     precision: Precision
-    loaded: dict[str, Retriever] = field(default_factory=dict)
+    loaded: dict[str, Retriever] = field(default_factory=dict)  # by what it is made of
 
     def __post_init__(self) -> None:
         """Find the checkpoint of each index now, so that a mistake shows before anything is searched."""
@@ -381,9 +381,12 @@ class Encoders:
             ArtifactError: What is loaded is not what made the index.
         """
         folder = self._folders[str(index.folder)]
-        if folder not in self.loaded:
-            self.loaded[folder] = _load(folder, index)
-        retriever = self.loaded[folder]
+        # One model that was not trained here can have encoded with several poolers.
+        described = (index.checkpoint or {}).get("description")
+        key = folder if described is None else artifacts.fingerprint_value([folder, described])
+        if key not in self.loaded:
+            self.loaded[key] = _load(folder, index)
+        retriever = self.loaded[key]
         if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
             raise _another(index, folder, retriever.fingerprint)
         return retriever

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from retrievalkit import artifacts, registry, search, searcher, testing
+from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
-from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnknownNameError
-from retrievalkit.fusion import fuse
-from retrievalkit.hits import describe_hits, matches, snippet
+from retrievalkit.errors import (
+    ArtifactError,
+    InputError,
+    OptionError,
+    RetrievalkitError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from retrievalkit.evaluate import evaluate
+from retrievalkit.fusion import Fusion, fuse
 from retrievalkit.index import build_index
 
 TEXTS = {f"t{row}": f"text number {row}" for row in range(30)}
@@ -25,8 +34,7 @@ TEXTS = {f"t{row}": f"text number {row}" for row in range(30)}
 
 def vector(text, salt):
     """A vector that depends on the text and the model alone."""
-    seed = int.from_bytes(f"{salt}{text}".encode(), "little") % 2**32
-    return np.random.default_rng(seed).standard_normal(6).astype(np.float32)
+    return np.random.default_rng(zlib.crc32(f"{salt}{text}".encode())).standard_normal(6).astype(np.float32)
 
 
 class FakeRetriever:
@@ -278,16 +286,6 @@ def test_a_plugin_that_is_missing_is_named(words, monkeypatch):
         search.search([words], queries=ask("a"))
 
 
-def test_options_can_be_changed_when_an_index_is_opened(words):
-    """The others are those it was built with."""
-    assert searcher.open_index(words).search(["NUMBER"], 1) == [[("t0", 1.0)]]
-    opened = searcher.open_index(words, options={"lower": False})
-    assert opened.search(["NUMBER"], 1) == [[]]
-    assert (opened.name, opened.needs_encoding) == ("overlap", False)
-    with pytest.raises(OptionError, match="has no option"):
-        searcher.open_index(words, options={"loud": True})
-
-
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
@@ -317,29 +315,6 @@ def test_fusion_options_are_checked_before_anything_is_searched(stage1, words, m
             search.search([stage1[1], words], queries=ask("a"), **options)
     with pytest.raises(UnknownNameError):
         search.search([stage1[1], words], queries=ask("a"), fusion="sumo")
-
-
-def test_a_snippet_is_the_part_with_most_words_of_the_query():
-    """Different words count before repeated ones; common words do not count; plurals match."""
-    filler = " ".join(f"word{row}" for row in range(40))
-    text = f"distance distance distance {filler} the distances of two points {filler}"
-    found = snippet(text, "distance between points", words=10)
-    assert found.startswith("… ")
-    assert found.endswith(" …")
-    assert "distances of two points" in found
-    assert len(found.split()) == 12
-    assert [found[start:end] for start, end in matches(found, "distance between the points")] == ["distances", "points"]
-    assert snippet("short text", "anything") == "short text"
-    assert matches("what is it", "what is") == ((0, 4), (5, 7))
-
-
-def test_hits_are_described_from_the_corpus():
-    """Rank, score, id, title, snippet; a hit that the corpus lacks keeps its id."""
-    corpus = Corpus.of([Passage("a", "Alpha", "the first letter"), Passage("b", "", "second")])
-    first, second, third = describe_hits([("b", 2.0), ("a", 1.0), ("z", 0.5)], "letters", corpus)
-    assert (first.rank, first.score, first.id, first.title, first.snippet) == (1, 2.0, "b", "", "second")
-    assert (second.title, second.matches) == ("Alpha", ((10, 16),))
-    assert (third.id, third.snippet) == ("z", "")
 
 
 def reader(*folders, **options):
@@ -388,3 +363,297 @@ def test_the_texts_are_found_when_all_was_moved_together(tmp_path, capsys):
     shutil.move(tmp_path / "old", tmp_path / "new")
     reader(tmp_path / "new" / "words")("kathmandu.", 1)
     assert "Nepal" in capsys.readouterr().out
+
+
+def brute(text, salt):
+    """The score of every text."""
+    return {name: float(vector(text, salt) @ vector(one, salt)) for name, one in TEXTS.items()}
+
+
+@pytest.fixture
+def two_models(tmp_path, stage1):
+    """Flat indexes of one collection, made with different models."""
+    other = make_checkpoint(tmp_path / "stage2", "two")
+    return [stage1[1], make_index(tmp_path / "second", "two", checkpoint=entry(other))]
+
+
+@pytest.mark.parametrize("depth", [2, 5, 30])
+def test_the_sum_of_two_indexes_is_brute_force_over_what_they_found(two_models, depth):
+    """With scores computed, which they are by themselves; with all texts found, it is exact search by the sum."""
+    fused = search.search(two_models, queries=ask("a", "b c"), k=30, depth=depth, fusion="sum")
+    for query in ask("a", "b c"):
+        one, two = brute(query.text, "one"), brute(query.text, "two")
+        candidates = {*sorted(one, key=one.get)[-depth:], *sorted(two, key=two.get)[-depth:]}
+        best = sorted(candidates, key=lambda name: -(one[name] + two[name]))
+        assert ids(fused[query.id]) == best
+        assert [score for _, score in fused[query.id]] == pytest.approx([one[i] + two[i] for i in best], rel=1e-5)
+
+
+def test_missing_scores_that_are_not_computed_are_stated(two_models):
+    """As the lowest that the index gave, or as zero: each gives other scores."""
+    options = {"queries": ask("a"), "k": 30, "depth": 3, "fusion": "sum"}
+    one, two = brute("a", "one"), brute("a", "two")
+    found = [sorted(scores, key=scores.get)[-3:] for scores in (one, two)]
+    for missing in ("minimum", "zero"):
+        least = [
+            min(scores[i] for i in top) if missing == "minimum" else 0.0
+            for scores, top in ((one, found[0]), (two, found[1]))
+        ]
+        expected = {
+            name: (one[name] if name in found[0] else least[0]) + (two[name] if name in found[1] else least[1])
+            for name in {*found[0], *found[1]}
+        }
+        fused = dict(search.search(two_models, missing=missing, **options)["q0"])
+        assert fused == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_batch_size_changes_no_fused_score(two_models):
+    """Missing scores are asked for batch by batch."""
+    queries = ask(*(f"query {row}" for row in range(5)))
+    options = {"queries": queries, "k": 9, "depth": 4, "fusion": "linear", "normalization": "z_score"}
+    whole = search.search(two_models, **options)
+    parts = search.search(two_models, batch_size=2, **options)
+    assert {name: ids(hits) for name, hits in whole.items()} == {name: ids(hits) for name, hits in parts.items()}
+
+
+def test_an_index_that_cannot_compute_is_named_once(stage1, words):
+    """Its lowest score is taken; where computed scores were asked for, it is an error."""
+    notes = []
+    options = {"queries": ask("number 3", "text 7"), "k": 5, "depth": 2, "fusion": "sum"}
+    fused = search.search([stage1[1], words], note=notes.append, batch_size=1, **options)
+    [note] = notes
+    assert note.startswith("what 'words' did not find has its lowest score of the query: Overlap finds texts")
+    lowest = searcher.open_index(words).search(["number 3"], 2)[0][-1][1]
+    expected = {name: score + lowest for name, score in brute("number 3", "one").items()}
+    assert all(
+        score == pytest.approx(expected[name], rel=1e-5) for name, score in fused["q0"] if name not in ("t3", "t0")
+    )
+    with pytest.raises(UnsupportedError, match="'words' cannot compute the scores that are missing"):
+        search.search([stage1[1], words], missing="computed", **options)
+
+
+def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_path, stage1):
+    """As where the indexes are of different corpora, which is told too."""
+    other = make_checkpoint(tmp_path / "stage2", "two")
+    fewer = {name: TEXTS[name] for name in list(TEXTS)[:10]}
+    for folder, corpus in (("some", "part"), ("same", "whole")):
+        make_index(tmp_path / folder, "two", checkpoint=entry(other), texts=fewer, corpus=corpus)
+    whole = make_index(tmp_path / "all", "one", checkpoint=entry(stage1[0]), corpus="whole")
+    for folder in ("some", "same"):
+        path = tmp_path / folder / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["corpus"]["fingerprint"] = "d" if folder == "some" else "c"
+        path.write_text(json.dumps(manifest))
+    notes = []
+    fused = search.search([whole, tmp_path / "some"], queries=ask("a"), k=30, fusion="sum", note=notes.append)
+    assert ["different corpora ('whole' and 'part'" in note for note in notes] == [True, False]
+    assert notes[1] == "'some' lacks documents that others found; there they have its lowest score."
+    one, two = brute("a", "one"), brute("a", "two")
+    lowest = min(two[name] for name in fewer)
+    assert dict(fused["q0"]) == pytest.approx(
+        {name: one[name] + two.get(name, 0) if name in fewer else one[name] + lowest for name in TEXTS}, rel=1e-5
+    )
+    notes.clear()
+    search.search([whole, tmp_path / "same"], queries=ask("a"), note=notes.append)
+    assert notes == []
+
+
+def write(path, **queries):
+    """A run file."""
+    lines = [
+        f"{query} Q0 {name} {rank} {score} x"
+        for query, hits in queries.items()
+        for rank, (name, score) in enumerate(hits, 1)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_runs_are_fused_without_any_query(tmp_path):
+    """Those that any of them has, as `fuse` does."""
+    one = write(tmp_path / "one.trec", q1=[("a", 3), ("b", 2)], q2=[("c", 1)])
+    two = write(tmp_path / "two.trec", q1=[("b", 9)], q3=[("d", 1)])
+    notes = []
+    fused = search.search([one, two], queries=None, fusion="sum", note=notes.append)
+    assert fused == {"q1": [("b", 11.0), ("a", 12.0)][::-1], "q2": [("c", 1.0)], "q3": [("d", 1.0)]}
+    assert "the run 'two.trec' has no hits for 1 of 3 queries: q2." in notes
+
+
+def test_a_run_stands_in_the_place_of_an_index(tmp_path, words):
+    """With the queries of the search alone."""
+    run = write(tmp_path / "run.trec", q0=[("t3", 0.5), ("t9", 0.25)], other=[("t1", 1)])
+    fused = search.search([words, run], queries=ask("number 3"), k=3)
+    assert list(fused) == ["q0"]
+    assert fused == fuse(
+        [search.search([words], queries=ask("number 3")), {"q0": [("t3", 0.5), ("t9", 0.25)]}], depth=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (["run"], "there is nothing to fuse it with"),
+        (["words", "stranger"], "has none of the 1 queries: its ids are like 'x', theirs like 'q0'"),
+        (["words", "corpus"], "was read as a run; an index is a folder"),
+    ],
+)
+def test_runs_that_do_not_fit_are_refused(tmp_path, words, sources, message):
+    """What was wrong, and what to do."""
+    write(tmp_path / "run", q0=[("t3", 1)])
+    write(tmp_path / "stranger", x=[("t3", 1)])
+    shutil.copy(tmp_path / "corpus.jsonl", tmp_path / "corpus")
+    with pytest.raises(InputError, match=message):
+        search.search([tmp_path / one for one in sources], queries=ask("number 3"))
+
+
+def rkit(*words):
+    return CliRunner().invoke(main, ["search", *map(str, words)])
+
+
+def test_the_command_prints_a_run_or_hits(tmp_path, words):
+    """Scores of a printed run are those of the file."""
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("q0\tnumber 3\n")
+    printed = rkit(words, "--queries", queries, "--k", 2)
+    assert printed.output == "q0 Q0 t3 1 2.0 rkit\nq0 Q0 t0 2 1.0 rkit\n"
+    written = rkit(words, "--queries", queries, "--k", 2, "--output", tmp_path / "run.trec")
+    assert written.output == f"{tmp_path / 'run.trec'}: 1 queries, 2 hits\n"
+    assert (tmp_path / "run.trec").read_text() == printed.output
+    as_json = json.loads(rkit(words, "--queries", queries, "--k", 2, "--json").output)
+    assert as_json == {"queries": 1, "hits": 2, "run": None, "results": {"q0": [["t3", 2.0], ["t0", 1.0]]}}
+
+
+def test_the_command_answers_line_by_line(words):
+    """A piped question is repeated above its hits; an error does not end the conversation; --json is a line each."""
+    asked = CliRunner().invoke(main, ["search", str(words), "-i", "--k", "1"], input="number 3\nnothing of that\n")
+    assert asked.exit_code == 0
+    assert asked.stdout.splitlines() == [
+        "number 3",
+        "  1  t3  2.0000",
+        "     text number 3",
+        "",
+        "nothing of that",
+        "nothing found",
+        "",
+    ]
+    asked = CliRunner().invoke(main, ["search", str(words), "-i", "--json"], input="number 3\n:k 1\nnumber 7\n")
+    assert [len(json.loads(line)["hits"]) for line in asked.stdout.splitlines()] == [10, 1]
+
+
+def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
+    """Rank and score; a score that was computed has no rank."""
+    _, index = stage1
+    opened = searcher.Searcher([index, words], note=lambda _: None)
+    search.Reader(opened, Fusion("sum"), depth=3, as_json=True)("number 3", 9)
+    hits = json.loads(capsys.readouterr().out)["hits"]
+    assert all([one["index"] for one in hit["found"]] == ["dense", "words"] for hit in hits)
+    told = {hit["id"]: hit["found"] for hit in hits}
+    assert told["t3"][1] == {"index": "words", "rank": 1, "score": 2.0}
+    scores = brute("number 3", "one")
+    best = expected("number 3", "one", 3)
+    for name, (dense, _) in told.items():
+        assert dense["rank"] == (best.index(name) + 1 if name in best else None)
+        assert dense["score"] == pytest.approx(scores[name], rel=1e-5)
+    assert any(name not in best for name in told)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."),
+        (("--query", "x", "--interactive"), "--query and --interactive exclude each other"),
+        (("--query", " "), "the query 'query' is empty"),
+        (("--query", "x", "--split", "test"), "--split has no effect here: it goes with --queries."),
+        (("--queries", "QUERIES", "--no-explain"), "--explain has no effect here: it goes with hits to read"),
+        (("--queries", "QUERIES", "--corpus", "x"), "--corpus has no effect here"),
+        (("--interactive", "--output", "RUN"), "--output has no effect here"),
+        (("--query", "x", "--tune", "QRELS"), "--tune has no effect here"),
+        (("--queries", "QUERIES", "--tune-metric", "RR@10"), "--tune-metric has no effect here: it goes with --tune"),
+        (("--queries", "QUERIES", "--missing", "zero"), "--missing combines several indexes, and there is only one"),
+        (("--tune", "QRELS", "--tune-queries", "QUERIES"), "--tune weights several indexes, and there is only one"),
+        (("--tune", "QRELS"), "holds judgements alone: give the queries that they are of with --tune-queries FILE"),
+        (("--queries", "QUERIES", "--output", "."), "output '.' is a folder"),
+        (("--queries", "QUERIES", "--set", "indexer.lowr=1"), "did you mean 'indexer.lower'"),
+        (("--queries", "QUERIES", "--set", "faiss.device=cpu"), "--set faiss.device is an option of no index"),
+        (("--queries", "QUERIES", "--set", "k=1"), "--set k is an option of no index"),
+    ],
+)
+def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, message, monkeypatch):
+    """And the exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    Path("QUERIES").write_text("q0\tnumber 3\n")
+    Path("QRELS").write_text("q0 0 t3 1\n")
+    before = sorted(tmp_path.rglob("*"))
+    result = rkit(words, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--weights", "0.3"), "1 weights for 2 runs"),
+        (("--weights", "much,less"), "--weights 'much,less' is neither numbers such as 0.3,0.7 nor a file"),
+        (("--weights", "QUERIES"), "it holds no choice of weights"),
+        (("--rrf-k", "5", "--fusion", "sum"), "k=5 has no effect with fusion 'sum'"),
+        (("--missing", "zero"), "missing=zero has no effect with fusion 'rrf'"),
+        (("--tune", "QRELS", "--weights", "1,2"), "the weights are given as [1.0, 2.0], and --tune is to find them"),
+        (("--tune", "QRELS", "--fusion", "sum"), "fusion 'sum' has nothing to tune"),
+        (("--tune", "QRELS", "--tune-metric", "RR@10 P@1"), "should be one metric"),
+        (("--tune", "STRANGE"), "none of the 1 queries to tune on is judged"),
+        (("--tune", "QRELS", "--tune-metric", "nDGC@10"), "unknown metric 'nDGC@10'"),
+    ],
+)
+def test_mistakes_with_several_indexes(tmp_path, words, stage1, options, message, monkeypatch):
+    """The same."""
+    monkeypatch.chdir(tmp_path)
+    Path("QUERIES").write_text("q0\tnumber 3\n")
+    Path("QRELS").write_text("q0 0 t3 1\n")
+    Path("STRANGE").write_text("z 0 t3 1\n")
+    result = rkit(words, stage1[1], "--queries", "QUERIES", "--output", "RUN", *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert not Path("RUN").exists()
+
+
+def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
+    """The file of --tune, the line that it prints and tuning in one go give the same run; overlaps are told."""
+    queries, qrels, choice = tmp_path / "q.tsv", tmp_path / "dev.qrels", tmp_path / "choice.json"
+    queries.write_text("".join(f"q{row}\tnumber {row}\n" for row in range(12)))
+    qrels.write_text("".join(f"q{row} 0 t{row} 1\n" for row in range(6)))
+    given = (words, stage1[1], "--tune", qrels)
+    tuned = rkit(*given, "--tune-queries", queries, "--output", choice)
+    assert tuned.exit_code == 0, tuned.stderr
+    assert "weights tried on 6 queries" in tuned.stdout
+    value = json.loads(choice.read_text())
+    assert value["nDCG@10"] == 1.0 > value["references"]["dense alone"]
+    assert value["fusion"]["method"] == "linear"
+    line = tuned.stdout.partition("Search so:  rkit search ")[2].splitlines()[0].split()
+    runs = [tmp_path / f"{number}.trec" for number in range(3)]
+    search_for = ("--queries", queries, "--output")
+    assert rkit(words, stage1[1], "--weights", choice, *search_for, runs[0]).exit_code == 0
+    assert rkit(*line, *search_for, runs[1]).exit_code == 0
+    both = rkit(*given, *search_for, runs[2])
+    assert "6 of the 12 queries that are searched are among the 6 that the weights were tuned on" in both.stderr
+    assert len({run.read_text() for run in runs}) == 1
+    assert evaluate(runs[0], qrels=qrels, metrics="nDCG@10")["nDCG@10"] == value["nDCG@10"]
+    swapped = rkit(stage1[1], words, "--weights", choice, *search_for, tmp_path / "no.trec")
+    assert (swapped.exit_code, "in this order: words, dense" in swapped.stderr) == (2, True)
+    other = rkit(words, stage1[1], "--weights", choice, "--fusion", "rrf", *search_for, tmp_path / "no.trec")
+    assert "has chosen method=linear, and rrf is asked for" in other.stderr
+
+
+def test_options_of_an_index_are_set_for_the_search(words, stage1):
+    """For all that have it, by the name of the indexer, and by the name of the folder."""
+    assert searcher.open_index(words).search(["NUMBER"], 1) == [[("t0", 1.0)]]
+    opened = searcher.open_index(words, options={"lower": False})
+    assert opened.search(["NUMBER"], 1) == [[]]
+    assert (opened.name, opened.needs_encoding) == ("overlap", False)
+    with pytest.raises(OptionError, match="has no option"):
+        searcher.open_index(words, options={"loud": True})
+    for section in ("indexer", "overlap", "words"):
+        assert search.search([words], queries=ask("NUMBER"), options={section: {"lower": False}}) == {"q0": []}
+    several = searcher.Searcher([words, stage1[1]], options={"indexer": {"lower": False, "block": 7}})
+    assert (several.indexes[0].indexer.lower, several.indexes[1].indexer.block) == (False, 7)

@@ -25,6 +25,7 @@ _SNIPPET = 300
 _BINS = 30
 _RANKS = (1, 2, 3, 4, 6, 11, 21, 51, 101, 201, 501, 1001)
 _FIRST_RANKS = 3
+_COUNTS = ("questions", "hits", "without_hits", "positives_found", "left", "compared", "above")
 
 
 class Audit:
@@ -40,7 +41,7 @@ class Audit:
         self.seed = seed
         self.share = SAMPLED_SCORES / max(1, questions)
         self.filters = list(filters)
-        self.counts = dict.fromkeys(("questions", "hits", "without_hits", "positives_found", "left", "above"), 0)
+        self.counts = dict.fromkeys(_COUNTS, 0)
         self.dropped = dict.fromkeys(filters, 0)
         self.shown: dict[str, list[dict[str, Any]]] = {name: [] for name in filters}
         self.ranks: list[int] = []
@@ -60,6 +61,7 @@ class Audit:
                 self.counts["positives_found"] += 1
                 _count(self.positive_ranks, places[:1])
                 highest = max(found.scores[place] for place in places)
+                self.counts["compared"] += len(one.chosen)
                 self.counts["above"] += sum(found.scores[place] > highest for place in one.chosen)
             _count(self.ranks, one.chosen)
             for made, gone in zip(filters, one.dropped, strict=True):
@@ -105,6 +107,7 @@ class Audit:
             ],
             "ranks_of_negatives": _buckets(self.ranks),
             "ranks_of_positives": _buckets(self.positive_ranks),
+            "negatives_with_a_positive_to_compare": self.counts["compared"],
             "negatives_that_score_above_the_positive": self.counts["above"],
             "scores": _scores(sample),
             "sample": [_asked(one, corpus) for one in sample[:SAMPLED_QUESTIONS]],
@@ -143,10 +146,10 @@ class Audit:
                 f"{first / negatives:.0%} of the negatives are of the first {_FIRST_RANKS} ranks, where unlabelled "
                 "positives are. Keep more negatives, skip the first ranks, or filter by a re-ranker."
             )
-        if negatives and self.counts["above"] > 0.25 * negatives:
+        if self.counts["above"] > 0.25 * self.counts["compared"]:
             yield (
-                f"{self.counts['above'] / negatives:.0%} of the negatives score above their question's positive: some "
-                "may answer it. A margin or a re-ranker drops these."
+                f"{self.counts['above'] / self.counts['compared']:.0%} of the negatives score above their question's "
+                "positive, where that was found: some may answer it. A margin or a re-ranker drops these."
             )
         heavy = [name for name, count in self.dropped.items() if hits and count > 0.5 * hits]
         if heavy:

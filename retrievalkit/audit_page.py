@@ -107,13 +107,16 @@ def _scores(page: Page, audit: Mapping[str, Any]) -> None:
         page.text("There is no score to show.")
         return
     above = audit["negatives_that_score_above_the_positive"]
-    total = sum(one["count"] for one in audit["ranks_of_negatives"])
+    compared = audit["negatives_with_a_positive_to_compare"]
     page.figure(
         _score_picture(scores),
         f"Scores of the positives that were found (green) and of the negatives (red), each as a share of its own, of "
         f"{scores['questions']:,} questions.",
     )
-    page.text(f"{above:,} negatives ({_share(above, total)}) score above the best positive of their question.")
+    page.text(
+        f"{above:,} negatives score above the best positive of their question: {_share(above, compared)} of those of "
+        "questions that found one."
+    )
 
 
 def _question(page: Page, row: Mapping[str, Any], *, opened: bool) -> None:

@@ -111,16 +111,16 @@ def _write(
     output: Path, read: Examples, mined: MinedParts, other: Examples | None, mining: Mining, sources: Sources
 ) -> dict[str, Any]:
     """Write the examples and the audit, and return this."""
-    sizes = Counter(len(row.negatives) for row in mined_examples(read.rows, mined))
-    if not any(sizes):
-        raise RetrievalkitError(mined.audit.complaint(sources.title))
     options = mining.options
-    written: Counter[str] = Counter()
-    rows: Iterable[Example] = mined_examples(read.rows, mined)
+    sizes: Counter[int] = Counter()
+    written: Counter[int] = Counter()
+    rows: Iterable[Example] = _counted(mined_examples(read.rows, mined), sizes)
     if other is not None:
         rows = merge_examples(other.rows, list(rows), keep=options.keep, merge=options.merge)
     with artifacts.write_file(output) as staging:
         write_examples(staging, _counted(rows, written))
+        if not any(sizes):
+            raise RetrievalkitError(mined.audit.complaint(sources.title))
         audit = {
             "source": {"source": sources.title, "kind": sources.kind},
             "options": asdict(options),
@@ -128,7 +128,7 @@ def _write(
                 "examples": len(read.rows),
                 "questions": len(mining.questions),
                 "mined": sum(sizes.values()),
-                "written": written["rows"],
+                "written": sum(written.values()),
             },
             **mined.audit.report(mining.corpus, without=sizes[0], examples=sum(sizes.values())),
             "negatives": distribution(sizes),
@@ -139,9 +139,10 @@ def _write(
     return audit
 
 
-def _counted(rows: Iterable[Example], counter: Counter[str]) -> Iterator[Example]:
+def _counted(rows: Iterable[Example], sizes: Counter[int]) -> Iterator[Example]:
+    """The same rows; how many have how many negatives is counted as they go by."""
     for row in rows:
-        counter["rows"] += 1
+        sizes[len(row.negatives)] += 1
         yield row
 
 

@@ -67,7 +67,7 @@ class Mining:
         mined = MinedParts(folder, self.questions, self._audit(filters))
         done = mined.complete()
         with self._bar(done * PART) as bar:
-            for number, part in self._parts(search, done):
+            for number, part in self._parts(search, done, bar):
                 outcomes = mine_part(part, self.options, filters)
                 audit = self._audit(filters)
                 audit.count(outcomes, filters)
@@ -78,14 +78,16 @@ class Mining:
     def _audit(self, filters: Sequence[Filter]) -> Audit:
         return Audit([one.name for one in filters], questions=len(self.questions), seed=self.options.seed)
 
-    def _parts(self, search: Search, done: int) -> Iterator[tuple[int, list[Found]]]:
+    def _parts(self, search: Search, done: int, bar: Progress) -> Iterator[tuple[int, list[Found]]]:
         """The parts after the first ones, with their numbers and hits; many are searched for at once."""
         at_once = searched_at_once(self.options.depth)
         for start in range(0, len(self.questions), at_once):
             some = self.questions[start : start + at_once]
             if start + len(some) <= done * PART:
                 continue
+            bar.update(bar.task_ids[0], description=f"searching for {len(some):,} questions")
             found = self._search(search, some)
+            bar.update(bar.task_ids[0], description="mining")
             for offset in range(0, len(some), PART):
                 number = (start + offset) // PART
                 if number >= done:
@@ -113,9 +115,9 @@ class Mining:
         return answer_hits(run, answers, texts, depth=self.options.depth)
 
     def _bar(self, done: int) -> Progress:
-        columns = (TextColumn("[bold]mining"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        bar.add_task("", total=len(self.questions), completed=done)
+        bar.add_task("mining", total=len(self.questions), completed=done)
         return bar
 
 

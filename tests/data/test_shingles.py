@@ -55,7 +55,9 @@ TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=14).map(" ".join), mi
 def test_the_coefficient_is_that_of_the_reference(texts, others):
     """For all pairs."""
     for other in others:
-        assert likeness([cut(one) for one in texts], cut(other)) == pytest.approx([jaccard(one, other) for one in texts])
+        assert likeness([cut(one) for one in texts], cut(other)) == pytest.approx(
+            [jaccard(one, other) for one in texts]
+        )
 
 
 @given(TEXTS, st.sampled_from([0.1, 0.34, 0.5, 1.0]))

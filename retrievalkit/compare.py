@@ -21,20 +21,19 @@ from typing import Any
 import numpy as np
 
 from retrievalkit import artifacts
-from retrievalkit.comparison import ALL_PAIRS, Comparison, Difference, Mean, QueryDifference, Ranking, TopHit
+from retrievalkit.comparison import ALL_PAIRS, Comparison, Difference, Mean, QueryDifference
+from retrievalkit.contender import Contender, measured, with_rankings
 from retrievalkit.data import sources
-from retrievalkit.data.corpus import Corpus, Passage, open_corpus
+from retrievalkit.data.corpus import Passage
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.runs import Run, Ties, read_run, run_names
-from retrievalkit.errors import DataError, InputError, MissingDependencyError, OptionError, UnknownNameError
-from retrievalkit.hits import matches, snippet
-from retrievalkit.metrics import Over, PerQuery, check_overlap, doubts, per_query, ranking, some, without_same_id
+from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnknownNameError
+from retrievalkit.metrics import Over, PerQuery, check_metrics, some, without_same_id
 from retrievalkit.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
 PAGE, RESULT, PER_QUERY, MEANS = "compare.html", "comparison.json", "per_query.tsv", "means.png"
 DIFFERENCES = "differences-{}.png"
-TOP_HITS = 5
 _NOT_IN_NAMES = re.compile(r"[^\w@.-]+")
 
 
@@ -58,7 +57,7 @@ def compare(
     plot: bool = True,
     overwrite: bool = False,
 ) -> Comparison:
-    """Compare runs on the same judgements.
+    """Compare runs on the same judgements, which are read one after another.
 
     Args:
         runs: Paths of two or more runs, or runs by name.
@@ -90,13 +89,18 @@ def compare(
         artifacts.check_output(output, overwrite=overwrite)
         if plot:
             _check_matplotlib()
-    named, paths = _named(runs, ties)
-    if ignore_same_id:
-        named = {name: without_same_id(run) for name, run in named.items()}
-    pairs = _pairs(list(named), paths, baseline)
+    sources_of = dict(runs) if isinstance(runs, Mapping) else dict(zip(run_names(runs), runs, strict=True))
+    pairs = _pairs({name: name if isinstance(one, Mapping) else str(one) for name, one in sources_of.items()}, baseline)
     judged = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
+    check_metrics(metrics, judged)
     texts = _texts(queries, judged)
-    by_metric = _values(named, judged, metrics, ties, over)
+    contenders = {}
+    for name, one in sources_of.items():
+        run = one if isinstance(one, Mapping) else read_run(one, ties)
+        run = without_same_id(run) if ignore_same_id else dict(run)
+        contenders[name] = measured(name, run, judged, metrics, ties=ties, over=over)
+        del run
+    by_metric = _values(contenders, judged)
     drawn = {"resamples": resamples, "confidence": confidence, "seed": seed}
     means: list[Mean] = []
     differences: list[Difference] = []
@@ -106,13 +110,13 @@ def compare(
         differences += _corrected(
             [replace(one, largest=_largest(values[one.run], values[one.against], texts, examples)) for one in found]
         )
-    differences = _with_rankings(differences, named, judged, texts, corpus, ties)
+    differences = with_rankings(differences, contenders, texts, corpus)
     options = {"permutations": permutations} | drawn | {"ties": ties, "over": over, "ignore_same_id": ignore_same_id}
     against = ALL_PAIRS if baseline == ALL_PAIRS else pairs[0][1]
-    notes = _notes(named, judged, over, texts)
+    notes = _notes(contenders, judged, over, texts)
     comparison = Comparison(means, differences, against, by_metric, options, notes, texts)
     if output is not None:
-        inputs = _inputs(dict(zip(named, paths, strict=True)) if not isinstance(runs, Mapping) else {}, qrels, queries)
+        inputs = _inputs(sources_of, qrels, queries)
         _write(comparison, output, inputs=inputs, plot=plot, overwrite=overwrite)
     return comparison
 
@@ -131,32 +135,23 @@ def _check(
         raise OptionError(msg)
 
 
-def _named(runs: Sequence[str | Path] | Mapping[str, Run], ties: Ties) -> tuple[dict[str, Run], list[str]]:
-    """The runs by name, and the same names as paths: a run is named after its file, by its path if two files agree."""
-    if isinstance(runs, Mapping):
-        return dict(runs), list(runs)
-    names = run_names(runs)
-    return {name: read_run(path, ties) for name, path in zip(names, runs, strict=True)}, [str(path) for path in runs]
-
-
-def _pairs(names: list[str], paths: list[str], baseline: str | None) -> list[tuple[str, str]]:
-    """Which run is compared against which."""
+def _pairs(runs: Mapping[str, str], baseline: str | None) -> list[tuple[str, str]]:
+    """Which run is compared against which; `runs` maps names to paths."""
+    names = list(runs)
     if baseline == ALL_PAIRS:
         return [(later, earlier) for earlier, later in combinations(names, 2)]
-    against = names[0] if baseline is None else dict(zip(paths, names, strict=True)).get(baseline, baseline)
+    by_path = {path: name for name, path in runs.items()}
+    against = names[0] if baseline is None else by_path.get(baseline, baseline)
     if against not in names:
         raise UnknownNameError("baseline", against, names, hint=f"Give one of the runs, or '{ALL_PAIRS}'.")
     return [(name, against) for name in names if name != against]
 
 
-def _values(
-    runs: Mapping[str, Run], qrels: Qrels, metrics: str | Sequence[str], ties: Ties, over: Over
-) -> dict[str, PerQuery]:
+def _values(contenders: Mapping[str, Contender], qrels: Qrels) -> dict[str, PerQuery]:
     """{metric: {run: {query_id: value}}} over the queries that all runs have a value for."""
     found: dict[str, PerQuery] = {}
-    for name, run in runs.items():
-        check_overlap(run, qrels, f"run '{name}'")
-        for metric, values in per_query(run, qrels, metrics, ties=ties, over=over).items():
+    for name, one in contenders.items():
+        for metric, values in one.values.items():
             found.setdefault(metric, {})[name] = values
     for metric, by_run in found.items():
         shared = [query_id for query_id in qrels if all(query_id in values for values in by_run.values())]
@@ -220,66 +215,6 @@ def _texts(queries: Iterable[Query] | str | Path | None, qrels: Qrels) -> dict[s
     return texts
 
 
-def _with_rankings(
-    differences: list[Difference],
-    runs: Mapping[str, Run],
-    qrels: Qrels,
-    texts: Mapping[str, str],
-    corpus: Iterable[Passage] | str | Path | None,
-    ties: Ties,
-) -> list[Difference]:
-    """The differences, with what the two runs have first for the queries that are listed."""
-    shown = {(name, query.query_id) for one in differences for query in one.largest for name in (one.run, one.against)}
-    ranked = {(name, query): ranking(query, runs[name].get(query, ()), ties) for name, query in sorted(shown)}
-    passages = _passages({one for ids in ranked.values() for one in ids[:TOP_HITS]}, corpus)
-    rankings = {
-        (name, query): _ranking(ids, dict(runs[name].get(query, ())), qrels[query], passages, texts.get(query, ""))
-        for (name, query), ids in ranked.items()
-    }
-    return [
-        replace(
-            one,
-            largest=[
-                replace(query, rankings={name: rankings[name, query.query_id] for name in (one.run, one.against)})
-                for query in one.largest
-            ],
-        )
-        for one in differences
-    ]
-
-
-def _passages(wanted: set[str], corpus: Iterable[Passage] | str | Path | None) -> dict[str, Passage]:
-    """The passages that are wanted, by one look through the corpus, which so may be of any size."""
-    if corpus is None or not wanted:
-        return {}
-    opened = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
-    found: dict[str, Passage] = {}
-    for passage in opened:
-        if passage.id in wanted:
-            found[passage.id] = passage
-            if len(found) == len(wanted):
-                return found
-    lacking = wanted - found.keys()
-    if isinstance(opened, Corpus):
-        raise opened.unknown(min(lacking))
-    msg = f"unknown document ids: {some(sorted(lacking))}. Give the passages that were searched."
-    raise DataError(msg)
-
-
-def _ranking(
-    ids: list[str], scores: Mapping[str, float], judged: Mapping[str, int], passages: Mapping[str, Passage], query: str
-) -> Ranking:
-    first = []
-    for rank, one in enumerate(ids[:TOP_HITS], 1):
-        hit = TopHit(rank, one, scores[one], judged.get(one))
-        if passage := passages.get(one):
-            text = snippet(passage.text, query)
-            hit = replace(hit, title=passage.title, snippet=text, matches=tuple(matches(text, query)))
-        first.append(hit)
-    relevant = {one for one, grade in judged.items() if grade > 0}
-    return Ranking(first, [rank for rank, one in enumerate(ids, 1) if one in relevant], len(relevant))
-
-
 def _write(
     comparison: Comparison, output: str | Path, *, inputs: Mapping[str, Any], plot: bool, overwrite: bool
 ) -> None:
@@ -315,7 +250,7 @@ def _per_query_table(comparison: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _inputs(runs: Mapping[str, str], qrels: Any, queries: Any) -> dict[str, Any]:
+def _inputs(runs: Mapping[str, Any], qrels: Any, queries: Any) -> dict[str, Any]:
     given = {f"run {name}": path for name, path in runs.items()} | {"qrels": qrels, "queries": queries}
     return {
         name: artifacts.describe_input(source, sources.fingerprint(source))
@@ -332,17 +267,16 @@ def _check_matplotlib() -> None:
         raise MissingDependencyError("matplotlib", needed_for, "'retrievalkit[plot]'") from error
 
 
-def _notes(runs: Mapping[str, Run], qrels: Qrels, over: Over, texts: Mapping[str, str]) -> list[str]:
+def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: Over, texts: Mapping[str, str]) -> list[str]:
     consequence = "count 0" if over == "qrels" else "are left out for all runs"
-    absent = {name: [query_id for query_id in qrels if query_id not in run] for name, run in runs.items()}
     notes = [
-        f"{len(ids)} of {len(qrels)} queries of the qrels are not in run '{name}' and {consequence}: {some(ids)}."
-        for name, ids in absent.items()
-        if ids
+        f"{len(one.absent)} of {len(qrels)} queries of the qrels are not in run '{name}' and {consequence}: "
+        f"{some(one.absent)}."
+        for name, one in contenders.items()
+        if one.absent
     ]
-    notes += [f"{name}: {doubt}" for name, run in runs.items() for doubt in doubts(run, qrels)]
+    notes += [f"{name}: {doubt}" for name, one in contenders.items() for doubt in one.doubts]
     if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
-        notes.append(
-            f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {some(lacking)}."
-        )
+        told = f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {some(lacking)}."
+        notes.append(told)
     return notes

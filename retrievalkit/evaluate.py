@@ -22,7 +22,18 @@ from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.runs import Run, Ties, read_run, run_names
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.metrics import METRICS, Over, PerQuery, doubts, mean, metric_names, per_query, some, without_same_id
+from retrievalkit.metrics import (
+    METRICS,
+    Over,
+    PerQuery,
+    check_metrics,
+    doubts,
+    mean,
+    metric_names,
+    per_query,
+    some,
+    without_same_id,
+)
 
 KS = (5, 20, 100)
 
@@ -98,6 +109,9 @@ def evaluate(
     if queries is not None and corpus is None:
         msg = "top-k accuracy looks for answers in the passages' texts. Give the corpus that was searched (--corpus)."
         raise InputError(msg)
+    if qrels is not None:
+        qrels = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
+        check_metrics(metrics, qrels)
     run = read_run(run, ties) if isinstance(run, str | Path) else run
     if ignore_same_id:
         run = without_same_id(run)
@@ -105,7 +119,6 @@ def evaluate(
     notes: list[str] = []
     means: dict[str, float] = {}
     if qrels is not None:
-        qrels = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
         notes += _notes(run, qrels, metrics, over)
         values = per_query(run, qrels, metrics, ties=ties, over=over)
         means = {name: mean(name, by_query) for name, by_query in values.items()}

@@ -74,6 +74,17 @@ def per_query(
     }
 
 
+def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
+    """Refuse metrics that cannot be computed, before anything is read that takes its time.
+
+    Raises:
+        UnknownNameError: A metric is unknown.
+        OptionError: A metric cannot be read.
+    """
+    for name in metric_names(metrics):
+        _measure(name, qrels)
+
+
 def check_overlap(run: Run, qrels: Qrels, name: str = "the run") -> None:
     """Refuse judgements of other queries.
 

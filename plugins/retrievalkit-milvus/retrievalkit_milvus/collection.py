@@ -116,15 +116,18 @@ class Collection:
         """Any texts, in the order given, with their vectors and weights."""
         layout = self.layout
         rows, starts = layout.rows_of(np.asarray(texts, dtype=np.int64))
-        entities = dict(self._rows(rows))
-        vectors, weights = None, None
+        # Weights stand in a text's first row.
+        first, vectors, weights = rows[starts[:-1]], None, None
+        entities = dict(self._rows(rows if layout.dim else first))
         if layout.dim:
             vectors = np.empty((len(rows), layout.dim), dtype=np.float32)
             for place, row in enumerate(rows.tolist()):
                 vectors[place] = entities[row][VECTOR]
         if layout.vocabulary:
-            weights = _matrix([entities[row][WEIGHTS] for row in rows[starts[:-1]].tolist()], layout.vocabulary)
-        return VectorBlock(0, len(texts), vectors, starts if layout.offsets is not None else None, weights)
+            weights = _matrix([entities[row][WEIGHTS] for row in first.tolist()], layout.vocabulary)
+        return VectorBlock(
+            0, len(texts), vectors, starts if layout.dim and layout.offsets is not None else None, weights
+        )
 
     def _rows(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Any]]]:
         size = max(1, min(4096, _BYTES_IN_A_REQUEST // (4 * max(1, self.layout.dim))))

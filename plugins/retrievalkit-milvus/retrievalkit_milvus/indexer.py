@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
-from retrievalkit.score import check_k, scores_of
+from retrievalkit.score import check_k, scores_of, viewed
 from retrievalkit_milvus.collection import MOST_HITS, Collection, VectorIndex, write
 from retrievalkit_milvus.layout import VECTOR, WEIGHTS, Layout, check_files, describe_files, fingerprint
 from retrievalkit_milvus.ranking import Found, best_texts
@@ -48,6 +48,8 @@ class Milvus(Indexer):
         index_type: Milvus's index of the vectors: FLAT is exact; HNSW, IVF_FLAT, AUTOINDEX and others are approximate.
         parameters: How that index is built, as NAME=NUMBER with commas, such as "M=16,efConstruction=200".
         search_parameters: How it is searched, such as "nprobe=16" or "ef=200"; ef is raised to what a search returns.
+        view: What is kept and compared of texts that have vectors and weights: "all", "vectors" or "weights". An index
+            of both can be searched by one of them.
         candidates: What each part retrieves at least: texts where vectors and weights are compared together, rows for
             each vector where a query has several.
         batch: Rows that are sent at once when the index is built.
@@ -65,6 +67,7 @@ class Milvus(Indexer):
         index_type: str = "FLAT",
         parameters: str = "",
         search_parameters: str = "",
+        view: Literal["all", "vectors", "weights"] = "all",
         candidates: int = 1000,
         batch: int = 2000,
         replace: bool = False,
@@ -83,6 +86,7 @@ class Milvus(Indexer):
         # Below 2, the library that Milvus Lite makes it with takes the whole process down.
         _check(built.get("M", 2) in range(2, 2049), f"the parameter M is {built.get('M')}, and must be from 2 to 2048.")
         self.index = VectorIndex(index_type.strip().upper(), built, searched)
+        self.view = view
         self.candidates = candidates
         self.batch = batch
         self.replace = replace
@@ -92,7 +96,8 @@ class Milvus(Indexer):
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Send the vectors and weights, and write the reference to them."""
-        identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters)
+        source = VectorStore(source.folder, view=self.view)
+        identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters, self.view)
         layout = Layout.of(source, identity, self.collection or f"rkit_{identity}")
         files: dict[str, Any] = {}
         if self.uri:
@@ -114,7 +119,7 @@ class Milvus(Indexer):
         if more.get("index") != [self.index.type, self.index.parameters]:
             msg = f"'{index_dir}' has an index of another type or other parameters. To change these, index again."
             raise OptionError(msg)
-        layout = changed(layout, collection=self.collection or layout.collection)
+        layout = changed(layout.viewed(self.view), collection=self.collection or layout.collection)
         if not self.uri:
             check_files(index_dir / _FOLDER, more.get("files") or {})
         connection = connect(self.uri, timeout=self.timeout) if self.uri else embedded_view(index_dir / _FOLDER)
@@ -131,7 +136,7 @@ class Milvus(Indexer):
         """The best texts: exact for FLAT where queries have one vector or weights alone, else among candidates."""
         check_k(k)
         opened = self._collection()
-        queries = queries.float().to("cpu")
+        queries = viewed(queries, self.view).float().to("cpu")
         _check_comparable(queries, opened.layout)
         k, fields = min(k, opened.layout.texts), opened.layout.fields
         if len(fields) == 1 and _single(queries):
@@ -143,7 +148,7 @@ class Milvus(Indexer):
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, from the vectors and weights that Milvus keeps."""
         opened: Any = self._collection()
-        queries = queries.float().to("cpu")
+        queries = viewed(queries, self.view).float().to("cpu")
         _check_comparable(queries, opened.layout)
         # It reads texts as a vectors folder does.
         return scores_of(queries, opened, [self._ids.rows(one) for one in ids])

@@ -69,6 +69,19 @@ class Layout:
         """The fields that texts are compared by."""
         return [*([VECTOR] if self.dim else []), *([WEIGHTS] if self.vocabulary else [])]
 
+    def viewed(self, view: str) -> Layout:
+        """The same without what is left aside: "vectors" leaves the weights, "weights" the vectors, "all" nothing.
+
+        Raises:
+            UnsupportedError: Nothing would be left.
+        """
+        dim, vocabulary = 0 if view == "weights" else self.dim, 0 if view == "vectors" else self.vocabulary
+        if not (dim or vocabulary):
+            held = "vectors" if self.dim else "weights"
+            msg = f"the index holds {held} alone, and the option view is '{view}'. Leave it out."
+            raise UnsupportedError(msg)
+        return dataclasses.replace(self, dim=dim, vocabulary=vocabulary)
+
     def texts_of(self, rows: np.ndarray) -> np.ndarray:
         """Which text each of these rows belongs to."""
         if self.offsets is None:

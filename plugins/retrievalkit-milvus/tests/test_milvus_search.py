@@ -100,6 +100,24 @@ def test_any_shape(draw, indexed, assert_found, data):
     assert_found(indexed(case).search(case.queries, k), case.expected(k))
 
 
+@pytest.mark.parametrize("kind", ["a vector and weights", "many vectors and weights"])
+@pytest.mark.parametrize("view", ["vectors", "weights"])
+def test_one_of_two(draw, build, opened, assert_found, kind, view):
+    """Vectors alone or weights alone are compared: of an index of both, and of one that holds nothing else."""
+    case = draw(40, **KINDS[kind], seed=10)
+    both, one = build(case), build(case, view=view)
+    for representation in (case.documents, case.queries):
+        setattr(representation, "weights" if view == "vectors" else "vectors", None)
+    queries = draw(40, **KINDS[kind], seed=10).queries
+    for folder in (both, one):
+        index = opened(folder, view=view)
+        assert_found(index.search(queries, 9), case.expected(9))
+        everything = testing.scores(case.queries, case.documents)
+        np.testing.assert_allclose(index.scores(queries, [["t7"]] * 5), everything[:, 7:8], rtol=1e-4)
+    with pytest.raises(UnsupportedError, match=f"the index holds {view} alone"):
+        opened(one, view="weights" if view == "vectors" else "vectors")
+
+
 @pytest.mark.parametrize("kind", ["several query vectors", "a vector and weights"])
 def test_few_candidates_miss_some(draw, indexed, kind):
     """With fewer candidates than texts the scores of what is found are still exact, and never better than the best."""

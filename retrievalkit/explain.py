@@ -92,7 +92,7 @@ def _compared(retriever: Retriever, query: str, texts: Sequence[Text], index: Op
     """What a query and each of the texts have in common, by their representations."""
     asked = retriever.encode([("", query)], "query")
     counts = index.manifest.get("counts", {})
-    if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors") == counts.get("texts"):
+    if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
         # Of one vector there is no more to say than the score.
         return []
     documents = retriever.encode(texts, "document")

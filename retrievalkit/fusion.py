@@ -44,7 +44,7 @@ class Fusion:
         missing: For "linear" and "sum", the score of a document that only other runs found: "minimum", the run's lowest
             normalised score for the query (0 for "min_max"); "zero"; or "computed", the score that the index gives it
             when asked, which is normalised together with those that it found.
-        k: The constant of "rrf", 60 where not given: the greater, the less the first ranks count.
+        rrf_k: The constant k of "rrf", 60 where not given: the greater, the less the first ranks count.
 
     Raises:
         OptionError: An option is out of range, or has no effect with the method.
@@ -55,7 +55,7 @@ class Fusion:
     weights: tuple[float, ...] | None = None
     normalization: Normalization | None = None
     missing: Missing | None = None
-    k: int | None = None
+    rrf_k: int | None = None
 
     def __post_init__(self) -> None:
         _check_choice("fusion method", self.method, get_args(Method))
@@ -65,18 +65,18 @@ class Fusion:
         if self.weights is not None and not all(map(math.isfinite, self.weights)):
             msg = f"weights {list(self.weights)} are not all finite numbers. Give one number a run."
             raise OptionError(msg)
-        if self.k is not None and self.k < 0:
-            msg = f"k of reciprocal rank fusion is {self.k}; it must be 0 or more ({RRF_K} is usual)."
+        if self.rrf_k is not None and self.rrf_k < 0:
+            msg = f"k of reciprocal rank fusion is {self.rrf_k}; it must be 0 or more ({RRF_K} is usual)."
             raise OptionError(msg)
 
     def _check_effect(self) -> None:
         """An option that would change nothing is a mistake of the user's, and is said."""
         without_effect = {
             "rrf": ("normalization", "missing"),
-            "sum": ("weights", "k", "normalization"),
-            "linear": ("k",),
+            "sum": ("weights", "rrf_k", "normalization"),
+            "linear": ("rrf_k",),
         }[self.method]
-        fitting = {"k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
+        fitting = {"rrf_k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
         for name in without_effect:
             value = getattr(self, name)
             if value is not None and value != "none":
@@ -107,7 +107,7 @@ class Fusion:
     def parts(self, found: Candidates) -> Scores:
         """(documents, runs): what each run has to say of each document, before it is weighted."""
         if self.method == "rrf":
-            constant = RRF_K if self.k is None else self.k
+            constant = RRF_K if self.rrf_k is None else self.rrf_k
             reciprocal: Scores = 1.0 / np.maximum(found.ranks + constant, 1)
             return np.where(found.ranks > 0, reciprocal, 0.0)
         missing = "minimum" if self.missing == "computed" else self.missing or "minimum"

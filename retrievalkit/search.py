@@ -96,7 +96,7 @@ def search(
     if queries is not None:
         check_queries(queries)
     chosen = fusion_of(
-        len(indexes), fusion, weights=weights, normalization=normalization, missing=missing, k=rrf_k, depth=depth
+        len(indexes), fusion, weights=weights, normalization=normalization, missing=missing, rrf_k=rrf_k, depth=depth
     )
     searcher = Searcher(indexes, model=model, options=options, precision=precision, note=note)
     return find(searcher, queries, k, chosen, depth=depth, batch_size=batch_size)
@@ -109,7 +109,7 @@ def fusion_of(
     weights: Sequence[float] | None = None,
     normalization: Normalization | None = None,
     missing: Missing | None = None,
-    k: int | None = None,
+    rrf_k: int | None = None,
     depth: int | None = None,
 ) -> Fusion | None:
     """How so many indexes are fused, checked; None where there is only one.
@@ -122,7 +122,7 @@ def fusion_of(
         "--weights": weights,
         "--normalization": normalization,
         "--missing": missing,
-        "--rrf-k": k,
+        "--rrf-k": rrf_k,
         "--depth": depth,
     }
     if indexes == 1:
@@ -130,7 +130,7 @@ def fusion_of(
             msg = f"{', '.join(named)} combines several indexes, and there is only one. Give more, or leave it out."
             raise OptionError(msg)
         return None
-    fusion = Fusion(method or "rrf", None if weights is None else tuple(weights), normalization, missing, k)
+    fusion = Fusion(method or "rrf", None if weights is None else tuple(weights), normalization, missing, rrf_k)
     if indexes:
         fusion.weights_of(indexes)
     return fusion
@@ -468,7 +468,7 @@ class Request:
             weights=None if self.weights is None or self._choice() else _numbers(self.weights),
             normalization=self.normalization,
             missing=self.missing,
-            k=self.rrf_k,
+            rrf_k=self.rrf_k,
             depth=self.depth,
         )
 
@@ -485,7 +485,7 @@ class Request:
         if self.weights is None or not self._choice():
             return self.chosen()
         choice = read_choice(self.weights, searcher.identities)
-        given = {"method": self.fusion, "normalization": self.normalization, "missing": self.missing, "k": self.rrf_k}
+        given = {name: getattr(self, name) for name in ("normalization", "missing", "rrf_k")} | {"method": self.fusion}
         for name, value in given.items():
             if value not in (None, getattr(choice, name)):
                 chosen = getattr(choice, name)

@@ -22,7 +22,7 @@ from retrievalkit import artifacts
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Run
 from retrievalkit.errors import DataError, InputError, OptionError
-from retrievalkit.fusion import Candidates, Fusion, Normalization, Scores
+from retrievalkit.fusion import RRF_K, Candidates, Fusion, Normalization, Scores
 from retrievalkit.metrics import mean, metric_names, per_query
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Tuned:
             "--fusion": given.method,
             "--weights": ",".join(f"{weight:g}" for weight in given.weights or ()),
             "--normalization": given.normalization,
-            "--rrf-k": given.k,
+            "--rrf-k": given.rrf_k,
             "--missing": given.missing,
         }
         return " ".join(f"{name} {value}" for name, value in named.items() if value not in (None, ""))
@@ -145,10 +145,10 @@ def tune(
     _check(fusion, metric)
     judge = _Judge(found, qrels, metric, k)
     trials = [trial for way in _ways(fusion) for trial in _trials(judge, way, len(labels), progress)]
-    if fusion.method == "rrf" and fusion.k is None:
+    if fusion.method == "rrf" and fusion.rrf_k is None:
         # The weights that are best with the usual constant, with other constants.
         first = min(trials, key=_order)
-        trials += [judge.trial(replace(first.fusion, k=k)) for k in RRF_CONSTANTS if k != first.fusion.k]
+        trials += [judge.trial(replace(first.fusion, rrf_k=k)) for k in RRF_CONSTANTS if k != first.fusion.rrf_k]
         trials += _trials(judge, min(trials, key=_order).fusion, len(labels), progress)
     unique = {trial.fusion: trial for trial in trials}
     return Tuned(
@@ -250,7 +250,7 @@ class _Judge:
 def _ways(fusion: Fusion) -> Iterator[Fusion]:
     """What weights are tried with."""
     if fusion.method == "rrf":
-        yield replace(fusion, k=60 if fusion.k is None else fusion.k)
+        yield replace(fusion, rrf_k=RRF_K if fusion.rrf_k is None else fusion.rrf_k)
         return
     for normalization in _NORMALIZATIONS if fusion.normalization is None else [fusion.normalization]:
         yield replace(fusion, normalization=normalization)
@@ -323,7 +323,7 @@ def _deviations(found: Candidates) -> list[float]:
 
 def _name(fusion: Fusion) -> str:
     if fusion.method == "rrf":
-        return f"rrf, k = {fusion.k}"
+        return f"rrf, k = {fusion.rrf_k}"
     return f"{fusion.method}, {fusion.normalization or 'none'}"
 
 

@@ -57,7 +57,8 @@ class FakeRetriever:
 
     @classmethod
     def from_description(cls, description, device=None):
-        return cls(description["model"], artifacts.fingerprint_value(description["model"]))
+        salt = description["model"] + description.get("pooler", "")
+        return cls(salt, artifacts.fingerprint_value(salt))
 
     def encode(self, texts, side, *, precision="auto"):
         type(self).encoded += len(texts)
@@ -253,6 +254,18 @@ def test_an_untrained_model_is_made_again_from_its_description(tmp_path):
     changed = make_index(tmp_path / "changed", "bert", checkpoint={**made, "fingerprint": "0" * 32})
     with pytest.raises(ArtifactError, match="another one"):
         search.search([changed], queries=ask("a"), k=3)
+
+
+def test_one_untrained_model_with_two_poolers_is_two_encoders(tmp_path):
+    """Both are made again, although the model is the same."""
+    folders = []
+    for pooler in ("cls", "mean"):
+        described = {"model": "bert", "pooler": pooler}
+        made = {"path": "bert", "fingerprint": artifacts.fingerprint_value(f"bert{pooler}"), "description": described}
+        folders.append(make_index(tmp_path / pooler, f"bert{pooler}", checkpoint=made))
+    runs = [search.search([folder], queries=ask("a")) for folder in folders]
+    assert ids(runs[0]["q0"]) != ids(runs[1]["q0"])
+    assert search.search(folders, queries=ask("a")) == fuse(runs)
 
 
 def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
@@ -597,7 +610,7 @@ def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, mes
         (("--weights", "0.3"), "1 weights for 2 runs"),
         (("--weights", "much,less"), "--weights 'much,less' is neither numbers such as 0.3,0.7 nor a file"),
         (("--weights", "QUERIES"), "it holds no choice of weights"),
-        (("--rrf-k", "5", "--fusion", "sum"), "k=5 has no effect with fusion 'sum'"),
+        (("--rrf-k", "5", "--fusion", "sum"), "rrf_k=5 has no effect with fusion 'sum'"),
         (("--missing", "zero"), "missing=zero has no effect with fusion 'rrf'"),
         (("--tune", "QRELS", "--weights", "1,2"), "the weights are given as [1.0, 2.0], and --tune is to find them"),
         (("--tune", "QRELS", "--fusion", "sum"), "fusion 'sum' has nothing to tune"),

@@ -288,7 +288,7 @@ def audit_table(audit: Mapping[str, Any]) -> str:
     """The audit as a person reads it on a terminal."""
     counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
     lines = [
-        f"{counts['questions']:,} questions, {audit['hits']:,} hits from {source['kind']} {source['source']}",
+        f"{counts['questions']:,} questions, {audit['hits']:,} hits from {_source(source)}",
         f"  {audit['questions_whose_positive_was_found']:,} questions found their positive, "
         f"{audit['questions_without_hits']:,} found nothing",
     ]
@@ -302,6 +302,10 @@ def audit_table(audit: Mapping[str, Any]) -> str:
     )
     lines += [f"Mind: {warning}" for warning in audit["warnings"]]
     return "\n".join(lines)
+
+
+def _source(source: Mapping[str, str]) -> str:
+    return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
 
 
 def _line(shown: Mapping[str, Any]) -> str:

@@ -21,7 +21,8 @@ def audit_page(audit: Mapping[str, Any], *, title: str) -> Page:
         title: What was mined.
     """
     counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
-    page = Page(f"Mined negatives: {title}", f"from {source['kind']} {source['source']}")
+    found_by = source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
+    page = Page(f"Mined negatives: {title}", f"from {found_by}")
     asked = counts["questions"]
     page.figures(
         [
@@ -120,7 +121,7 @@ def _scores(page: Page, audit: Mapping[str, Any]) -> None:
 
 
 def _question(page: Page, row: Mapping[str, Any], *, opened: bool) -> None:
-    block: Block = page.details(Mark(row["query"], "strong"), f"  {row['query_id']}", opened=opened)
+    block: Block = page.details(Mark(row["query"], "strong"), Mark(f"  {row['query_id']}", "muted"), opened=opened)
     if row["answers"]:
         block.text(Mark("answers: ", "muted"), ", ".join(row["answers"]))
     rows: list[Sequence[Cell]] = []
@@ -140,14 +141,14 @@ def _funnel_picture(audit: Mapping[str, Any]) -> str:
     bars = [("hits", left, 0)]
     for one in audit["filters"]:
         left -= one["dropped"]
-        bars.append((f"less {one['name']}", left, one["dropped"]))
+        bars.append((one["name"], left, one["dropped"]))
     kept = sum(one["count"] for one in audit["ranks_of_negatives"])
     bars.append(("kept as negatives", kept, left - kept))
-    most, start, step = max(1, audit["hits"]), 260, 26
+    most, start, step = max(1, audit["hits"]), 270, 26
     lines = []
     for number, (name, value, gone) in enumerate(bars):
-        top, length = number * step, (_WIDTH - start - 120) * value / most
-        lost = (_WIDTH - start - 120) * gone / most
+        top, length = number * step, (_WIDTH - start - 90) * value / most
+        lost = (_WIDTH - start - 90) * gone / most
         lines += [
             f'<text x="{start - 8}" y="{top + 16}" text-anchor="end">{escape(name)}</text>',
             f'<rect x="{start}" y="{top + 3}" width="{max(1.0, length):.1f}" height="18" fill="#4a7fb5"/>',

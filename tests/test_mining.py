@@ -107,7 +107,7 @@ def test_a_killed_mining_goes_on_and_ends_with_the_same_bytes(data, tmp_path, sm
     assert not output.exists()
     mine_run(data, output, **OPTIONS)
     assert written(output) == written(tmp_path / "whole" / "out.jsonl")
-    assert {path.name for path in output.parent.iterdir() if not path.name.startswith(".partial")} == {
+    assert {path.name for path in output.parent.iterdir()} == {
         "out.jsonl",
         "out.jsonl.audit.json",
         "out.jsonl.audit.html",
@@ -248,7 +248,7 @@ def test_the_page_holds_what_the_audit_says_and_nothing_is_taken_for_html(data, 
     audit = mine_run(data, tmp_path / "out.jsonl", examples=tmp_path / "odd.jsonl", **OPTIONS)
     page = mine.page_file(tmp_path / "out.jsonl").read_text()
     assert "<b>bold" not in page
-    assert all(f"less {one['name']}" in page for one in audit["filters"])
+    assert all(one["name"] in page for one in audit["filters"])
     assert all(f">{row['query_id']}" in page or row["query_id"] in page for row in audit["sample"])
     assert page.count("<svg") == 2
 

@@ -24,11 +24,10 @@ from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.score import check_k, scores_of, viewed
 from retrievalkit_milvus.collection import MOST_HITS, Collection, VectorIndex, write
-from retrievalkit_milvus.layout import VECTOR, WEIGHTS, Layout, check_files, describe_files, fingerprint
+from retrievalkit_milvus.layout import FOLDER, VECTOR, WEIGHTS, Layout, fingerprint
 from retrievalkit_milvus.ranking import Found, best_texts
 from retrievalkit_milvus.server import check_uri, connect, embedded, embedded_view
 
-_FOLDER = "milvus.db"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
 
 
@@ -99,7 +98,6 @@ class Milvus(Indexer):
         source = VectorStore(source.folder, view=self.view)
         identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters, self.view)
         layout = Layout.of(source, identity, self.collection or f"rkit_{identity}")
-        files: dict[str, Any] = {}
         if self.uri:
             connection = connect(self.uri, timeout=self.timeout)
             try:
@@ -107,22 +105,19 @@ class Milvus(Indexer):
             finally:
                 connection.close()
         else:
-            with embedded(index_dir / _FOLDER) as connection:
+            with embedded(index_dir / FOLDER) as connection:
                 write(connection, source, layout, self.index, batch=self.batch, replace=True)
-            files = describe_files(index_dir / _FOLDER)
-        layout.write(index_dir, source.ids, files=files, index=[self.index.type, self.index.parameters])
+        layout.write(index_dir, source.ids, index=[self.index.type, self.index.parameters])
         return {"texts": layout.texts, **({"vectors": layout.rows} if layout.dim else {})}
 
     def open(self, index_dir: Path) -> None:
         """Connect to the collection, or start Milvus Lite over its files."""
-        layout, self._ids, more = Layout.read(index_dir)
-        if more.get("index") != [self.index.type, self.index.parameters]:
+        layout, self._ids, built = Layout.read(index_dir, embedded=not self.uri)
+        if built != [self.index.type, self.index.parameters]:
             msg = f"'{index_dir}' has an index of another type or other parameters. To change these, index again."
             raise OptionError(msg)
         layout = changed(layout.viewed(self.view), collection=self.collection or layout.collection)
-        if not self.uri:
-            check_files(index_dir / _FOLDER, more.get("files") or {})
-        connection = connect(self.uri, timeout=self.timeout) if self.uri else embedded_view(index_dir / _FOLDER)
+        connection = connect(self.uri, timeout=self.timeout) if self.uri else embedded_view(index_dir / FOLDER)
         try:
             self._opened = Collection(connection, layout, self.index)
         except BaseException as error:

@@ -26,6 +26,9 @@ ROW, TEXT, ID, VECTOR, WEIGHTS = "row", "text", "id", "vector", "weights"
 MOST_DIM, MOST_ID_BYTES = 32_768, 65_535
 """Milvus's limits."""
 
+FOLDER = "milvus.db"
+"""What Milvus Lite keeps its files in: part of an index folder."""
+
 IDS, _DESCRIPTION, _OFFSETS = "ids.txt", "milvus.json", "offsets.npy"
 _FORM = 1
 
@@ -121,37 +124,38 @@ class Layout:
                 entity[WEIGHTS] = (number == starts[owner] and _terms(block.weights, owner)) or {self.vocabulary: 1.0}
             yield entity
 
-    def write(self, folder: Path, ids: Ids, **more: Any) -> None:
-        """Write the layout into an index folder, with other things worth keeping."""
-        values = {name: value for name, value in vars(self).items() if name != "offsets"}
+    def write(self, folder: Path, ids: Ids, *, index: Any) -> None:
+        """Write the layout into an index folder, with what index it is, and the checksums of the folder's files."""
         with (folder / IDS).open("w", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{one}\n" for one in ids)
         if self.offsets is not None:
             np.save(folder / _OFFSETS, np.asarray(self.offsets), allow_pickle=False)
-        text = json.dumps({"form": _FORM, **values, **more}, indent=2, sort_keys=True)
+        values = {name: value for name, value in vars(self).items() if name != "offsets"}
+        values |= {"form": _FORM, "index": index, "files": _describe_files(folder)}
+        text = json.dumps({**values, "checksum": _seal(values)}, indent=2, sort_keys=True)
         (folder / _DESCRIPTION).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, folder: Path) -> tuple[Layout, Ids, Mapping[str, Any]]:
-        """What `write` has written: the layout, the ids, and the other things.
+    def read(cls, folder: Path, *, embedded: bool) -> tuple[Layout, Ids, Any]:
+        """What `write` has written: the layout, the ids, and what index it is.
+
+        Args:
+            folder: The index folder.
+            embedded: Whether the files of Milvus Lite must be there too.
 
         Raises:
-            ArtifactError: It is not there, or damaged.
+            ArtifactError: A file is missing, cut or altered; or the index is on a server.
         """
-        try:
-            values = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
-            form = values.pop("form")
-            known = {field.name: values.pop(field.name) for field in dataclasses.fields(cls) if field.name in values}
-            offsets = np.load(folder / _OFFSETS, mmap_mode="r") if (folder / _OFFSETS).exists() else None
-            layout, ids = cls(**known, offsets=offsets), Ids(folder / IDS)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            msg = f"'{folder}' is no index of Milvus, or it is damaged ({error}). Index the vectors again."
-            raise ArtifactError(msg) from error
-        rows = layout.texts * layout.most_vectors if offsets is None else int(offsets[-1])
-        if form != _FORM or (len(ids), rows) != (layout.texts, layout.rows):
-            msg = f"'{folder}' is damaged: its files do not fit together. Index the vectors again."
+        values = _described(folder)
+        names = [name for name in values["files"] if embedded or not name.startswith(FOLDER)]
+        for name in names:
+            _check_file(folder / name, **values["files"][name])
+        if embedded and not any(name.startswith(FOLDER) for name in names):
+            msg = f"'{folder}' refers to a Milvus server. Say where that is, with the option uri."
             raise ArtifactError(msg)
-        return layout, ids, values
+        offsets = np.load(folder / _OFFSETS, mmap_mode="r") if _OFFSETS in names else None
+        known = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
+        return cls(**known, offsets=offsets), Ids(folder / IDS), values["index"]
 
 
 def fingerprint(*parts: Any) -> str:
@@ -173,33 +177,39 @@ def most_id_bytes(ids: Ids) -> int:
     return size
 
 
-def describe_files(folder: Path) -> dict[str, Any]:
+def _described(folder: Path) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
+        if values.pop("checksum") == _seal(values) and values["form"] == _FORM:
+            return values
+        problem = f"{_DESCRIPTION} was altered, or is of another version"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"{_DESCRIPTION}: {error}"
+    msg = f"'{folder}' is no index of Milvus, or it is damaged ({problem}). Index the vectors again."
+    raise ArtifactError(msg)
+
+
+def _seal(values: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _describe_files(folder: Path) -> dict[str, Any]:
     """The size and checksum of every file in a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "blake2b": _checksum(path)}
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "checksum": _checksum(path)}
         for path in files
     }
 
 
-def check_files(folder: Path, recorded: Mapping[str, Any]) -> None:
-    """See that the files of a folder are as they were described.
-
-    Raises:
-        ArtifactError: One is missing, cut or altered; or there are none, since the index is on a server.
-    """
-    if not recorded:
-        msg = f"'{folder.parent}' refers to a Milvus server. Say where that is, with the option uri."
-        raise ArtifactError(msg)
-    for name, one in recorded.items():
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found == one["bytes"] and _checksum(path) == one["blake2b"]:
-            continue
-        cut = "was altered" if found == one["bytes"] else f"has {found or 0:,} bytes instead of {one['bytes']:,}"
-        problem = "is missing" if found is None else cut
-        msg = f"'{path}' {problem}: the index is not whole. Index the vectors again, or copy the folder again."
-        raise ArtifactError(msg)
+def _check_file(path: Path, *, size: int, checksum: str) -> None:
+    found = path.stat().st_size if path.is_file() else None
+    if found == size and _checksum(path) == checksum:
+        return
+    cut = "was altered" if found == size else f"has {found or 0:,} bytes instead of {size:,}"
+    problem = "is missing" if found is None else cut
+    msg = f"'{path}' {problem}: the index is not whole. Index the vectors again, or copy the folder again."
+    raise ArtifactError(msg)
 
 
 def _checksum(path: Path) -> str:

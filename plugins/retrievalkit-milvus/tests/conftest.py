@@ -93,7 +93,7 @@ def _serving(folder):
     command = [sys.executable, "-m", "milvus_lite.cmdline", "server", "--data-dir", str(folder), "--port", str(port)]
     process = subprocess.Popen([*command, "--host", "127.0.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(200):
+        for _ in range(600):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             time.sleep(0.1)

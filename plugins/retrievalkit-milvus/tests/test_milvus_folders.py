@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pymilvus import MilvusClient
-from retrievalkit_milvus import indexer, layout
+from retrievalkit_milvus import layout
 from retrievalkit_milvus import server as connections
 from retrievalkit_milvus.indexer import Milvus
 
@@ -116,7 +116,9 @@ def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
     assert not [record for record in caplog.records if "milvus" in record.name.lower()]
 
 
-@pytest.mark.parametrize("damage", ["no files", "cut", "lost", "no description", "no ids", "altered description"])
+@pytest.mark.parametrize(
+    "damage", ["no files", "cut", "lost", "no description", "other ids", "no offsets", "not JSON", "other JSON"]
+)
 def test_damage_is_found(folder, opened, tmp_path, damage):
     """A folder that lacks something, or has less than it should, is refused with what is wrong."""
     broken = tmp_path / "broken"
@@ -131,10 +133,14 @@ def test_damage_is_found(folder, opened, tmp_path, damage):
             data.unlink()
         case "no description":
             (broken / "milvus.json").unlink()
-        case "no ids":
-            (broken / "ids.txt").write_text("t0\n")
-        case "altered description":
-            (broken / "milvus.json").write_text('{"form": 1}')
+        case "other ids":
+            (broken / "ids.txt").write_text((broken / "ids.txt").read_text().replace("t7", "t8"))
+        case "no offsets":
+            (broken / "offsets.npy").unlink()
+        case "not JSON":
+            (broken / "milvus.json").write_text("[]")
+        case "other JSON":
+            (broken / "milvus.json").write_text((broken / "milvus.json").read_text().replace("30", "31"))
     with pytest.raises(ArtifactError, match=r"Index the vectors again"):
         opened(broken)
 
@@ -149,7 +155,7 @@ def test_files_that_are_whole_and_hold_something_else(folder, opened, tmp_path, 
     with pytest.raises(ArtifactError, match=r"parquet' was altered.*Index the vectors again"):
         opened(tmp_path / "broken")
     data.write_bytes(bytes(len(content)))
-    monkeypatch.setattr(indexer, "check_files", lambda *_: None)
+    monkeypatch.setattr(layout, "_check_file", lambda *_, **__: None)
     with pytest.raises(ArtifactError, match=r"is damaged: Milvus Lite could not load the collection") as caught:
         opened(tmp_path / "broken")
     assert "\n" not in str(caught.value)
@@ -322,6 +328,6 @@ def test_the_description_is_readable(folder):
     described = json.loads((folder / "milvus.json").read_text())
     assert described["collection"] == f"rkit_{described['fingerprint']}"
     assert (described["texts"], described["dim"], described["vocabulary"]) == (30, 6, 20)
-    sizes = {name: one["bytes"] for name, one in described["files"].items()}
-    assert {name: (folder / "milvus.db" / name).stat().st_size for name in sizes} == sizes
+    sizes = {name: one["size"] for name, one in described["files"].items()}
+    assert {name: (folder / name).stat().st_size for name in sizes} == sizes
     assert Path(folder / "ids.txt").read_text().split() == [f"t{row}" for row in range(30)]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PANELS_A_ROW = 3
 _NAMED_QUERIES = 40
 _MOST_PAIRS = 12
+_MOST_TIED = 0.6
 _WON, _LOST = "#0072B2", "#E07B00"
 _LIGHT = {"paper": "#ffffff", "ink": "#1c2126", "soft": "#5a6570", "line": "#b5bcc3"}
 _DARK = {"paper": "#14181c", "ink": "#e4e8eb", "soft": "#9aa5af", "line": "#4a545e"}
@@ -77,7 +78,9 @@ def _draw_means(axes: Axes, metric: str, means: list[Mean], baseline: str, colou
 
 
 def _draw_differences(axes: Axes, one: Difference, gaps: dict[str, float], colours: dict[str, str]) -> None:
-    order = sorted(gaps, key=lambda query_id: (-gaps[query_id], query_id))
+    some_left_out = one.ties > _MOST_TIED * len(gaps) and one.wins + one.losses > 0
+    shown = [query_id for query_id in gaps if gaps[query_id] or not some_left_out]
+    order = sorted(shown, key=lambda query_id: (-gaps[query_id], query_id))
     values = np.array([gaps[query_id] for query_id in order])
     places = np.arange(len(values))
     if len(values) <= 400:
@@ -93,7 +96,8 @@ def _draw_differences(axes: Axes, one: Difference, gaps: dict[str, float], colou
         axes.set_xticks(places, [_short(query_id, 14) for query_id in order], rotation=90, fontsize=8)
         axes.tick_params(axis="x", length=0)
     else:
-        axes.set_xlabel("queries, in the order of their differences", fontsize=9)
+        told = f"the {len(order):,} queries that differ" if some_left_out else "queries"
+        axes.set_xlabel(f"{told}, in the order of their differences", fontsize=9)
     axes.set_ylabel(f"difference of {one.metric}", fontsize=9)
     told = f"{one.wins} won, {one.ties} tied, {one.losses} lost; mean {one.difference:+.4f}"
     title = f"{_short(one.run)} less {_short(one.against)}"

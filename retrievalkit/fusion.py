@@ -120,9 +120,18 @@ class Fusion:
 
     def __call__(self, found: Candidates, depth: int) -> tuple[list[str], NDArray[np.float32]]:
         """Ids and scores of the best documents of one query, at most so many."""
-        parts = self.parts(found) * self.weights_of(found.scores.shape[1])
-        # added in the order of size, whatever the order of the runs, so that equal scores stay equal
-        return best(found.ids, np.sort(parts, axis=1).sum(axis=1), depth)
+        return best(found.ids, self.total(self.parts(found)), depth)
+
+    def total(self, parts: Scores) -> NDArray[np.float32]:
+        """(documents,) the fused scores, from what each run has to say."""
+        weighted = parts * self.weights_of(parts.shape[1])
+        if weighted.shape[1] > 2:
+            # Added in the order of size, whatever the order of the runs, so that equal scores stay equal.
+            weighted.sort(axis=1)
+        total: Scores = weighted[:, 0].copy()
+        for run in range(1, weighted.shape[1]):
+            total += weighted[:, run]
+        return total.astype(np.float32)
 
 
 @dataclass
@@ -176,7 +185,7 @@ def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
     return found
 
 
-def best(ids: Sequence[str], scores: Scores, depth: int) -> tuple[list[str], NDArray[np.float32]]:
+def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str], NDArray[np.float32]]:
     """The documents of the highest scores, as 32-bit numbers; equal ones by id ascending."""
     rounded = scores.astype(np.float32)
     order = np.argsort(-rounded, kind="stable")

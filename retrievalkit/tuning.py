@@ -208,7 +208,7 @@ class _Judge:
         """The mean of the metric, of the run that `rkit search` would write."""
         run: Run = {}
         for (query_id, one), parts in zip(self.found.items(), self._parts_of(fusion), strict=True):
-            scores = np.sort(parts * fusion.weights_of(parts.shape[1]), axis=1).sum(axis=1).astype(np.float32)
+            scores = fusion.total(parts)
             rows = np.arange(len(scores))
             if len(scores) > self.k:
                 # All that have the score of the last one count: the metric breaks ties in its own way.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import statistics
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -44,8 +46,8 @@ class Audit:
         self.counts = dict.fromkeys(_COUNTS, 0)
         self.dropped = dict.fromkeys(filters, 0)
         self.shown: dict[str, list[dict[str, Any]]] = {name: [] for name in filters}
-        self.ranks: list[int] = []
-        self.positive_ranks: list[int] = []
+        self.ranks: Counter[int] = Counter()
+        self.positive_ranks: Counter[int] = Counter()
         self.sample: list[dict[str, Any]] = []
 
     def count(self, outcomes: Sequence[Filtered], filters: Sequence[Filter]) -> None:
@@ -59,11 +61,14 @@ class Audit:
             places = found.positive_places
             if places:
                 self.counts["positives_found"] += 1
-                _count(self.positive_ranks, places[:1])
-                highest = max(found.scores[place] for place in places)
+                self.positive_ranks[places[0]] += 1
                 self.counts["compared"] += len(one.chosen)
-                self.counts["above"] += sum(found.scores[place] > highest for place in one.chosen)
-            _count(self.ranks, one.chosen)
+                # Hits are best first.
+                highest = found.scores[places[0]]
+                self.counts["above"] += bisect_left(
+                    one.chosen, True, key=lambda place, scores=found.scores, limit=highest: scores[place] <= limit
+                )
+            self.ranks.update(one.chosen)
             for made, gone in zip(filters, one.dropped, strict=True):
                 self.dropped[made.name] += len(gone)
                 if gone and len(self.shown[made.name]) < SHOWN:
@@ -78,14 +83,14 @@ class Audit:
         for name, value in state["dropped"].items():
             self.dropped[name] += value
             self.shown[name] = [*self.shown[name], *state["shown"][name]][:SHOWN]
-        self.ranks = _sum(self.ranks, state["ranks"])
-        self.positive_ranks = _sum(self.positive_ranks, state["positive_ranks"])
+        for name in ("ranks", "positive_ranks"):
+            getattr(self, name).update(dict(enumerate(state[name])))
         self.sample += state["sample"]
 
     def as_dict(self) -> dict[str, Any]:
         """All counts, JSON-able."""
-        names = ("counts", "dropped", "shown", "ranks", "positive_ranks", "sample")
-        return {name: getattr(self, name) for name in names}
+        lists = {"ranks": _listed(self.ranks), "positive_ranks": _listed(self.positive_ranks)}
+        return {**{name: getattr(self, name) for name in ("counts", "dropped", "shown", "sample")}, **lists}
 
     def report(self, corpus: Corpus, *, without: int, examples: int) -> dict[str, Any]:
         """What is written and shown: counts, texts of what is shown, and warnings.
@@ -105,8 +110,8 @@ class Audit:
                 {"name": name, "dropped": count, "examples": [self._described(one, corpus) for one in self.shown[name]]}
                 for name, count in self.dropped.items()
             ],
-            "ranks_of_negatives": _buckets(self.ranks),
-            "ranks_of_positives": _buckets(self.positive_ranks),
+            "ranks_of_negatives": _buckets(_listed(self.ranks)),
+            "ranks_of_positives": _buckets(_listed(self.positive_ranks)),
             "negatives_with_a_positive_to_compare": self.counts["compared"],
             "negatives_that_score_above_the_positive": self.counts["above"],
             "scores": _scores(sample),
@@ -131,7 +136,7 @@ class Audit:
         return {**shown, "positive": positive, **_passage(corpus.get(shown["document_id"]))}
 
     def _warnings(self, without: int, examples: int) -> Iterable[str]:
-        questions, hits, negatives = self.counts["questions"], self.counts["hits"], sum(self.ranks)
+        questions, hits, negatives = self.counts["questions"], self.counts["hits"], self.ranks.total()
         missing = questions - self.counts["positives_found"]
         if missing >= 0.3 * questions:
             yield (
@@ -140,7 +145,7 @@ class Audit:
             )
         if without >= 0.01 * examples:
             yield f"{without / examples:.0%} of the examples have no negative. Raise --depth, or filter less."
-        first = sum(self.ranks[:_FIRST_RANKS])
+        first = sum(self.ranks[place] for place in range(_FIRST_RANKS))
         if negatives and first > 0.5 * negatives:
             yield (
                 f"{first / negatives:.0%} of the negatives are of the first {_FIRST_RANKS} ranks, where unlabelled "
@@ -156,21 +161,9 @@ class Audit:
             yield f"More than half of all hits were dropped by: {shortlist(heavy)}."
 
 
-def _count(counts: list[int], places: Sequence[int]) -> None:
-    if places:
-        counts += [0] * (max(places) + 1 - len(counts))
-        for place in places:
-            counts[place] += 1
-
-
-def _sum(one: list[int], other: Sequence[int]) -> list[int]:
-    length = max(len(one), len(other))
-    return [
-        first + second
-        for first, second in zip(
-            [*one, *[0] * (length - len(one))], [*other, *[0] * (length - len(other))], strict=True
-        )
-    ]
+def _listed(counts: Counter[int]) -> list[int]:
+    """Counts by place, as a list."""
+    return [counts[place] for place in range(max(counts, default=-1) + 1)]
 
 
 def _hit(one: Filtered, place: int) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class _Among(Filter):
 
     def keep_of(self, found: Found, left: Places) -> Places:
         unwanted, ids = self.ids(found), found.ids
-        return [place for place in left if ids[place] not in unwanted] if unwanted else left
+        return left if unwanted.isdisjoint(ids) else [place for place in left if ids[place] not in unwanted]
 
 
 class _Answer(Filter):
@@ -271,13 +271,12 @@ def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[F
     for one in filters:
         kept = one.keep(part, left)
         for before, after, gone in zip(left, kept, dropped, strict=True):
-            staying = set(after)
-            gone.append([] if len(before) == len(after) else [place for place in before if place not in staying])
+            gone.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
         left = kept
     outcome = []
     for found, places, gone in zip(part, left, dropped, strict=True):
         chosen = choose(places, options, found.question.query.id)
-        negatives = tuple(found.ids[place] for place in chosen)
+        negatives = tuple(map(found.ids.__getitem__, chosen))
         positive = next(iter(found.positives), None) if options.positives == "retrieved" else None
         lost = options.positives == "retrieved" and positive is None
         outcome.append(Filtered(found, gone, chosen, Mined(negatives, positive, dropped=lost)))

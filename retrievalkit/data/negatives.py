@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, get_args
 
 from retrievalkit.data.queries import Query
@@ -201,9 +202,11 @@ class Found:
         lowest = min((self.scores[place] for place in places), default=last)
         return lowest if len(places) == len(self.positives) else min(lowest, last)
 
-    @property
+    @cached_property
     def positive_places(self) -> list[int]:
         """Where the positives are among the hits."""
+        if self.positives.isdisjoint(self.ids):
+            return []
         return [place for place, one in enumerate(self.ids) if one in self.positives]
 
 

@@ -11,3 +11,4 @@ def register_indexers(register: Register) -> None:
     """Register the Lucene indexers."""
     register("bm25", "retrievalkit_pyserini.bm25:BM25")
     register("impact", "retrievalkit_pyserini.impact:Impact")
+    register("lucene_hnsw", "retrievalkit_pyserini.lucene_hnsw:LuceneHnsw")

@@ -1,0 +1,83 @@
+"""A Lucene index of vectors in a graph (HNSW): every vector is a document, its number the vector's row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit_pyserini.bulk import run, vectors
+from retrievalkit_pyserini.documents import DocumentWriter, open_reader
+from retrievalkit_pyserini.handles import as_interface, bind, constructor, method, setter, then
+from retrievalkit_pyserini.java import java_class
+from retrievalkit_pyserini.rescoring import TOP
+
+FIELD = "vector"
+"""As Anserini's searcher of vectors has it."""
+
+MOST_DIMENSIONS = 4096
+WRITE_BUFFER_MEGABYTES = 1024.0
+"""Of vectors and their graph: every time that Lucene writes them out it starts another graph, to be joined later."""
+
+
+class GraphWriter(DocumentWriter):
+    """Writes an index of vectors.
+
+    Args:
+        folder: Where the index goes.
+        m: Neighbours of a vector in the graph.
+        ef_construction: Vectors that are looked at to find them.
+        int8: Whether vectors are compared by numbers of eight bits.
+        threads: Threads for adding.
+    """
+
+    def __init__(self, folder: Path, *, m: int, ef_construction: int, int8: bool, threads: int) -> None:
+        def configure(config: Any) -> None:
+            config.setCodec(_codec(m, ef_construction, int8))
+            megabytes = float(java_class("java.lang.Runtime").getRuntime().maxMemory()) / 2**20
+            config.setRAMBufferSizeMB(min(WRITE_BUFFER_MEGABYTES, megabytes / 4))
+
+        super().__init__(folder, configure, threads=threads)
+        similarity = java_class("org.apache.lucene.index.VectorSimilarityFunction").MAXIMUM_INNER_PRODUCT
+        types = ("java.lang.String", "[F", "org.apache.lucene.index.VectorSimilarityFunction")
+        make = constructor("org.apache.lucene.document.KnnFloatVectorField", *types)
+        self._field = bind(bind(make, 2, similarity), 0, FIELD)
+
+    def add_vectors(self, first: int, ids: Sequence[str], rows: np.ndarray) -> None:
+        """Add vectors from a row on, each with the id of its text."""
+        self.add(first, ids, then(vectors(rows), self._field))
+
+
+def _codec(m: int, ef_construction: int, int8: bool) -> Any:
+    """Lucene's own codec with such a graph.
+
+    A Java program would override the codec's choice of a format; no class can be written here, so its field is set.
+    """
+    codecs = "org.apache.lucene.codecs"
+    kind = "Lucene99HnswScalarQuantizedVectorsFormat" if int8 else "Lucene99HnswVectorsFormat"
+    graph = java_class(f"{codecs}.lucene99.{kind}")(m, ef_construction)
+    # Lucene takes vectors of 1,024 numbers by itself.
+    longer = java_class("io.anserini.index.IndexHnswDenseVectors$DelegatingKnnVectorsFormat")
+    codec = java_class(java_class(f"{codecs}.Codec").getDefault().getClass().getName())()
+    # Not by pyjnius, which frees a reference twice where it sets a field.
+    assign = bind(setter(codec, "defaultKnnVectorsFormat"), 0, codec, longer(graph, MOST_DIMENSIONS))
+    as_interface("java.lang.Runnable", assign).run()
+    return codec
+
+
+class GraphSearcher:
+    """Searches an index of vectors, many queries at a time."""
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        reader = open_reader(folder, rows)
+        self._searcher = java_class("org.apache.lucene.search.IndexSearcher")(reader)
+
+    def rows(self, queries: np.ndarray, wanted: int, *, threads: int) -> list[np.ndarray]:
+        """For each query vector (queries, dim) the rows of its nearest vectors, about so many, best first."""
+        make = constructor("org.apache.lucene.search.KnnFloatVectorQuery", "java.lang.String", "[F", int)
+        query = then(vectors(queries), bind(bind(make, 2, wanted), 0, FIELD))
+        search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, "org.apache.lucene.search.Query", int)
+        found = run(then(query, bind(bind(search, 0, self._searcher), 1, wanted)), len(queries), threads)
+        return [np.array([number for number, _ in hits], dtype=np.int64) for (hits,) in found]

@@ -1,0 +1,204 @@
+"""The indexer `lucene_hnsw`: vectors in Lucene's graph of neighbours (HNSW), searched approximately.
+
+    rkit index VECTORS --indexer lucene_hnsw --output hnsw
+    rkit search hnsw --queries QUERIES --k 100 --output hnsw.trec
+
+The folder holds `lucene/` (an index that Pyserini's LuceneHnswDenseSearcher opens too) and the vectors themselves,
+hard-linked where possible: what the graph finds is scored by them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.score import check_k, scores_of
+from retrievalkit_pyserini.bulk import processors
+from retrievalkit_pyserini.graphs import MOST_DIMENSIONS, GraphSearcher, GraphWriter
+
+NUMBERS_AT_ONCE = 1 << 22
+HITS_IN_A_CALL = 500_000
+
+_INDEX, _VECTORS = "lucene", "vectors"
+
+
+class LuceneHnsw(Indexer):
+    """Lucene's graph of neighbours (HNSW, Malkov and Yashunin 2018), for one and many vectors a text.
+
+    Which texts are found is approximate (`rkit index --check` measures recall); their scores are exact: inner products
+    of the vectors as they are, in float32, and for several vectors the sum of the best. Building in several threads
+    gives another graph each time, and so may find other texts.
+
+    Args:
+        m: Neighbours of a vector in the graph: more find more, and take more memory and time to build.
+        ef_construction: Vectors that are looked at to find the neighbours: more make a better graph, more slowly.
+        ef_search: Vectors that a query looks for, at least: more find more of the nearest, more slowly.
+        quantization: "int8" compares vectors by eight bits a number: four times less to read, and a little less exact
+            in what is found.
+        threads: Threads for building and searching; none = one for each processor.
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self,
+        *,
+        m: int = 16,
+        ef_construction: int = 100,
+        ef_search: int = 100,
+        quantization: Literal["none", "int8"] = "none",
+        threads: int | None = None,
+    ) -> None:
+        _check(2 <= m <= 512, f"m is {m}, and must be from 2 to 512")
+        _check(1 <= ef_construction <= 3200, f"ef_construction is {ef_construction}, and must be from 1 to 3200")
+        _check(ef_search > 0, f"ef_search is {ef_search}, and must be 1 or more")
+        _check(threads is None or threads > 0, f"threads is {threads}, and must be 1 or more")
+        self.m, self.ef_construction, self.ef_search = m, ef_construction, ef_search
+        self.int8 = quantization == "int8"
+        self.threads = threads or processors()
+        self._store: VectorStore | None = None
+        self._searcher: GraphSearcher | None = None
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
+        """Add all vectors to one graph.
+
+        Raises:
+            UnsupportedError: The folder has no vectors, or weights as well, or vectors that are too long for Lucene.
+            RetrievalkitError: Lucene could not write, for want of space or of memory. Nothing is left behind.
+        """
+        _check_source(source)
+        folder = Path(index_dir)
+        try:
+            self._write(source, folder / _INDEX)
+        except BaseException:
+            shutil.rmtree(folder / _INDEX, ignore_errors=True)
+            raise
+        source.link(folder / _VECTORS)
+        return {"texts": len(source), "vectors": source.rows}
+
+    def _write(self, source: VectorStore, folder: Path) -> None:
+        shape = {"m": self.m, "ef_construction": self.ef_construction}
+        with GraphWriter(folder, **shape, int8=self.int8, threads=self.threads) as writer:
+            first = 0
+            for block in source.blocks(max(1, NUMBERS_AT_ONCE // source.dim)):
+                assert block.vectors is not None
+                rows = np.arange(first, first + len(block.vectors))
+                writer.add_vectors(first, source.ids.take(source.texts_of(rows)), block.vectors)
+                first += len(rows)
+
+    def open(self, index_dir: Path) -> None:
+        """Open an index, wherever it was moved to.
+
+        Raises:
+            ArtifactError: There is no such index, or it is damaged.
+        """
+        folder = Path(index_dir)
+        if not (folder / _VECTORS).is_dir():
+            msg = (
+                f"'{folder}' holds no lucene_hnsw index: its folder {_VECTORS} is missing. "
+                "Build one: rkit index VECTORS --indexer lucene_hnsw"
+            )
+            raise ArtifactError(msg)
+        self._store = VectorStore(folder / _VECTORS)
+        self._searcher = GraphSearcher(folder / _INDEX, self._store.rows)
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """For each query the best texts that the graph leads to; equal scores in the order of the index."""
+        check_k(k)
+        store, _ = self._opened()
+        vectors = _vectors_of(queries, store)
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        k = min(k, len(store))
+        step = max(1, HITS_IN_A_CALL // (self._wanted(k) * vectors.shape[1]))
+        for start in range(0, len(queries), step):
+            part = queries.rows(slice(start, start + step))
+            texts = self._candidates(part, k)
+            found += [_best(*one, k) for one in zip(texts, scores_of(part, store, texts), strict=True)]
+        return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts, by all of their vectors; NaN for an unknown id."""
+        store, _ = self._opened()
+        _vectors_of(queries, store)
+        return scores_of(queries, store, [store.ids.rows(some) for some in ids])
+
+    def _wanted(self, k: int) -> int:
+        """How many vectors to look for, so that they are of about k texts."""
+        store, _ = self._opened()
+        rows = int(store.rows)
+        return min(rows, max(self.ef_search, k) * -(-rows // len(store)))
+
+    def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
+        """For each query the texts, ascending, of the vectors that its vectors lead to: k or more, if there are."""
+        store, searcher = self._opened()
+        vectors = _vectors_of(queries, store)
+        mask = torch.ones(vectors.shape[:2], dtype=torch.bool) if queries.vector_mask is None else queries.vector_mask
+        texts: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(queries)
+        unsure, wanted = np.arange(len(queries)), self._wanted(k)
+        while len(unsure):
+            asked = mask[unsure]
+            rows = searcher.rows(vectors[unsure][asked].float().numpy(), wanted, threads=self.threads)
+            for query, some in zip(unsure, _by_query(rows, asked.sum(dim=1).tolist()), strict=True):
+                texts[query] = np.unique(store.texts_of(some))
+            unsure = np.array([one for one in unsure if len(texts[one]) < k and wanted < store.rows], dtype=np.int64)
+            wanted = min(store.rows, 2 * wanted)
+        return texts
+
+    def _opened(self) -> tuple[VectorStore, GraphSearcher]:
+        if self._store is None or self._searcher is None:
+            msg = "open an index before searching it"
+            raise RuntimeError(msg)
+        return self._store, self._searcher
+
+
+def _check_source(source: VectorStore) -> None:
+    if not source.dim or source.vocabulary:
+        has = "vectors and weights" if source.dim else "weights over a vocabulary and no vectors"
+        msg = (
+            f"'{source.folder}' holds {has}; indexer 'lucene_hnsw' searches vectors alone. "
+            f"Use --indexer {'flat' if source.dim else 'impact'}."
+        )
+        raise UnsupportedError(msg)
+    if source.dim > MOST_DIMENSIONS:
+        msg = (
+            f"vectors of '{source.folder}' have {source.dim} numbers, and Lucene takes {MOST_DIMENSIONS} at most. "
+            "Use --indexer flat or faiss."
+        )
+        raise UnsupportedError(msg)
+
+
+def _vectors_of(queries: Representation, store: VectorStore) -> torch.Tensor:
+    if queries.vectors is None or queries.weights is not None:
+        msg = "the index holds vectors alone, and the queries have weights. Use the model that the index was made with."
+        raise UnsupportedError(msg)
+    if queries.vectors.shape[2] != store.dim:
+        msg = f"queries have vectors of size {queries.vectors.shape[2]} and documents of size {store.dim}. "
+        raise UnsupportedError(msg + "Encode both with one model.")
+    return queries.vectors.cpu()
+
+
+def _by_query(rows: Sequence[np.ndarray], counts: Sequence[int]) -> Iterator[np.ndarray]:
+    """What each query's vectors found, joined."""
+    start = 0
+    for count in counts:
+        yield np.concatenate([np.empty(0, dtype=np.int64), *rows[start : start + count]])
+        start += count
+
+
+def _best(texts: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    order = np.argsort(-scores, kind="stable")[:k]
+    return texts[order], scores[order]
+
+
+def _check(holds: bool, problem: str) -> None:
+    if not holds:
+        msg = f"{problem}."
+        raise OptionError(msg)

@@ -7,6 +7,7 @@ and each line of it is answered.
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from collections.abc import Callable, Iterator
 
@@ -46,6 +47,9 @@ def converse(answer: Callable[[str, int], None], k: int) -> None:
 def _lines() -> Iterator[str]:
     """The lines of standard input, without the space around them; at a terminal with a prompt and a history."""
     if not sys.stdin.isatty():
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            # A byte that is no text costs a letter, and not the conversation.
+            sys.stdin.reconfigure(errors="replace")
         for line in sys.stdin:
             yield line.strip()
         return
@@ -54,13 +58,22 @@ def _lines() -> Iterator[str]:
         import readline  # noqa: F401
     while True:
         try:
-            yield input(PROMPT).strip()
+            yield input(_prompt()).strip()
         except EOFError:
             sys.stdout.write("\n")
             return
         except KeyboardInterrupt:
             # As in a shell: the line is given up.
             sys.stdout.write("\n")
+
+
+def _prompt() -> str:
+    """What input() shows; on standard error, where standard output is a file or a pipe."""
+    if sys.stdout.isatty():
+        return PROMPT
+    sys.stderr.write(PROMPT)
+    sys.stderr.flush()
+    return ""
 
 
 def _command(line: str, k: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import pty
 import sys
 
 import pytest
@@ -64,7 +63,7 @@ def test_a_prompt_is_shown_at_a_terminal_alone(typed, capsys, monkeypatch):
     typed("a\n")
     converse(lambda text, k: None, 3)
     assert capsys.readouterr().out == ""
-    main, terminal = pty.openpty()
+    main, terminal = pytest.importorskip("pty").openpty()
     os.write(main, b"a\n:q\n")
     with os.fdopen(terminal, "r") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -72,4 +71,14 @@ def test_a_prompt_is_shown_at_a_terminal_alone(typed, capsys, monkeypatch):
         converse(lambda text, k: asked.append(text), 3)
     os.close(main)
     assert asked == ["a"]
-    assert PROMPT in capsys.readouterr().out
+    # Standard output is no terminal here, and stays free for answers.
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", 2 * PROMPT)
+
+
+def test_bytes_that_are_no_text_do_not_end_it(monkeypatch):
+    """They are shown as unknown letters."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\nb\n"), encoding="utf-8"))
+    asked = []
+    converse(lambda text, k: asked.append(text), 3)
+    assert asked == ["caf\ufffd", "b"]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from retrievalkit.contracts import Representation
+from retrievalkit.contracts import Encoder, Indexer, Representation
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
@@ -170,3 +170,10 @@ def test_tokens_have_names_that_people_read(architecture, tmp_path):
     names = [name for name in encoder.tokens(ids) if not name.startswith(("[", "<"))]
     assert names == ["capital", "of", "peru"]
     assert encoder.tokens([10**6]) == ["[1000000]"]
+
+
+def test_components_need_not_say_anything():
+    """What is not told has a number, or is refused."""
+    assert Encoder.tokens(None, [3]) == ["token 3"]
+    with pytest.raises(UnsupportedError, match="does not say what the terms of a query add"):
+        Indexer.contributions(None, "query", ["a"])

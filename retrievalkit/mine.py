@@ -43,7 +43,7 @@ _FUSION = {
     "weights": "weights",
     "normalization": "normalization",
     "missing": "missing",
-    "rrf_k": "k",
+    "rrf_k": "rrf_k",
 }
 
 

@@ -39,7 +39,8 @@ class Sources:
         model: For an index whose checkpoint has been moved: where it is.
         indexer_options: Of the indexer `bm25` that is built for "bm25".
         fusion: Of several: how their hits are made one list, as `rkit search` does: `method` ("rrf" where not given),
-            `weights` (numbers, or a file that `rkit search --tune` wrote), `normalization`, `missing`, `k`.
+            `weights` (numbers, or a file that `rkit search --tune` wrote), `normalization`, `missing`,
+            `rrf_k`.
         precision: What a checkpoint computes in.
     """
 

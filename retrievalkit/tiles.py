@@ -197,7 +197,11 @@ def _terms(weights: Tensor) -> Any:
     """The weights as scipy CSR (queries, vocabulary): only terms that a query has cost time."""
     import scipy.sparse
 
-    return scipy.sparse.csr_matrix(weights.float().cpu().numpy())
+    values = weights.float().cpu().numpy()
+    # Several times faster than scipy's own way, which looks for what is not 0 among numbers instead of truth values.
+    rows, terms = np.divmod(np.flatnonzero(values != 0), values.shape[1])
+    starts = np.searchsorted(rows, np.arange(len(values) + 1))
+    return scipy.sparse.csr_matrix((values[rows, terms], terms, starts), shape=values.shape)
 
 
 def _add_lexical(total: Tensor, terms: Any, weights: Any) -> None:

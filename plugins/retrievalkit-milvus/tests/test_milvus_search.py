@@ -80,7 +80,7 @@ def test_requests_are_cut(draw, indexed, assert_found, monkeypatch):
     assert_found(index.search(case.queries, 10), case.expected(10))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_any_shape(draw, indexed, assert_found, data):
     """Whatever the texts, queries and k, the result is that of brute force."""

@@ -616,7 +616,7 @@ def rerank_apply(
 
 
 @main.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN...]")
+@click.argument("run", nargs=-1, required=True, metavar="RUN [RUN...]")
 @click.option("--qrels", help="Judgements: TREC, BEIR, MS MARCO, a BEIR folder, pydoc:PACKAGES.")
 @click.option("--metrics", default="nDCG@10 RR@10 R@1000", show_default=True, help="Names as ir-measures writes them.")
 @click.option("--answers", "queries", help="Queries with answers, for top-k accuracy.")
@@ -633,7 +633,7 @@ def rerank_apply(
 @click.option("--per-query", is_flag=True, help="The values of each query too.")
 @_json_option
 def evaluate(
-    runs: tuple[str, ...],
+    run: tuple[str, ...],
     queries: str | None,
     split: str | None,
     ks: str,
@@ -646,7 +646,7 @@ def evaluate(
     from retrievalkit.evaluate import as_text, cutoffs, evaluate_runs
 
     answers = read_queries(queries, split) if queries is not None else None
-    found = evaluate_runs(runs, queries=answers, ks=cutoffs(ks), **flags)
+    found = evaluate_runs(run, queries=answers, ks=cutoffs(ks), **flags)
     if as_json:
         values = {name: one.to_json(per_query=per_query) for name, one in found.items()}
         click.echo(json.dumps({"runs": values} if len(values) > 1 else next(iter(values.values())), indent=2))
@@ -664,8 +664,8 @@ def evaluate(
 @click.option("--baseline", help="The run that the others are compared with; the first where not given, or 'all'.")
 @click.option("--queries", help="To show the texts of the queries that differ most.")
 @click.option("--corpus", help="To show what each run has first for them.")
-@click.option("--output", "-o", type=click.Path(), help="A folder for compare.html, plots and all figures.")
-@click.option("--plot/--no-plot", default=True, help="Draw the plots of --output, which needs matplotlib.")
+@click.option("--output", "-o", type=click.Path(), help="A page (.html), the figures (.json), or a folder.")
+@click.option("--plot/--no-plot", default=True, help="Draw plots for the page, which needs matplotlib.")
 @click.option("--examples", type=click.IntRange(min=0), default=5, show_default=True, help="Wins and losses to list.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the intervals.")
 @_ties_option
@@ -675,7 +675,7 @@ def evaluate(
 @_overwrite_option
 @_json_option
 def compare(runs: tuple[str, ...], output: str | None, as_json: bool, **flags: Any) -> None:
-    """Compare runs: paired significance tests, wins and losses; with --output as a page for the browser."""
+    """Compare runs: paired significance tests, wins and losses; with --output as a page."""
     from rich.console import Console
 
     from retrievalkit.compare import PAGE
@@ -688,7 +688,8 @@ def compare(runs: tuple[str, ...], output: str | None, as_json: bool, **flags: A
         return
     render(comparison, Console())
     if output is not None:
-        click.echo(f"{output}: open {os.path.join(output, PAGE)} in a browser")
+        page = os.path.join(output, PAGE) if os.path.isdir(output) else output
+        click.echo(f"{output}: written" + (f"; open {page} in a browser" if page.endswith(".html") else ""))
 
 
 @main.command("analyse-views")

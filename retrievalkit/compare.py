@@ -1,18 +1,18 @@
-"""Compares runs on the same queries: `rkit compare RUN RUN... --qrels QRELS [--output FOLDER]`.
+"""Compares runs on the same queries: `rkit compare RUN RUN... --qrels QRELS [--output PAGE.html|FIGURES.json|FOLDER]`.
 
 For each metric: the mean of each run with its bootstrap interval; for each pair the difference with its interval, the
 paired randomisation test and t-test, both corrected by Holm over the pairs of the metric, the queries won, tied and
 lost, and those that differ most, with what either run has first. Equal inputs and seed give equal numbers.
 
-The folder holds compare.html (one page with everything in it, for a browser), means.png and differences-METRIC.png,
-comparison.json, and per_query.tsv (metric, query, and a column a run).
+A page is one file for a browser, with everything in it. A folder holds the page (compare.html), its plots as PNG
+(means.png, differences-METRIC.png), all figures (comparison.json), and per_query.tsv: metric, query, a column a run.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -22,18 +22,21 @@ import numpy as np
 
 from retrievalkit import artifacts
 from retrievalkit.comparison import ALL_PAIRS, Comparison, Difference, Mean, QueryDifference
+from retrievalkit.comparison_page import Picture, comparison_page
+from retrievalkit.comparison_plot import draw_differences, draw_means
 from retrievalkit.contender import Contender, measured, with_rankings
 from retrievalkit.data import sources
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.runs import Run, Ties, read_run, run_names
-from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnknownNameError
+from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, UnknownNameError
 from retrievalkit.metrics import Over, PerQuery, check_metrics, some, without_same_id
 from retrievalkit.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
 PAGE, RESULT, PER_QUERY, MEANS = "compare.html", "comparison.json", "per_query.tsv", "means.png"
 DIFFERENCES = "differences-{}.png"
+_PAGES = (".html", ".htm")
 _NOT_IN_NAMES = re.compile(r"[^\w@.-]+")
 
 
@@ -75,8 +78,8 @@ def compare(
         confidence: Of the intervals.
         seed: Of what is drawn.
         examples: How many of the greatest wins and losses to list for each pair.
-        output: A folder to write, see the module; None writes nothing.
-        plot: Whether the folder has pictures, which need matplotlib.
+        output: What to write: a page (.html), the figures (.json), or else a folder with all; None writes nothing.
+        plot: Whether page and folder have plots, which need matplotlib.
         overwrite: Replace an output folder that is there already.
 
     Raises:
@@ -86,9 +89,7 @@ def compare(
     """
     _check(runs, permutations, resamples, confidence, examples)
     if output is not None:
-        artifacts.check_output(output, overwrite=overwrite)
-        if plot:
-            _check_matplotlib()
+        _check_output(Path(output), plot=plot, overwrite=overwrite)
     sources_of = dict(runs) if isinstance(runs, Mapping) else dict(zip(run_names(runs), runs, strict=True))
     pairs = _pairs({name: name if isinstance(one, Mapping) else str(one) for name, one in sources_of.items()}, baseline)
     judged = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
@@ -116,8 +117,7 @@ def compare(
     notes = _notes(contenders, judged, over, texts)
     comparison = Comparison(means, differences, against, by_metric, options, notes, texts)
     if output is not None:
-        inputs = _inputs(sources_of, qrels, queries)
-        _write(comparison, output, inputs=inputs, plot=plot, overwrite=overwrite)
+        _write(comparison, Path(output), lambda: _inputs(sources_of, qrels, queries), plot=plot, overwrite=overwrite)
     return comparison
 
 
@@ -216,30 +216,44 @@ def _texts(queries: Iterable[Query] | str | Path | None, qrels: Qrels) -> dict[s
 
 
 def _write(
-    comparison: Comparison, output: str | Path, *, inputs: Mapping[str, Any], plot: bool, overwrite: bool
+    comparison: Comparison, output: Path, inputs: Callable[[], dict[str, Any]], *, plot: bool, overwrite: bool
 ) -> None:
-    from retrievalkit.comparison_page import Picture, comparison_page
-
+    if output.suffix == ".json":
+        with artifacts.write_file(output) as staging:
+            staging.write_text(_figures(comparison), encoding="utf-8")
+        return
+    means, differences = _plots(comparison) if plot else (None, {})
+    alone = output.suffix in _PAGES
+    page = comparison_page(comparison, means=means, differences=differences, alone=alone)
+    if alone:
+        page.write(output)
+        return
     with artifacts.write_folder(output, overwrite=overwrite) as staging:
-        means, differences = None, {}
-        if plot:
-            from retrievalkit.comparison_plot import draw_differences, draw_means
-
-            means = Picture(draw_means(comparison), draw_means(comparison, dark=True))
+        page.write(staging / PAGE)
+        if means is not None:
             (staging / MEANS).write_bytes(means.light)
-            for metric in comparison.metrics:
-                pictures = [draw_differences(comparison, metric, dark=dark) for dark in (False, True)]
-                differences[metric] = Picture(*pictures)
-                (staging / DIFFERENCES.format(_NOT_IN_NAMES.sub("-", metric))).write_bytes(pictures[0])
-        comparison_page(comparison, means=means, differences=differences).write(staging / PAGE)
-        text = json.dumps(comparison.to_json(), indent=2, ensure_ascii=False)
-        (staging / RESULT).write_text(text + "\n", encoding="utf-8")
+        for metric, picture in differences.items():
+            (staging / DIFFERENCES.format(_NOT_IN_NAMES.sub("-", metric))).write_bytes(picture.light)
+        (staging / RESULT).write_text(_figures(comparison), encoding="utf-8")
         (staging / PER_QUERY).write_text(_per_query_table(comparison), encoding="utf-8")
         numbers = {"runs": len(comparison.runs), "queries": max(mean.queries for mean in comparison.means)}
         options = comparison.options | {"metrics": comparison.metrics, "baseline": comparison.baseline}
         artifacts.write_manifest(
-            staging, "comparison", command="compare", options=options, inputs=inputs, counts=numbers
+            staging, "comparison", command="compare", options=options, inputs=inputs(), counts=numbers
         )
+
+
+def _plots(comparison: Comparison) -> tuple[Picture, dict[str, Picture]]:
+    means = Picture(draw_means(comparison), draw_means(comparison, dark=True))
+    differences = {
+        metric: Picture(draw_differences(comparison, metric), draw_differences(comparison, metric, dark=True))
+        for metric in comparison.metrics
+    }
+    return means, differences
+
+
+def _figures(comparison: Comparison) -> str:
+    return json.dumps(comparison.to_json(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _per_query_table(comparison: Comparison) -> str:
@@ -259,12 +273,19 @@ def _inputs(runs: Mapping[str, Any], qrels: Any, queries: Any) -> dict[str, Any]
     }
 
 
-def _check_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        needed_for = "the pictures of a comparison (--no-plot leaves them out)"
-        raise MissingDependencyError("matplotlib", needed_for, "'retrievalkit[plot]'") from error
+def _check_output(output: Path, *, plot: bool, overwrite: bool) -> None:
+    """Refuse what cannot be written, before anything is read."""
+    if output.suffix not in (*_PAGES, ".json"):
+        artifacts.check_output(output, overwrite=overwrite)
+    elif output.is_dir():
+        msg = f"output '{output}' is a folder, and a file is to be written there. Choose another --output."
+        raise ArtifactError(msg)
+    if plot and output.suffix != ".json":
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError as error:
+            needed_for = "the plots of a comparison (--no-plot leaves them out)"
+            raise MissingDependencyError("matplotlib", needed_for, "'retrievalkit[plot]'") from error
 
 
 def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: Over, texts: Mapping[str, str]) -> list[str]:

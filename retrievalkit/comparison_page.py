@@ -24,7 +24,11 @@ class Picture:
 
 
 def comparison_page(
-    comparison: Comparison, *, means: Picture | None = None, differences: Mapping[str, Picture] | None = None
+    comparison: Comparison,
+    *,
+    means: Picture | None = None,
+    differences: Mapping[str, Picture] | None = None,
+    alone: bool = False,
 ) -> Page:
     """The page of a comparison.
 
@@ -32,6 +36,7 @@ def comparison_page(
         comparison: What was found.
         means: The picture of the means.
         differences: For each metric the picture of the differences.
+        alone: Whether the page stands alone, without the other files of a folder.
     """
     queries = max(mean.queries for mean in comparison.means)
     names = comparison.runs
@@ -58,9 +63,9 @@ def comparison_page(
             for query in one.largest:
                 _query(page, one, query)
     page.heading(f"All queries, by {first}")
-    _queries(page, comparison, first)
+    _queries(page, comparison, first, alone=alone)
     page.heading("How it was computed")
-    page.bullets(_explanation(comparison))
+    page.bullets(_explanation(comparison, alone=alone))
     return page
 
 
@@ -192,7 +197,7 @@ def _relevant(ranking: Ranking) -> str:
     return f"Relevant documents at {shown}{more}{'; ' + lost if lost else ''}."
 
 
-def _queries(page: Block, comparison: Comparison, metric: str) -> None:
+def _queries(page: Block, comparison: Comparison, metric: str, *, alone: bool) -> None:
     by_run = comparison.per_query[metric]
     runs = comparison.runs
     spread = {one: _spread([by_run[run][one] for run in runs]) for one in by_run[runs[0]]}
@@ -206,7 +211,8 @@ def _queries(page: Block, comparison: Comparison, metric: str) -> None:
         row: list[Cell] = [Mark(one, "code"), *([comparison.texts.get(one, "")] if comparison.texts else []), *values]
         rows.append([*row, _gap(values[1] - values[0])] if pair else row)
     rest = len(spread) - len(shown)
-    told = f"The {len(shown):,} that differ most; {rest:,} more are in per_query.tsv." if rest else ""
+    where = "not shown" if alone else "in per_query.tsv"
+    told = f"The {len(shown):,} that differ most; {rest:,} more are {where}." if rest else ""
     page.table(columns, rows, numeric=[*runs, gap], caption=told, find=True)
 
 
@@ -219,8 +225,9 @@ def _spread(values: Sequence[float]) -> float:
     return max(values) - min(values)
 
 
-def _explanation(comparison: Comparison) -> list[str]:
+def _explanation(comparison: Comparison, *, alone: bool) -> list[str]:
     options = comparison.options
+    rest = "" if alone else " The values of every query are in per_query.tsv, all figures in comparison.json."
     return [
         "A query of the judgements that a run lacks counts 0 for it."
         if options.get("over", "qrels") == "qrels"
@@ -231,7 +238,7 @@ def _explanation(comparison: Comparison) -> list[str]:
         f"{options['permutations']:,} exchanges "
         "are drawn. Beside it stands the paired t-test. Both are two-sided.",
         "“Holm” is corrected by Holm's step-down rule over the pairs of a metric, not over metrics.",
-        f"Seed {options['seed']}. The values of every query are in per_query.tsv, all figures in comparison.json.",
+        f"Seed {options['seed']}.{rest}",
     ]
 
 

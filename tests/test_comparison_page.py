@@ -167,6 +167,19 @@ def test_equal_inputs_give_equal_bytes_and_a_folder_is_replaced_only_when_asked(
     assert {path.name: path.read_bytes() for path in (files / "out").iterdir()} == before
 
 
+def test_a_page_or_the_figures_alone(files):
+    assert rkit(files, "--output", files / "a.html", "--no-plot").exit_code == 0
+    page = (files / "a.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "per_query.tsv" not in page
+    assert rkit(files, "--output", files / "a.json").exit_code == 0
+    assert json.loads((files / "a.json").read_text()) == json.loads(rkit(files, "--json").stdout)
+    (files / "b.html").mkdir()
+    refused = rkit(files, "--output", files / "b.html", "--no-plot")
+    assert refused.exit_code == 2
+    assert "is a folder" in refused.output
+
+
 def test_without_pictures_matplotlib_is_not_needed(files, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     refused = rkit(files, "--output", files / "out")

@@ -641,7 +641,11 @@ def evaluate(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Evaluate RUNs by judgements, or by the answers that their passages contain."""
+    """Evaluate RUNs by judgements, or by the answers that their passages contain.
+
+    As trec_eval -c counts: over all queries of the qrels, those a run lacks with 0; a grade is its own gain in nDCG.
+    As MS MARCO's script: --metrics RR@10 --ties run. As BEIR: --exclude-self.
+    """
     from retrievalkit.data.queries import read_queries
     from retrievalkit.evaluate import as_text, cutoffs, evaluate_runs
 

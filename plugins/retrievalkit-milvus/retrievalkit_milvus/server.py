@@ -138,8 +138,9 @@ def import_pymilvus() -> Any:
         import pymilvus
     except ImportError as error:
         raise MissingDependencyError("pymilvus", "indexer 'milvus'") from error
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    for logger in map(logging.getLogger, _QUIET):
+        if logger.level <= logging.CRITICAL:
+            logger.setLevel(logging.CRITICAL + 1)
     return pymilvus
 
 

@@ -26,7 +26,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_finds_what_brute_force_finds(draw, indexed, assert_found, kind):
     """Ids, order and scores are those of comparing all with all; for more hits than there are texts, too."""
-    case = draw(60, **KINDS[kind])
+    case = draw(40, **KINDS[kind])
     index = indexed(case, shards=3)
     for k in (1, 10, 200):
         assert_found(index.search(case.queries, k), case.expected(k))
@@ -37,14 +37,14 @@ def test_a_server_finds_the_same(draw, indexed, assert_found, server, knows_weig
     """The same through the address of a server."""
     if "vocabulary" in KINDS[kind] and not knows_weights:
         pytest.skip("this Milvus is older than 2.4")
-    case = draw(40, **KINDS[kind], seed=1)
+    case = draw(25, **KINDS[kind], seed=1)
     assert_found(indexed(case, uri=server).search(case.queries, 10), case.expected(10))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["one vector", "vectors that vary in number", "weights", "a vector and weights"])
 def test_ties_go_to_the_text_that_comes_first(draw, indexed, assert_found, kind):
     """Among many equal scores, the texts that are first in the index are found, in its order."""
-    case = draw(60, **{**KINDS[kind], **({"dim": 2} if "dim" in KINDS[kind] else {})}, integers=True, seed=2)
+    case = draw(40, **{**KINDS[kind], **({"dim": 2} if "dim" in KINDS[kind] else {})}, integers=True, seed=2)
     index = indexed(case)
     for k in (1, 7, 30):
         assert_found(index.search(case.queries, k), case.expected(k), exact=True)
@@ -60,8 +60,9 @@ def test_equal_vectors_have_equal_scores(draw, indexed, assert_found):
     assert len(set(scores.tolist())) == 1
 
 
-@pytest.mark.parametrize("kind", ["one vector", "many vectors", "vectors that vary in number", "weights"])
-@pytest.mark.parametrize("integers", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "integers"), [("vectors that vary in number", False), ("one vector", True), ("weights", True)]
+)
 def test_more_than_milvus_returns(draw, indexed, assert_found, monkeypatch, kind, integers):
     """Where a query wants more rows than Milvus returns, the rest is found all the same."""
     case = draw(50, **KINDS[kind], integers=integers, seed=4)
@@ -100,15 +101,16 @@ def test_any_shape(draw, indexed, assert_found, data):
     assert_found(indexed(case).search(case.queries, k), case.expected(k))
 
 
-@pytest.mark.parametrize("kind", ["a vector and weights", "many vectors and weights"])
-@pytest.mark.parametrize("view", ["vectors", "weights"])
+@pytest.mark.parametrize(
+    ("kind", "view"), [("a vector and weights", "vectors"), ("many vectors and weights", "weights")]
+)
 def test_one_of_two(draw, build, opened, assert_found, kind, view):
     """Vectors alone or weights alone are compared: of an index of both, and of one that holds nothing else."""
-    case = draw(40, **KINDS[kind], seed=10)
+    case = draw(25, **KINDS[kind], seed=10)
     both, one = build(case), build(case, view=view)
     for representation in (case.documents, case.queries):
         setattr(representation, "weights" if view == "vectors" else "vectors", None)
-    queries = draw(40, **KINDS[kind], seed=10).queries
+    queries = draw(25, **KINDS[kind], seed=10).queries
     for folder in (both, one):
         index = opened(folder, view=view)
         assert_found(index.search(queries, 9), case.expected(9))
@@ -121,7 +123,7 @@ def test_one_of_two(draw, build, opened, assert_found, kind, view):
 @pytest.mark.parametrize("kind", ["several query vectors", "a vector and weights"])
 def test_few_candidates_miss_some(draw, indexed, kind):
     """With fewer candidates than texts the scores of what is found are still exact, and never better than the best."""
-    case = draw(300, **KINDS[kind], seed=5)
+    case = draw(100, **KINDS[kind], seed=5)
     index = indexed(case, candidates=5)
     ids, scores = index.search(case.queries, 5)
     _, best = case.expected(5)
@@ -129,12 +131,12 @@ def test_few_candidates_miss_some(draw, indexed, kind):
     for ours, best_ones, again in zip(scores, best, given, strict=True):
         assert (ours <= best_ones + 1e-4).all()
         np.testing.assert_allclose(ours, again, rtol=1e-5)
-    whole = indexed(case, candidates=300).search(case.queries, 5)
+    whole = indexed(case, candidates=100).search(case.queries, 5)
     assert whole[0] == case.expected(5)[0]
     assert whole[0] != ids
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["one vector", "several query vectors", "weights", "many vectors and weights"])
 def test_scores_of_given_texts(draw, indexed, kind):
     """Texts are scored as brute force scores them: NaN for one that is not there, 0 for one without a common term."""
     case = draw(30, **KINDS[kind], seed=6)
@@ -192,7 +194,7 @@ def test_other_indexes(draw, indexed, index_type, parameters, search_parameters)
 
 def test_parameters_count(draw, indexed):
     """How an index is built and how it is searched both change what is found."""
-    case = draw(400, dim=8, queries=20, seed=9)
+    case = draw(200, dim=8, queries=20, seed=9)
     found = {
         options: indexed(case, index_type="IVF_FLAT", parameters=options[0], search_parameters=options[1]).search(
             case.queries, 10

@@ -119,6 +119,9 @@ def open_reader(folder: Path, texts: int) -> Any:
     Raises:
         ArtifactError: There is no such index, or it is damaged.
     """
+    if not folder.is_dir():
+        msg = f"the index is damaged: its folder '{folder}' is missing. Index again."
+        raise ArtifactError(msg)
     with lucene_errors(f"open the index '{folder}'", ArtifactError):
         reader = java_class("org.apache.lucene.index.DirectoryReader").open(_directory(folder))
     if reader.numDocs() != texts or reader.leaves().size() > 1:

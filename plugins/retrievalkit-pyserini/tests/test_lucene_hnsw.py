@@ -1,0 +1,209 @@
+"""The graph of vectors against comparing with all of them; with a search as wide as the index, both find the same."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from retrievalkit_pyserini.lucene_hnsw import LuceneHnsw
+
+from retrievalkit import registry
+from retrievalkit.contracts import Representation
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.score import scores as all_scores
+
+
+def drawn(texts, m=1, dim=8, seed=0):
+    return np.random.default_rng(seed).standard_normal((texts, m, dim)).astype(np.float32)
+
+
+def asked(vectors, mask=None):
+    return Representation(torch.from_numpy(vectors), None if mask is None else torch.from_numpy(mask))
+
+
+def built(source, folder, **options):
+    folder.mkdir()
+    index = LuceneHnsw(**options)
+    counts = index.build(source, folder)
+    index.open(folder)
+    return index, counts
+
+
+def assert_exact(index, queries, documents, k):
+    """What the index finds is what comparing every query with every text finds."""
+    exact = all_scores(queries, documents).numpy()
+    found = index.search(queries, k)
+    for ids, ours, theirs in zip(*found, exact, strict=True):
+        order = np.argsort(-theirs, kind="stable")[:k]
+        assert ids == [f"t{row}" for row in order]
+        assert ours.dtype == np.float32
+        np.testing.assert_allclose(ours, theirs[order], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 10, 1000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_one_vector_a_text(tmp_path, store, k, threads):
+    """The nearest texts, negative inner products among them, and all texts where k is more than there are."""
+    vectors = drawn(250)
+    index, counts = built(store(250, vectors=vectors), tmp_path / "index", ef_search=250, threads=threads)
+    assert counts == {"texts": 250, "vectors": 250}
+    assert_exact(index, asked(drawn(12, seed=1)), asked(vectors), k)
+
+
+def test_several_vectors_a_text(tmp_path, store):
+    """The best of a text's vectors counts; a query of several vectors gets the sum of its best (MaxSim)."""
+    vectors = drawn(60, m=3)
+    index, _ = built(store(60, vectors=vectors), tmp_path / "index", ef_search=60)
+    assert_exact(index, asked(drawn(6, seed=1)), asked(vectors), 20)
+    mask = np.array([[True, True], [True, False]])
+    assert_exact(index, asked(drawn(2, m=2, seed=2), mask), asked(vectors), 60)
+
+
+def test_a_varying_number_of_vectors(tmp_path, store):
+    """Texts with one to nine vectors are found by any of them, and k texts are found where one has most vectors."""
+    counts = np.array([9, 1, 2, 1, 3, 1, 1, 2])
+    rows = drawn(counts.sum())[:, 0]
+    rows[:9] *= 5
+    padded, mask = np.zeros((8, 9, 8), dtype=np.float32), np.arange(9) < counts[:, None]
+    padded[mask] = rows
+    index, _ = built(store(8, vectors=rows, counts=counts), tmp_path / "index", ef_search=1)
+    assert_exact(index, asked(drawn(5, seed=1)), asked(padded, mask), 8)
+
+
+def test_equal_texts_are_in_the_order_of_the_index(tmp_path, store):
+    """Of texts with equal vectors the earlier comes first."""
+    vectors = np.repeat(drawn(4), 5, axis=0)
+    index, _ = built(store(20, vectors=vectors), tmp_path / "index")
+    assert_exact(index, asked(vectors[::5]), asked(vectors), 20)
+
+
+def test_scores_of_given_texts(tmp_path, store):
+    """Given texts have the scores of the scoring rule, found or not; NaN where they are not there."""
+    vectors, queries = drawn(40), asked(drawn(3, seed=1))
+    index, _ = built(store(40, vectors=vectors), tmp_path / "index")
+    found = index.scores(queries, [["t39", "none", "t0", "t39"], [], ["t1"]])
+    exact = all_scores(queries, asked(vectors)).numpy()
+    np.testing.assert_allclose(found[0], [exact[0, 39], np.nan, exact[0, 0], exact[0, 39]], rtol=1e-5)
+    assert found[1].shape == (0,)
+    np.testing.assert_allclose(found[2], exact[2, 1:2], rtol=1e-5)
+
+
+def test_options_change_the_index(tmp_path, store):
+    """More neighbours make a larger graph, int8 adds vectors of bytes, and a wider search finds no less."""
+    vectors, queries = drawn(900, dim=24), drawn(30, dim=24, seed=1)
+    source = store(900, vectors=vectors)
+    exact = all_scores(asked(queries), asked(vectors)).numpy()
+    best = [{f"t{row}" for row in np.argsort(-one)[:10]} for one in exact]
+    recalls, sizes = {}, {}
+    for name, options in {
+        "thin": {"m": 2, "ef_construction": 1, "ef_search": 10, "threads": 1},
+        "usual": {"threads": 1},
+        "bytes": {"quantization": "int8", "threads": 1},
+    }.items():
+        index, _ = built(source, tmp_path / name, **options)
+        sizes[name] = {path.suffix: path.stat().st_size for path in (tmp_path / name / "lucene").iterdir()}
+        ids, _ = index.search(asked(queries), 10)
+        recalls[name] = np.mean([len(one & set(two)) / 10 for one, two in zip(best, ids, strict=True)])
+    assert sizes["thin"][".vex"] < sizes["usual"][".vex"]
+    assert ".veq" in sizes["bytes"]
+    assert ".veq" not in sizes["usual"]
+    assert recalls["thin"] < recalls["usual"]
+    assert min(recalls["usual"], recalls["bytes"]) > 0.9
+    wide = LuceneHnsw(ef_search=900)
+    wide.open(tmp_path / "thin")
+    ids, _ = wide.search(asked(queries), 10)
+    assert np.mean([len(one & set(two)) / 10 for one, two in zip(best, ids, strict=True)]) > recalls["thin"]
+
+
+def test_pyserini_opens_it(tmp_path, store, pyserini):
+    """LuceneHnswDenseSearcher's Java searcher finds the same texts; its scores are Lucene's, never below 0."""
+    vectors, query = drawn(50), drawn(1, seed=1)
+    index, _ = built(store(50, vectors=vectors), tmp_path / "index")
+    searcher = pyserini.LuceneHnswDenseSearcher(str(tmp_path / "index/lucene"), ef_search=50).searcher
+    hits = searcher.search(query[0, 0].tolist(), 5)
+    (ids,), (scores,) = index.search(asked(query), 5)
+    assert [hit.docid for hit in hits] == ids
+    np.testing.assert_allclose(scores, [hit.score - 1 for hit in hits], rtol=1e-4)
+
+
+def test_long_vectors_and_half_precision(tmp_path, store):
+    """Vectors of more numbers than Lucene takes by itself, and stored in 16 bits."""
+    vectors = drawn(12, dim=1100).astype(np.float16)
+    index, _ = built(store(12, vectors=vectors), tmp_path / "index")
+    assert_exact(index, asked(drawn(2, dim=1100, seed=1)), asked(vectors.astype(np.float32)), 3)
+
+
+def test_a_folder_that_has_moved(tmp_path, store):
+    """An index works wherever its folder is."""
+    index, _ = built(store(30, vectors=drawn(30)), tmp_path / "index")
+    shutil.copytree(tmp_path / "index", tmp_path / "else where")
+    moved = LuceneHnsw()
+    moved.open(tmp_path / "else where")
+    queries = asked(drawn(3, seed=1))
+    assert moved.search(queries, 5)[0] == index.search(queries, 5)[0]
+
+
+def test_what_cannot_be_indexed(tmp_path, store, random_weights):
+    """Folders without vectors, with weights too, or with vectors that are too long are refused; nothing is left."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name, problem, made in (
+        ("weights", "no vectors.*--indexer impact", {"weights": random_weights(6)}),
+        ("both", "vectors and weights.*--indexer flat", {"weights": random_weights(6), "vectors": drawn(6)}),
+        ("long", "4097 numbers, and Lucene takes 4096", {"vectors": drawn(6, dim=4097)}),
+    ):
+        with pytest.raises(UnsupportedError, match=problem):
+            LuceneHnsw().build(store(6, name=name, **made), folder)
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"m": 1}, "m is 1"),
+        ({"ef_construction": 4000}, "ef_construction"),
+        ({"ef_search": 0}, "ef_search"),
+        ({"threads": 0}, "threads"),
+        ({"quantization": "int4"}, "int4"),
+        ({"ef": 10}, "ef_search"),
+    ],
+)
+def test_options_that_cannot_be(options, problem):
+    """A value out of range and an unknown option are refused."""
+    with pytest.raises(OptionError, match=problem):
+        registry.create("indexer", "lucene_hnsw", **options)
+
+
+def test_queries_that_do_not_fit(tmp_path, store):
+    """Queries with weights, of another size, and k = 0 are refused."""
+    index, _ = built(store(10, vectors=drawn(10)), tmp_path / "index")
+    with pytest.raises(UnsupportedError, match="have weights"):
+        index.search(Representation(weights=torch.ones(1, 5)), 5)
+    with pytest.raises(UnsupportedError, match="size 3 and documents of size 8"):
+        index.search(asked(drawn(1, dim=3)), 5)
+    with pytest.raises(OptionError, match="k is 0"):
+        index.search(asked(drawn(1)), 0)
+
+
+def test_opening_what_is_damaged(tmp_path, store):
+    """An empty folder, one without Lucene's files, and one whose files are cut short are refused in one line."""
+    built(store(10, vectors=drawn(10)), tmp_path / "index")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArtifactError, match="holds no lucene_hnsw index"):
+        LuceneHnsw().open(tmp_path / "empty")
+    built(store(3, vectors=drawn(3), name="three"), tmp_path / "few")
+
+    def swap(folder):
+        shutil.rmtree(folder / "lucene")
+        shutil.copytree(tmp_path / "few" / "lucene", folder / "lucene")
+
+    for name, damage in {
+        "gone": lambda folder: shutil.rmtree(folder / "lucene"),
+        "cut": lambda folder: [path.write_bytes(path.read_bytes()[:50]) for path in (folder / "lucene").iterdir()],
+        "other": swap,
+    }.items():
+        shutil.copytree(tmp_path / "index", tmp_path / name)
+        damage(tmp_path / name)
+        with pytest.raises(ArtifactError, match=r"damaged|could not open") as caught:
+            LuceneHnsw().open(tmp_path / name)
+        assert "\n" not in str(caught.value)

@@ -68,8 +68,9 @@ class RunForm:
         if columns is None:
             return None
         try:
-            wanted = self.rank is not None and (ranks or self.score is None)
-            places = list(map(int, columns[self.rank])) if wanted else [0] * len(columns[0])
+            places = [0] * len(columns[0])
+            if self.rank is not None and (ranks or self.score is None):
+                places = list(map(int, columns[self.rank]))
             if self.score is not None:
                 scores = list(map(float, columns[self.score]))
             elif self.rank is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from retrievalkit.contracts import Representation, Side, Text
@@ -52,13 +53,28 @@ def explain(
     for number, source in enumerate(searcher.sources):
         told = _told(searcher, source, query, [name for name, _ in hits], corpus) if why else [Found("")] * len(hits)
         given = _given(number, hits, candidates)
-        rows.append(
-            [
-                replace(one, index=source.label, rank=rank, score=score)
-                for one, (rank, score) in zip(told, given, strict=True)
-            ]
-        )
+        found = [
+            replace(one, index=source.label, rank=rank, score=score)
+            for one, (rank, score) in zip(told, given, strict=True)
+        ]
+        rows.append(_as_scored(found))
     return list(zip(*rows, strict=True))
+
+
+def _as_scored(found: list[Found]) -> list[Found]:
+    """Without the vectors, or the weights, that an index has left aside: told by the scores that it gave."""
+    both = [(one.score, one.dense, one.lexical) for one in found]
+    known = [(score, dense, lexical) for score, dense, lexical in both if None not in (score, dense, lexical)]
+    known_parts = torch.tensor(known, dtype=torch.float64).reshape(-1, 3)
+    scores_given, dense, lexical = known_parts.unbind(1)
+    off = [float((scores_given - parts).abs().sum()) for parts in (dense + lexical, lexical, dense)]
+    if off[0] <= min(off):
+        return found
+    if off[1] < off[2]:
+        nothing = Found("")
+        bare = {name: getattr(nothing, name) for name in ("dense", "lexical", "view", "view_number", "views", "tokens")}
+        return [replace(one, **bare) for one in found]
+    return [replace(one, dense=None, lexical=None, terms={}) for one in found]
 
 
 def _given(number: int, hits: Sequence[tuple[str, float]], candidates: Candidates | None) -> list[Given]:

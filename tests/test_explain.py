@@ -109,8 +109,24 @@ def test_terms_that_query_and_text_share_are_weighed():
     both = FakeRetriever(
         Representation(torch.ones(1, 1, 2), weights=weights), Representation(torch.ones(2, 1, 2), weights=texts)
     )
-    [[first], [second]] = told(index("both", both), both)
+    [[first], [second]] = told(index("both", both), both, hits=[("a", 6.5), ("b", 2.0)])
     assert (first.dense, first.lexical, second.lexical) == (2.0, 4.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "has_view", "has_terms"), [((7.5, 3.1), True, True), ((4.4, 0.0), False, True), ((3.0, 3.0), True, False)]
+)
+def test_what_an_index_leaves_aside_is_not_told(given, has_view, has_terms):
+    """Of vectors with weights, by the scores: of both, of the weights alone, or of the vectors alone."""
+    query = Representation(torch.ones(1, 1, 2), weights=torch.tensor([[1.0, 2.0, 0.0, 3.0]]))
+    texts = torch.tensor([[0.5, 2.0, 5.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    documents = Representation(torch.tensor([[[1.0, 2.0], [0, 0]], [[0, 1], [1, 2]]]), weights=texts)
+    retriever = FakeRetriever(query, documents)
+    hits = list(zip("ab", given, strict=True))
+    [[first], [second]] = told(index("both", retriever), retriever, hits=hits)
+    assert (first.view is not None, bool(first.terms)) == (has_view, has_terms)
+    assert (first.dense is not None) == (has_view and has_terms)
+    assert (second.score, second.views) == (given[1], 2 if has_view else None)
 
 
 def test_a_hit_whose_text_is_not_at_hand_keeps_its_rank():

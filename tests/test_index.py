@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from retrievalkit import artifacts, registry, testing
+from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.index import build_index
@@ -24,12 +27,13 @@ def overlap(monkeypatch):
     registry.default_registry.cache_clear()
 
 
-def write_vectors(folder, *, checkpoint=None, corpus=None, texts=6):
+def write_vectors(folder, *, checkpoint=None, corpus=None, texts=6, weights=False):
     """A vectors folder as `rkit encode` writes it."""
     folder.mkdir()
     writer = VectorWriter(folder)
     vectors = np.random.default_rng(0).standard_normal((texts, 1, 4)).astype(np.float32)
-    writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors)
+    lexical = np.abs(vectors[:, 0]) if weights else None
+    writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors, weights=lexical)
     counts = writer.finish()
     extra = {} if checkpoint is None else {"checkpoint": checkpoint}
     inputs = {}
@@ -61,6 +65,48 @@ def test_an_index_of_vectors_says_who_made_it_and_what_encodes_queries(tmp_path)
     assert manifest["checkpoint"] == {**checkpoint, "relative_path": "../../stage1"}
     assert manifest["corpus"]["relative_path"] == "../../corpus.jsonl"
     assert manifest["inputs"]["vectors"]["path"] == str(vectors)
+
+
+INDEXERS = ("flat", "faiss", "sparse", "dense_sparse")
+
+
+@pytest.mark.parametrize("indexer", INDEXERS)
+def test_an_interrupted_build_starts_again_and_gives_the_same_bytes(tmp_path, monkeypatch, indexer):
+    """Killed before the folder is whole: nothing is there under its name, and what is left is not taken over."""
+    vectors = write_vectors(tmp_path / "vectors", weights=True)
+    options = {"view": "vectors"} if indexer == "faiss" else {}
+
+    def contents(folder):
+        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    build_index(vectors, indexer=indexer, output=tmp_path / "whole", options=options)
+    staging = artifacts.partial_folder(tmp_path / "again")
+    shutil.copytree(tmp_path / "whole", staging)
+    for path in staging.rglob("*.*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-3] + b"cut")
+    (staging / "vectors-from-000000000099.faiss").write_bytes(b"left")
+    build_index(vectors, indexer=indexer, output=tmp_path / "again", options=options)
+    assert contents(tmp_path / "again") == contents(tmp_path / "whole")
+    assert not staging.exists()
+
+
+@pytest.mark.parametrize("indexer", INDEXERS)
+def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch, indexer):
+    """Neither the folder nor its staging; an index that was there stays."""
+    vectors = write_vectors(tmp_path / "vectors", weights=True)
+    options = {"view": "vectors"} if indexer == "faiss" else {}
+    build_index(vectors, indexer="flat", output=tmp_path / "i")
+    before = (tmp_path / "i" / "manifest.json").read_bytes()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(artifacts, "write_manifest", full)
+    with pytest.raises(OSError, match="No space left"):
+        build_index(vectors, indexer=indexer, output=tmp_path / "i", options=options, overwrite=True)
+    assert (tmp_path / "i" / "manifest.json").read_bytes() == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["i", "vectors"]
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path):
@@ -133,10 +179,10 @@ def test_a_folder_that_is_there_is_replaced_only_when_asked(tmp_path):
     assert artifacts.read_manifest(tmp_path / "i")["indexer"]["name"] == "faiss"
 
 
-@pytest.mark.parametrize("indexer", ["flat", "faiss"])
+@pytest.mark.parametrize("indexer", INDEXERS)
 def test_altered_vectors_are_not_indexed(tmp_path, indexer):
     """One changed byte is found by its checksum; nothing half-written stays."""
-    vectors = write_vectors(tmp_path / "vectors")
+    vectors = write_vectors(tmp_path / "vectors", weights=True)
     path = vectors / "vectors-00000.npy"
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 8
@@ -144,6 +190,24 @@ def test_altered_vectors_are_not_indexed(tmp_path, indexer):
     with pytest.raises(ArtifactError, match=r"vectors-00000\.npy' was altered"):
         build_index(vectors, indexer=indexer, output=tmp_path / "i")
     assert [one.name for one in tmp_path.iterdir() if one.name.strip(".")[:1] == "i"] == []
+
+
+@pytest.mark.parametrize("indexer", INDEXERS)
+def test_from_the_command_line(tmp_path, indexer):
+    """What it made, as a line; a folder that it cannot index, as a message and exit code 2."""
+    vectors = write_vectors(tmp_path / "vectors", weights=True)
+    arguments = ["index", str(vectors), "--indexer", indexer, "--output", str(tmp_path / "i")]
+    arguments += ["--set", "view=vectors"] if indexer == "faiss" else []
+    result = CliRunner().invoke(main, [*arguments, "--check"])
+    assert result.exit_code == 0
+    assert "6 texts indexed" in result.output
+    assert "recall@10 1.0000 over 6 queries (texts of the folder), exact" in result.output
+    (vectors / "ids.txt").write_text("t0\n")
+    result = CliRunner().invoke(main, [*arguments, "--overwrite"])
+    assert result.exit_code == 2
+    assert "ids.txt' has 3 bytes instead of 18" in result.output
+    assert "Traceback" not in result.output
+    assert artifacts.read_manifest(tmp_path / "i")["check"]["exact"]
 
 
 def test_a_damaged_corpus_leaves_nothing_behind(tmp_path):

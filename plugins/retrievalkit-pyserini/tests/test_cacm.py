@@ -59,11 +59,11 @@ def test_the_same_run_as_on_pyserini_s_command_line(tmp_path):
     rkit("index", str(CACM / "corpus.jsonl.gz"), "--indexer", "bm25", "--output", str(ours))
     run = ["--k", "100", "--output", str(tmp_path / "rkit.trec")]
     rkit("search", str(ours), "--queries", str(queries), *run)
-    # Line by line: Pyserini writes six decimals, so that what its own order tells apart reads as equal.
+    # Line by line: Pyserini writes six decimals, by which scores that it tells apart read as equal.
     expected, found = lines(tmp_path / "pyserini.trec"), lines(tmp_path / "rkit.trec")
     assert len(found) > 3000
     assert [row[:4] for row in found] == [row[:4] for row in expected]
-    assert [float(row[4]) for row in found] == pytest.approx([float(row[4]) for row in expected], abs=1e-6)
+    assert [float(row[4]) for row in found] == pytest.approx([float(row[4]) for row in expected], abs=2e-6)
 
 
 def lines(run):

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from retrievalkit import max_products
 from retrievalkit.best import Best
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore, View
@@ -45,7 +46,7 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
     _check_comparable(queries, documents)
     total = None
     if queries.vectors is not None:
-        best = vector_scores(queries, documents).amax(dim=3)
+        best = _best_products(queries, documents)
         if queries.vector_mask is not None:
             best = best.masked_fill(~queries.vector_mask[:, :, None], 0.0)
         total = best.sum(dim=1)
@@ -54,6 +55,17 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
         total = lexical if total is None else total + lexical
     assert total is not None
     return total
+
+
+def _best_products(queries: Representation, documents: Representation) -> Tensor:
+    """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors."""
+    assert queries.vectors is not None
+    assert documents.vectors is not None
+    rows, (texts, m, _) = queries.vectors.flatten(0, 1), documents.vectors.shape
+    if m == 1 or len(rows) * texts * m <= max_products.LIMIT:
+        return vector_scores(queries, documents).amax(dim=3)
+    found = max_products.max_products(rows, documents.vectors, documents.vector_mask)
+    return found.view(*queries.vectors.shape[:2], texts)
 
 
 def vector_scores(queries: Representation, documents: Representation) -> Tensor:

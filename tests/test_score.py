@@ -176,6 +176,38 @@ def test_lower_precision_changes_the_scores():
     torch.testing.assert_close(exact, rough, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("limit", [0, 100, 300])
+def test_scores_in_bounded_memory_have_the_same_gradient(monkeypatch, masked, limit):
+    """One document at a time or several: scores and the gradients of both sides are those of the plain rule."""
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(7, 5, generator=generator) < 0.6
+    mask[:, 0] = True
+    query_mask = torch.arange(3) < torch.tensor([[3], [1], [2], [3]])
+    weighting = torch.randn(4, 7, generator=generator)
+    found = []
+    for most in (1 << 26, limit):
+        monkeypatch.setattr(score.max_products, "LIMIT", most)
+        again = torch.Generator().manual_seed(1)
+        queries = torch.randn(4, 3, 6, generator=again, requires_grad=True)
+        documents = torch.randn(7, 5, 6, generator=again, requires_grad=True)
+        sides = (queries, query_mask if masked else None), (documents, mask if masked else None)
+        scores = score.scores(*(Representation(*side) for side in sides))
+        (scores * weighting).sum().backward()
+        found.append((scores.detach(), queries.grad, documents.grad))
+    for plain, chunked in zip(*found, strict=True):
+        torch.testing.assert_close(plain, chunked)
+
+
+def test_the_gradient_of_the_greatest_products(monkeypatch):
+    """By differences, in float64."""
+    monkeypatch.setattr(score.max_products, "LIMIT", 20)
+    generator = torch.Generator().manual_seed(0)
+    sides = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((4, 3), (5, 2, 3))]
+    inputs = [one.requires_grad_() for one in sides]
+    assert torch.autograd.gradcheck(lambda *both: score.max_products.max_products(*both, None), inputs)
+
+
 def test_sides_that_do_not_fit_are_refused():
     """What one side has and the other has not, and sizes that differ."""
     dense, wide = Representation(torch.zeros(1, 1, 3)), Representation(torch.zeros(1, 1, 4))

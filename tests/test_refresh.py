@@ -1,4 +1,4 @@
-"""`rkit train --refresh-negatives`: new negatives by the model itself, the same ones after a resume, and nothing else."""
+"""`rkit train --refresh-negatives`: new negatives by the model itself, the same after a resume, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 
 import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from retrievalkit import mining, refresh, trainer
+from retrievalkit import mining, processes, refresh, trainer
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
@@ -244,3 +245,44 @@ def test_a_flag_of_another_form_is_refused(flag, settings, problem):
     """The message says which form."""
     with pytest.raises(OptionError, match=problem):
         refresh_options(flag, settings)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp_path):
+    """They share the steps, so they have to draw alike."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def run(rank):
+        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in own.items()})
+        mined, drawn = refresh.Negatives.mine, trainer.RetrieverTrainer.training_step
+        calls = []
+
+        def watched(*arguments):
+            calls.append("mined")
+            return mined(*arguments)
+
+        def stepped(self, *arguments):
+            rows = self.collator.sampler.examples
+            calls.append([row.negatives for row in rows])
+            return drawn(self, *arguments)
+
+        refresh.Negatives.mine, trainer.RetrieverTrainer.training_step = watched, stepped
+        quick(tmp_path / "out")
+        (tmp_path / f"{rank}.json").write_text(json.dumps(calls))
+        processes.leave()
+
+    started = [multiprocessing.get_context("fork").Process(target=run, args=(rank,), daemon=True) for rank in (0, 1)]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join(timeout=300)
+    assert [one.exitcode for one in started] == [0, 0]
+    calls = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert "mined" in calls[0]
+    assert "mined" not in calls[1]
+    assert [one for one in calls[0] if one != "mined"] == calls[1]
+    rows = read_examples(tmp_path / "out" / "negatives" / "epoch-2.jsonl").rows
+    assert calls[1][-1] == [list(row.negatives) for row in rows] != calls[1][0]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 # Inner products that are there at once.
-LIMIT = 1 << 26
+LIMIT = 1 << 24
 
 
 def max_products(queries: Tensor, documents: Tensor, mask: Tensor | None) -> Tensor:

@@ -233,9 +233,9 @@ def threads(queries: int, device: torch.device) -> Iterator[Map]:
     if device.type != "cpu" or useful < 2:
         yield lambda function, values: [function(value) for value in values]
         return
-    with ThreadPoolExecutor(useful, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        try:
+    try:
+        with ThreadPoolExecutor(useful, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield lambda function, values: list(pool.map(function, values))
-        finally:
-            # What a thread sets for itself, threads that start later would begin with.
-            torch.set_num_threads(allowed)
+    finally:
+        # What a thread sets for itself, threads that start later would begin with.
+        torch.set_num_threads(allowed)

@@ -196,7 +196,8 @@ def tune(
             f"judgements like '{next(iter(qrels))}'. Give the queries of these judgements with --tune-queries."
         )
         raise InputError(msg)
-    check_queries(judged)
+    if searcher.indexes:
+        check_queries(judged)
     _check_runs(searcher, judged)
     names: dict[str, str] = {}
     found: dict[str, Candidates] = {}

@@ -658,6 +658,17 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     assert "has chosen method=linear, and rrf is asked for" in other.stderr
 
 
+def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):
+    """On all of theirs that are judged."""
+    one = write(tmp_path / "one.trec", q1=[("a", 3), ("b", 2)], q2=[("c", 1), ("d", 0.5)])
+    two = write(tmp_path / "two.trec", q1=[("b", 9), ("a", 1)], q2=[("d", 2), ("c", 1)])
+    (tmp_path / "qrels").write_text("q1 0 b 1\n")
+    tuned = rkit(one, two, "--tune", tmp_path / "qrels", "--json")
+    value = json.loads(tuned.stdout)
+    assert (value["queries"], value["nDCG@10"], value["references"]["two.trec alone"]) == (1, 1.0, 1.0)
+    assert value["references"]["one.trec alone"] < 1
+
+
 def test_options_of_an_index_are_set_for_the_search(words, stage1):
     """For all that have it, by the name of the indexer, and by the name of the folder."""
     assert searcher.open_index(words).search(["NUMBER"], 1) == [[("t0", 1.0)]]

@@ -7,6 +7,7 @@ Java costs some ten microseconds, whatever it does.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -51,7 +52,9 @@ def run(answer: Any, count: int, threads: int) -> Any:
     collect = method("java.util.stream.Stream", "collect", object, "java.util.stream.Collector")
     hits = as_interface("java.util.function.Supplier", bind(collect, 0, answers, joining(",")))
     with lucene_errors("search"), _pool(threads) as pool:
-        return json.loads(f"[{java_class('java.util.concurrent.CompletableFuture').supplyAsync(hits, pool).get()}]")
+        found = f"[{java_class('java.util.concurrent.CompletableFuture').supplyAsync(hits, pool).get()}]"
+    with _uncollected():
+        return json.loads(found)
 
 
 def do(action: Any, count: int, threads: int) -> None:
@@ -63,6 +66,18 @@ def do(action: Any, count: int, threads: int) -> None:
     work = as_interface("java.lang.Runnable", bind(each, 0, numbers, consumer))
     with _pool(threads) as pool:
         java_class("java.util.concurrent.CompletableFuture").runAsync(work, pool).get()
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep Python's collector still: it looks through all lists that are made, again and again, most of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -103,7 +103,7 @@ def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
     """
     if artifacts.kind_of(source) != "vectors":
         msg = (
-            f"--check compares an index of vectors with brute force, and '{source}' is no vectors folder. Leave it out."
+            f"--check compares an index of vectors with brute force, and '{source}' is no vectors folder."
         )
         raise UnsupportedError(msg)
     if queries is not None:

@@ -102,9 +102,7 @@ def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
         InputError: The source is a corpus, or the queries file is not one.
     """
     if artifacts.kind_of(source) != "vectors":
-        msg = (
-            f"--check compares an index of vectors with brute force, and '{source}' is no vectors folder."
-        )
+        msg = f"--check compares an index of vectors with brute force, and '{source}' is no vectors folder."
         raise UnsupportedError(msg)
     if queries is not None:
         read_queries(queries)

@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := $(wildcard plugins/*)
+# Tests run in as many processes as there are processors; each computes with one thread.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())")
+PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
 .PHONY: install install-dev quickstart test lint clean
@@ -11,8 +14,8 @@ quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
 
 test: install-dev lint
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests
-	for plugin in $(PLUGINS); do HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $$plugin/tests || exit 1; done
+	$(PYTEST) tests
+	for plugin in $(PLUGINS); do $(PYTEST) $$plugin/tests || exit 1; done
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -114,9 +114,11 @@ class Impact(Indexer):
                 "Use --indexer flat or lucene_hnsw, or encode with a model that has weights."
             )
             raise UnsupportedError(msg)
-        blocks = [block.weights.data for block in source.blocks(TEXTS_AT_ONCE)]
-        greatest = max((float(data.max(initial=0)) for data in blocks), default=0.0)
-        if any(data.min(initial=0) < 0 for data in blocks):
+        least = greatest = 0.0
+        for block in source.blocks(TEXTS_AT_ONCE):
+            least = min(least, float(block.weights.data.min(initial=0)))
+            greatest = max(greatest, float(block.weights.data.max(initial=0)))
+        if least < 0:
             msg = f"'{source.folder}' holds negative weights, and an impact cannot be below 0. Use --indexer flat."
             raise UnsupportedError(msg)
         if not greatest:

@@ -386,11 +386,14 @@ def check_indexer(name: str, folder: str | Path, **options: Any) -> None:
 
 
 def _collections() -> dict[str, tuple[Representation, Representation]]:
-    """50 documents and 4 queries each: vectors, weights, both."""
+    """50 documents and 4 queries each: vectors, weights, both.
+
+    Weights are multiples of 1/255 and at most 1, so that an index that rounds them to 8 bits loses nothing.
+    """
     random = np.random.default_rng(0)
     vectors = [torch.from_numpy(random.standard_normal((rows, 1, 16), dtype=np.float32)) for rows in (50, 4)]
-    drawn = [random.random((rows, 30), dtype=np.float32) for rows in (50, 4)]
-    weights = [torch.from_numpy(one * (one > 0.5)) for one in drawn]
+    drawn = [random.integers(0, 256, (rows, 30)) for rows in (50, 4)]
+    weights = [torch.from_numpy((one * (one > 127) / 255).astype(np.float32)) for one in drawn]
     return {
         "vectors": (Representation(vectors[0]), Representation(vectors[1])),
         "weights": (Representation(weights=weights[0]), Representation(weights=weights[1])),

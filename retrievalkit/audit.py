@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -63,11 +62,8 @@ class Audit:
                 self.counts["positives_found"] += 1
                 self.positive_ranks[places[0]] += 1
                 self.counts["compared"] += len(one.chosen)
-                # Hits are best first.
                 highest = found.scores[places[0]]
-                self.counts["above"] += bisect_left(
-                    one.chosen, True, key=lambda place, scores=found.scores, limit=highest: scores[place] <= limit
-                )
+                self.counts["above"] += sum(found.scores[place] > highest for place in one.chosen)
             self.ranks.update(one.chosen)
             for made, gone in zip(filters, one.dropped, strict=True):
                 self.dropped[made.name] += len(gone)

@@ -73,8 +73,9 @@ def check(name: str, *, model: str | None, options: Mapping[str, Any]) -> str:
     from retrievalkit import testing
 
     checked = []
+    by_kind = set(options) <= {component.kind for component in _named(name)}
     for component in _named(name):
-        own = options.get(component.kind, options)
+        own = options.get(component.kind, {}) if by_kind else options
         with tempfile.TemporaryDirectory() as folder:
             try:
                 if component.kind == "pooler":

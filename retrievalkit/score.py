@@ -24,7 +24,7 @@ from retrievalkit.best import Best
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore, View
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, is_single, query_parts, threads
+from retrievalkit.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, is_single, query_parts, workers
 
 # Vectors that are read together where texts are given.
 TAKEN = 1 << 16
@@ -131,7 +131,7 @@ def top_k(
         else:
             best.offer(part.document_scores(documents, scratch), documents.block.first)
 
-    with torch.no_grad(), threads(len(queries), queries.device) as each:
+    with torch.no_grad(), workers(len(queries), queries.device) as working:
         for block in blocks:
             _check_block(queries, block)
             if not parts:
@@ -139,8 +139,8 @@ def top_k(
                 parts = [(part, Best(part.count, k, queries.device, least)) for part in found]
             grouped = block.weights is not None or not is_single(queries)
             ready = Documents.ready(block, queries, dtype, width=width, grouped=grouped)
-            each(partial(look_at, ready), parts)
-        results = each(lambda one: one[1].result(), parts)
+            working.start(partial(look_at, ready), parts)
+        results = working.finish(lambda one: one[1].result(), parts)
     return torch.cat([scores for scores, _ in results]), torch.cat([rows for _, rows in results])
 
 

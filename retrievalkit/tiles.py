@@ -7,8 +7,9 @@ parted so that a part's scores with a block are a tile, and every thread has par
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ LEXICAL_TILE = 1 << 17
 LEAST_ROWS = 16
 # Queries that are worth a thread of their own.
 LEAST_PART = 16
+# Blocks that may be unfinished while the next one is made ready.
+AHEAD = 2
 
 
 class Scratch(threading.local):
@@ -222,20 +225,60 @@ def _add_lexical(total: Tensor, terms: Any, weights: Any) -> None:
         rows += torch.from_numpy(tall @ some.data).view(rows.shape).to(rows.device)
 
 
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
+class Workers:
+    """Threads that compute with parts of the queries, each part always with the same thread, in the order of the blocks.
+
+    A thread that is done with a block goes on with the next one while others are still at it.
+
+    Args:
+        count: How many threads; 0 = none but the caller's.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._pools = [ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) for _ in range(count)]
+        self._running: deque[list[Future[Any]]] = deque()
+
+    def start(self, function: Callable[[Any], Any], values: Sequence[Any]) -> None:
+        """Compute with a block; returns when no more than a few blocks are unfinished, so that memory stays bounded."""
+        if not self._pools:
+            for value in values:
+                function(value)
+            return
+        self._running.append(self._submit(function, values))
+        if len(self._running) > AHEAD:
+            _wait(self._running.popleft())
+
+    def finish(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+        """Wait for all that was started; then the function's value for each."""
+        if not self._pools:
+            return [function(value) for value in values]
+        for started in self._running:
+            _wait(started)
+        self._running.clear()
+        return _wait(self._submit(function, values))
+
+    def close(self) -> None:
+        """End the threads; what was not begun is not done."""
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+
+    def _submit(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Future[Any]]:
+        return [self._pools[place % len(self._pools)].submit(function, one) for place, one in enumerate(values)]
+
+
+def _wait(started: list[Future[Any]]) -> list[Any]:
+    return [one.result() for one in started]
 
 
 @contextmanager
-def threads(queries: int, device: torch.device) -> Iterator[Map]:
-    """A `map` over parts of so many queries, on as many threads as torch may use; each computes on its own."""
+def workers(queries: int, device: torch.device) -> Iterator[Workers]:
+    """Workers for parts of so many queries: as many threads as torch may use; each computes on its own."""
     allowed = torch.get_num_threads()
     useful = min(allowed, queries // LEAST_PART)
-    if device.type != "cpu" or useful < 2:
-        yield lambda function, values: [function(value) for value in values]
-        return
+    made = Workers(useful if device.type == "cpu" and useful > 1 else 0)
     try:
-        with ThreadPoolExecutor(useful, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield lambda function, values: list(pool.map(function, values))
+        yield made
     finally:
+        made.close()
         # What a thread sets for itself, threads that start later would begin with.
         torch.set_num_threads(allowed)

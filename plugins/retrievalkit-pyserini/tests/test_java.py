@@ -88,6 +88,7 @@ def test_interrupting_is_left_to_python():
     code = """
         import os, signal
         from retrievalkit_pyserini.java import start
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
         start()
         try:
             os.kill(os.getpid(), signal.SIGINT)

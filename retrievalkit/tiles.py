@@ -226,7 +226,7 @@ def _add_lexical(total: Tensor, terms: Any, weights: Any) -> None:
 
 
 class Workers:
-    """Threads that compute with parts of the queries, each part always with the same thread, in the order of the blocks.
+    """Threads that compute with parts of the queries, each part always with the same thread, block by block.
 
     A thread that is done with a block goes on with the next one while others are still at it.
 

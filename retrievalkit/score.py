@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 from retrievalkit import max_products
 from retrievalkit.best import Best
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorBlock, VectorStore, View
+from retrievalkit.data.vectors import VectorBlock, View
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, is_single, query_parts, workers
 
@@ -151,12 +152,23 @@ def _without_empty_mask(queries: Representation) -> Representation:
     return replace(queries, vector_mask=None)
 
 
-def scores_of(queries: Representation, store: VectorStore, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
+class TextReader(Protocol):
+    """What reads given texts, as a `VectorStore` does: a plugin may keep them elsewhere."""
+
+    @property
+    def most_vectors(self) -> int:
+        """The largest number of vectors that a text has."""
+
+    def take(self, texts: np.ndarray) -> VectorBlock:
+        """The texts of these rows, in their order."""
+
+
+def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The scores of given texts of a folder, each query with its own: the numbers that `scores` would give.
 
     Args:
         queries: Q texts, on the CPU.
-        store: The folder.
+        store: The folder, or what reads texts as it does.
         texts: For each query the rows of texts in the folder; -1 for a text that is not there.
 
     Returns:
@@ -202,14 +214,26 @@ def lexical_scores_of(
     return found
 
 
-def best_of(scores: Sequence[np.ndarray], texts: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k best of each query's texts (ascending), with their scores: as `top_k` returns them, as arrays."""
-    best = np.full((len(texts), k), -np.inf, dtype=np.float32)
-    rows = np.full((len(texts), k), -1, dtype=np.int64)
-    for query, (values, found) in enumerate(zip(scores, texts, strict=True)):
+def best_of_candidates(
+    queries: Representation, store: TextReader, candidates: Sequence[np.ndarray], k: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The k best of the texts that an approximate search proposes, by the scoring rule.
+
+    Args:
+        queries: Q texts, on the CPU.
+        store: The folder, or what reads texts as it does.
+        candidates: For each query rows of texts in the folder, ascending.
+        k: How many to keep.
+
+    Returns:
+        For each query rows and scores of the texts, best first; equal scores in the order of the folder.
+    """
+    found = []
+    for texts, values in zip(candidates, scores_of(queries, store, candidates), strict=True):
+        # Candidates ascend, which the stable sort keeps among equals.
         order = np.argsort(-values, kind="stable")[:k]
-        best[query, : len(order)], rows[query, : len(order)] = values[order], found[order]
-    return best, rows
+        found.append((texts[order], values[order]))
+    return found
 
 
 def _scores_of_block(query: Representation, block: VectorBlock) -> np.ndarray:
@@ -245,6 +269,19 @@ def viewed(queries: Representation, view: View) -> Representation:
         msg = f"the index holds {view}, and the queries have none. Use the model that the index was made with."
         raise UnsupportedError(msg)
     return replace(queries, weights=None) if view == "vectors" else Representation(weights=queries.weights)
+
+
+def vectors_alone(queries: Representation, dim: int) -> Tensor:
+    """The vectors of queries, for an index that holds vectors of this length and nothing else.
+
+    Raises:
+        UnsupportedError: They have weights, no vectors, or vectors of another length.
+    """
+    if queries.vectors is None or queries.weights is not None:
+        msg = "the index holds vectors alone, and the queries have weights. Use the model that the index was made with."
+        raise UnsupportedError(msg)
+    _check_sizes("vectors", queries.vectors.shape[2], dim)
+    return queries.vectors
 
 
 def check_k(k: int) -> None:

@@ -14,7 +14,7 @@ from retrievalkit.data.postings import Postings, write_postings
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.indexers.naming import named
-from retrievalkit.score import best_of, check_k, scores_of, top_k
+from retrievalkit.score import best_of_candidates, check_k, scores_of, top_k
 
 # Vectors of a part: a query's scores of them stay in the cache, and a copy of them costs little memory.
 PART_VECTORS = 1 << 16
@@ -69,10 +69,10 @@ class DenseSparse(Indexer):
         store, _ = self._opened()
         k = min(k, len(store))
         if self.form == "union":
-            scores, rows = self._search_union(queries, k)
-        else:
-            scores, rows = (found.numpy() for found in top_k(queries, self._blocks(), k))
-        return named(store.ids, scores, rows)
+            found = best_of_candidates(queries, store, self._union(queries, k), k)
+            return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+        scores, rows = top_k(queries, self._blocks(), k)
+        return named(store.ids, scores.numpy(), rows.numpy())
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule."""
@@ -84,7 +84,8 @@ class DenseSparse(Indexer):
         for block in postings.blocks():
             yield replace(store.block(block.first, block.first + block.texts), weights=block.weights)
 
-    def _search_union(self, queries: Representation, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _union(self, queries: Representation, k: int) -> list[np.ndarray]:
+        """For each query the texts, ascending, that one of the two lists has."""
         store, postings = self._opened()
         wanted = min(max(k, self.candidates), len(store))
         if queries.vectors is None or queries.weights is None:
@@ -92,10 +93,9 @@ class DenseSparse(Indexer):
             raise UnsupportedError(msg)
         _, dense = top_k(replace(queries, weights=None), (replace(one, weights=None) for one in self._blocks()), wanted)
         _, sparse = top_k(Representation(weights=queries.weights), postings.blocks(), wanted)
-        texts = [
+        return [
             np.union1d(one[one >= 0], two[two >= 0]) for one, two in zip(dense.numpy(), sparse.numpy(), strict=True)
         ]
-        return best_of(scores_of(queries, store, texts), texts, k)
 
     def _opened(self) -> tuple[VectorStore, Postings]:
         assert self._store is not None, "open comes before search"

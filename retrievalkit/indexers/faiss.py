@@ -16,7 +16,7 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.score import check_k, documents_of_vectors, scores_of, viewed
+from retrievalkit.score import best_of_candidates, check_k, documents_of_vectors, scores_of, vectors_alone, viewed
 
 # What faiss's GPU indexes can return for a query.
 GPU_MOST = 2048
@@ -112,7 +112,7 @@ class Faiss(Indexer):
         store = self._opened()
         check_k(k)
         queries = viewed(queries, self.view)
-        vectors = _check_queries(queries, store).float().cpu().contiguous()
+        vectors = vectors_alone(queries, store.dim).float().cpu().contiguous()
         k = min(k, len(store))
         if vectors.shape[1] == 1 and (queries.vector_mask is None or bool(queries.vector_mask.all())):
             found = self._search_single(vectors[:, 0].numpy(), k)
@@ -123,7 +123,7 @@ class Faiss(Indexer):
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, from the vectors as they are, whatever the factory."""
         store, queries = self._opened(), viewed(queries, self.view)
-        _check_queries(queries, store)
+        vectors_alone(queries, store.dim)
         return scores_of(queries, store, [store.ids.rows(one) for one in ids])
 
     def _search_single(self, vectors: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -174,11 +174,7 @@ class Faiss(Indexer):
         for start in range(0, len(queries), _QUERIES):
             batch = queries.rows(slice(start, start + _QUERIES))
             texts = self._candidates(batch, max(k, self.candidates))
-            scores = scores_of(batch, self._opened(), texts)
-            for values, rows in zip(scores, texts, strict=True):
-                # The rows ascend: so ties are in the order of the index.
-                order = np.argsort(-values, kind="stable")[:k]
-                found.append((rows[order], values[order]))
+            found += best_of_candidates(batch, self._opened(), texts, k)
         return found
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
@@ -290,16 +286,6 @@ def _sample(source: VectorStore, size: int) -> np.ndarray:
         parts.append(_as_float32(shard[chosen[start:end] - first]))
         first += len(shard)
     return np.concatenate(parts)
-
-
-def _check_queries(queries: Representation, store: VectorStore) -> torch.Tensor:
-    if queries.vectors is None or queries.weights is not None:
-        msg = "the index holds vectors alone, and the queries have weights. Use the model that the index was made with."
-        raise UnsupportedError(msg)
-    if queries.vectors.shape[2] != store.dim:
-        msg = f"queries have vectors of size {queries.vectors.shape[2]} and documents of size {store.dim}. "
-        raise UnsupportedError(msg + "Encode both with one model.")
-    return queries.vectors
 
 
 def _merge(

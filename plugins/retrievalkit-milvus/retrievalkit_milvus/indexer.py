@@ -22,10 +22,10 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
-from retrievalkit.score import check_k, scores_of, viewed
+from retrievalkit.score import best_of_candidates, check_k, scores_of, viewed
 from retrievalkit_milvus.collection import MOST_HITS, Collection, VectorIndex, write
 from retrievalkit_milvus.layout import FOLDER, VECTOR, WEIGHTS, Layout, fingerprint
-from retrievalkit_milvus.ranking import Found, best_texts
+from retrievalkit_milvus.ranking import best_texts
 from retrievalkit_milvus.server import check_uri, connect, embedded, embedded_view
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
@@ -137,15 +137,14 @@ class Milvus(Indexer):
         if len(fields) == 1 and _single(queries):
             found = best_texts(opened, fields[0], _asked(queries)[fields[0]], k)
         else:
-            found = self._rescored(queries, self._candidates(queries, max(k, self.candidates)), k)
+            found = best_of_candidates(queries, opened, self._candidates(queries, max(k, self.candidates)), k)
         return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, from the vectors and weights that Milvus keeps."""
-        opened: Any = self._collection()
+        opened = self._collection()
         queries = viewed(queries, self.view).float().to("cpu")
         _check_comparable(queries, opened.layout)
-        # It reads texts as a vectors folder does.
         return scores_of(queries, opened, [self._ids.rows(one) for one in ids])
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
@@ -163,15 +162,6 @@ class Milvus(Indexer):
             for query, (rows, _) in zip(_owners(queries), hits, strict=True):
                 parts[query].append(layout.texts_of(rows))
         return [np.unique(np.concatenate(one)) for one in parts]
-
-    def _rescored(self, queries: Representation, candidates: list[np.ndarray], k: int) -> list[Found]:
-        opened: Any = self._collection()
-        found = []
-        for texts, scores in zip(candidates, scores_of(queries, opened, candidates), strict=True):
-            # Candidates ascend, which the stable sort keeps among equals.
-            order = np.argsort(-scores, kind="stable")[:k]
-            found.append((texts[order], scores[order]))
-        return found
 
     def _collection(self) -> Collection:
         assert self._opened is not None, "open comes before search"

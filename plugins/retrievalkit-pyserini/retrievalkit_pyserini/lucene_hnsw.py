@@ -20,7 +20,7 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.score import check_k, scores_of
+from retrievalkit.score import best_of_candidates, check_k, scores_of, vectors_alone
 from retrievalkit_pyserini.bulk import processors
 from retrievalkit_pyserini.graphs import MOST_DIMENSIONS, GraphSearcher, GraphWriter
 
@@ -114,20 +114,19 @@ class LuceneHnsw(Indexer):
         """For each query the best texts that the graph leads to; equal scores in the order of the index."""
         check_k(k)
         store, _ = self._opened()
-        vectors = _vectors_of(queries, store)
+        vectors = vectors_alone(queries, store.dim)
         found: list[tuple[np.ndarray, np.ndarray]] = []
         k = min(k, len(store))
         step = max(1, HITS_IN_A_CALL // (self._wanted(k) * vectors.shape[1]))
         for start in range(0, len(queries), step):
             part = queries.rows(slice(start, start + step))
-            texts = self._candidates(part, k)
-            found += [_best(*one, k) for one in zip(texts, scores_of(part, store, texts), strict=True)]
+            found += best_of_candidates(part, store, self._candidates(part, k), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts, by all of their vectors; NaN for an unknown id."""
         store, _ = self._opened()
-        _vectors_of(queries, store)
+        vectors_alone(queries, store.dim)
         return scores_of(queries, store, [store.ids.rows(some) for some in ids])
 
     def _wanted(self, k: int) -> int:
@@ -139,7 +138,7 @@ class LuceneHnsw(Indexer):
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
         """For each query the texts, ascending, of the vectors that its vectors lead to: k or more, if there are."""
         store, searcher = self._opened()
-        vectors = _vectors_of(queries, store)
+        vectors = vectors_alone(queries, store.dim).cpu()
         mask = torch.ones(vectors.shape[:2], dtype=torch.bool) if queries.vector_mask is None else queries.vector_mask
         texts: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(queries)
         unsure, wanted = np.arange(len(queries)), self._wanted(k)
@@ -175,27 +174,12 @@ def _check_source(source: VectorStore) -> None:
         raise UnsupportedError(msg)
 
 
-def _vectors_of(queries: Representation, store: VectorStore) -> torch.Tensor:
-    if queries.vectors is None or queries.weights is not None:
-        msg = "the index holds vectors alone, and the queries have weights. Use the model that the index was made with."
-        raise UnsupportedError(msg)
-    if queries.vectors.shape[2] != store.dim:
-        msg = f"queries have vectors of size {queries.vectors.shape[2]} and documents of size {store.dim}. "
-        raise UnsupportedError(msg + "Encode both with one model.")
-    return queries.vectors.cpu()
-
-
 def _by_query(rows: Sequence[np.ndarray], counts: Sequence[int]) -> Iterator[np.ndarray]:
     """What each query's vectors found, joined."""
     start = 0
     for count in counts:
         yield np.concatenate([np.empty(0, dtype=np.int64), *rows[start : start + count]])
         start += count
-
-
-def _best(texts: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    order = np.argsort(-scores, kind="stable")[:k]
-    return texts[order], scores[order]
 
 
 def _check(holds: bool, problem: str) -> None:

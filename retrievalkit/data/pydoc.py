@@ -10,13 +10,12 @@ Source is read, not imported. What was read is kept in the user's cache folder, 
 from __future__ import annotations
 
 import functools
-import gc
 import gzip
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from retrievalkit.artifacts import fingerprint_file, fingerprint_value, write_fi
 from retrievalkit.data import docstrings, installed, pysource
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.docstrings import plain, read_docstring
+from retrievalkit.data.garbage import uncollected
 from retrievalkit.data.pysource import Module, documented, read_module
 from retrievalkit.errors import InputError, RetrievalkitError
 
@@ -154,7 +154,8 @@ def _read_package(package: str) -> list[_Entry]:
 def _modules(package: str) -> dict[str, Module]:
     """What all modules of a package hold; what one documents of another stands there."""
     modules: dict[str, Module] = {}
-    with _no_collection():
+    # Syntax trees are many objects and no cycles.
+    with uncollected():
         for file in installed.source_files(package):
             modules[file.module] = read_module(file.text(), file.module, package=file.package)
     for compiled in installed.compiled_modules(package):
@@ -164,18 +165,6 @@ def _modules(package: str) -> dict[str, Module]:
             if owner in modules:
                 modules[owner].add(name, doc, export=module.name.startswith(owner))
     return modules
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without the cyclic garbage collector: syntax trees are many objects and no cycles, and scanning them is slow."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _rank(name: str) -> tuple[int, int, str]:

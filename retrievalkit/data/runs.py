@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from math import isnan
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from retrievalkit.data import files
+from retrievalkit.data.garbage import uncollected
 from retrievalkit.data.records import shown
 from retrievalkit.data.run_forms import KNOWN_FORMS, RunForm, form_of, is_run_object
 from retrievalkit.errors import DataError, InputError, UnknownNameError
@@ -43,7 +42,7 @@ def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
     if is_run_object(path):
         return {query: _ordered(hits) for query, hits in _json(path).items()}
     form = form_of(path)
-    with _no_search_for_garbage():
+    with uncollected():
         found, ranks = _lines(path, form, ranks=ties == "run")
         for query, hits in found.items():
             scores = [score for _, score in hits]
@@ -199,15 +198,3 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(msg)
         found[key] = value
     return found
-
-
-@contextmanager
-def _no_search_for_garbage() -> Iterator[None]:
-    """Millions of small objects are made here, all to be kept; looking among them for garbage doubles the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -7,7 +7,6 @@ Java costs some ten microseconds, whatever it does.
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import json
 import os
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from retrievalkit.data.garbage import uncollected
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit_pyserini.handles import as_interface, bind, gather, method, returning, static_method, supply, then
 from retrievalkit_pyserini.java import MEMORY, java_class, java_type
@@ -53,7 +53,7 @@ def run(answer: Any, count: int, threads: int) -> Any:
     hits = as_interface("java.util.function.Supplier", bind(collect, 0, answers, joining(",")))
     with lucene_errors("search"), _pool(threads) as pool:
         found = f"[{java_class('java.util.concurrent.CompletableFuture').supplyAsync(hits, pool).get()}]"
-    with _uncollected():
+    with uncollected():
         return json.loads(found)
 
 
@@ -66,18 +66,6 @@ def do(action: Any, count: int, threads: int) -> None:
     work = as_interface("java.lang.Runnable", bind(each, 0, numbers, consumer))
     with _pool(threads) as pool:
         java_class("java.util.concurrent.CompletableFuture").runAsync(work, pool).get()
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep Python's collector still: it looks through all lists that are made, again and again, most of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextlib.contextmanager

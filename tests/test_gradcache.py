@@ -197,9 +197,15 @@ def test_for_every_kind_of_towers(request, model, separate):
 
 def test_without_dropout_the_size_of_the_chunks_changes_nothing(tiny_model):
     """Nor whether gradients are cached: a step is one batch, however it is cut."""
-    whole = Setting(tiny_model, one_vector, most=100, dropout=0.0).run(plain_step)
+
+    def step_of(step, most):
+        setting = Setting(tiny_model, one_vector, most=most, dropout=0.0)
+        setting.retriever.double()
+        return setting.run(step)
+
+    whole = step_of(plain_step, 100)
     for most in (1, 2, 3):
-        cut = Setting(tiny_model, one_vector, most=most, dropout=0.0).run(cached_step)
+        cut = step_of(cached_step, most)
         torch.testing.assert_close(whole[0], cut[0])
         assert_equal_gradients(whole[1], cut[1])
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit import artifacts
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.negatives import Question
+from retrievalkit.data.queries import check_queries
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
 
@@ -120,7 +121,7 @@ class Sources:
         """
         import numpy as np
 
-        from retrievalkit.search import BATCH_QUERIES, check_queries, depth_of, to_stderr
+        from retrievalkit.search import BATCH_QUERIES, to_stderr
         from retrievalkit.searcher import OpenRun, Searcher
 
         named = dict(zip(self.names, self.kinds, strict=True))
@@ -135,12 +136,8 @@ class Sources:
         def search(questions: Sequence[Question], depth: int) -> Iterator[Hits]:
             for start in range(0, len(questions), BATCH_QUERIES):
                 asked = searcher.ask([one.query for one in questions[start : start + BATCH_QUERIES]])
-                if fusion is None:
-                    found = searcher.sources[0].rankings(asked, depth)
-                else:
-                    together = searcher.candidates(asked, depth_of(depth, None), fusion)
-                    found = [fusion(one, depth) for one in together]
-                yield from ((ids, np.asarray(scores).tolist()) for ids, scores in found)
+                found = searcher.search(asked, depth, fusion)
+                yield from ((ids, np.asarray(scores).tolist()) for ids, scores in found.rankings)
 
         return search
 

@@ -22,23 +22,19 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, track
 
-from retrievalkit.conversation import converse
 from retrievalkit.data import sources
-from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.qrels import Qrels, read_qrels
-from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.data.runs import Run, write_run
 from retrievalkit.errors import InputError, OptionError, shortlist
-from retrievalkit.explain import explain
 from retrievalkit.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits
-from retrievalkit.hits import DescribedHit, describe_hits, render
 from retrievalkit.precision import Precision
+from retrievalkit.reader import Reader
 from retrievalkit.score import check_k
-from retrievalkit.searcher import Note, OpenRun, Options, Place, Searcher, located
+from retrievalkit.searcher import Note, OpenRun, Options, Place, Searcher
 from retrievalkit.tuning import METRIC, Tuned, read_choice, write_choice
 from retrievalkit.tuning import tune as tune_fusion
 
-FUSION_DEPTH = 1000
 BATCH_QUERIES = 1024
 HITS, HITS_TO_READ = 1000, 10
 _DEV = "dev"
@@ -153,13 +149,9 @@ def find(
     wanted = _all_queries(searcher) if queries is None else queries
     _check_runs(searcher, wanted)
     run: Run = {}
-    if fusion is None:
-        for batch in _batches(wanted, batch_size):
-            rankings = searcher.sources[0].rankings(searcher.ask(batch), k)
-            run.update({query.id: as_hits(*one) for query, one in zip(batch, rankings, strict=True)})
-        return run
-    for query_id, found in _candidates(searcher, wanted, depth_of(k, depth), fusion, batch_size):
-        run[query_id] = as_hits(*fusion(found, k))
+    for batch in _batches(wanted, batch_size):
+        found = searcher.search(searcher.ask(batch), k, fusion, depth)
+        run.update({query.id: as_hits(*one) for query, one in zip(batch, found.rankings, strict=True)})
     return run
 
 
@@ -201,10 +193,11 @@ def tune(
     _check_runs(searcher, judged)
     names: dict[str, str] = {}
     found: dict[str, Candidates] = {}
-    for query_id, one in _candidates(searcher, judged, depth_of(k, depth), fusion, batch_size):
-        # One text for each id, however many queries found it.
-        one.ids = [names.setdefault(name, name) for name in one.ids]
-        found[query_id] = one
+    for batch in _batches(judged, batch_size):
+        for query, one in zip(batch, searcher.candidates(searcher.ask(batch), k, fusion, depth), strict=True):
+            # One text for each id, however many queries found it.
+            one.ids = [names.setdefault(name, name) for name in one.ids]
+            found[query.id] = one
     with _spinner("tuning") as progress:
         return tune_fusion(
             found,
@@ -216,19 +209,6 @@ def tune(
             k=k,
             progress=progress,
         )
-
-
-def depth_of(k: int, depth: int | None) -> int:
-    """How many hits of each index are fused."""
-    return max(k, FUSION_DEPTH) if depth is None else depth
-
-
-def _candidates(
-    searcher: Searcher, queries: Sequence[Query], depth: int, fusion: Fusion, batch_size: int
-) -> Iterator[tuple[str, Candidates]]:
-    for batch in _batches(queries, batch_size):
-        found = searcher.candidates(searcher.ask(batch), depth, fusion)
-        yield from zip([query.id for query in batch], found, strict=True)
 
 
 def _batches(queries: Sequence[Query], size: int) -> Iterator[Sequence[Query]]:
@@ -244,26 +224,6 @@ def _spinner(doing: str) -> Iterator[Note]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(doing)
         yield lambda what: progress.update(task, description=f"{doing}: {what}")
-
-
-def check_queries(queries: Sequence[Query]) -> None:
-    """Refuse queries that cannot be searched for.
-
-    Raises:
-        InputError: There is none, one is empty, or two have one id.
-    """
-    if not queries:
-        msg = "there is no query to search for."
-        raise InputError(msg)
-    seen: set[str] = set()
-    for query in queries:
-        if not query.text.strip():
-            msg = f"the query '{query.id}' is empty. Give it a text, or leave it out."
-            raise InputError(msg)
-        if query.id in seen:
-            msg = f"two queries have the id '{query.id}'. Every query needs an id of its own."
-            raise InputError(msg)
-        seen.add(query.id)
 
 
 def _all_queries(searcher: Searcher) -> list[Query]:
@@ -295,95 +255,6 @@ def _check_runs(searcher: Searcher, queries: Sequence[Query]) -> None:
                 f"the run '{source.label}' has no hits for {len(lacking):,} of {len(queries):,} queries: "
                 f"{shortlist(lacking, 3)}."
             )
-
-
-@dataclass
-class Reader:
-    """Answers queries for people: prints hits with their texts and with what made their scores.
-
-    Attributes:
-        searcher: What is searched.
-        fusion: How several indexes are fused; None for one.
-        corpus: Where the texts are, if not where they were when they were indexed.
-        depth: Hits of each index that are fused.
-        why: Whether to look for what made the scores.
-        as_json: Print JSON, an object for each query.
-        indent: Of the JSON; None = one line.
-    """
-
-    searcher: Searcher
-    fusion: Fusion | None = None
-    corpus: Place | None = None
-    depth: int | None = None
-    why: bool = True
-    as_json: bool = False
-    indent: int | None = 2
-
-    def __post_init__(self) -> None:
-        self._texts = self._open_texts()
-
-    def hits(self, text: str, k: int) -> list[DescribedHit]:
-        """The hits of a query, described.
-
-        Raises:
-            InputError: The query is empty, or the indexes cannot search for it.
-        """
-        query = Query("query", text)
-        check_queries([query])
-        asked, candidates = self.searcher.ask([query]), None
-        if self.fusion is None:
-            found = self.searcher.sources[0].rankings(asked, k)[0]
-        else:
-            [candidates] = self.searcher.candidates(asked, depth_of(k, self.depth), self.fusion)
-            found = self.fusion(candidates, k)
-        hits = as_hits(*found)
-        told = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=self.why)
-        return describe_hits(hits, text, self._texts, told)
-
-    def __call__(self, text: str, k: int) -> list[DescribedHit]:
-        """Print the hits of a query."""
-        hits = self.hits(text, k)
-        if self.as_json:
-            value = {"query": text, "hits": [hit.to_json() for hit in hits]}
-            sys.stdout.write(json.dumps(value, indent=self.indent, ensure_ascii=False) + "\n")
-        else:
-            render(hits, Console(highlight=False))
-        sys.stdout.flush()
-        return hits
-
-    def converse(self, k: int) -> None:
-        """Answer each line of standard input."""
-        self.indent = None
-        for index in self.searcher.indexes:
-            if index.needs_encoding:
-                self.searcher.encoders.of(index)
-        piped = not sys.stdin.isatty()
-
-        def answer(text: str, k: int) -> None:
-            if piped and not self.as_json:
-                # A terminal shows what was typed.
-                sys.stdout.write(f"{text}\n")
-            self(text, k)
-            if not self.as_json:
-                sys.stdout.write("\n")
-                sys.stdout.flush()
-
-        converse(answer, k)
-
-    def _open_texts(self) -> Corpus | None:
-        if self.corpus is not None:
-            return open_corpus(self.corpus)
-        problem = "no index was given"
-        for index in self.searcher.indexes:
-            entry = index.manifest.get("corpus")
-            try:
-                if entry is not None:
-                    return open_corpus(located(entry, index.folder) or entry["source"])
-                problem = f"the manifest of '{index.folder}' names no corpus"
-            except InputError as error:
-                problem = str(error)
-        self.searcher.note(f"the texts are not at hand ({problem}). Give them with --corpus.")
-        return None
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ from retrievalkit.fusion import Candidates, Fusion, Missing, Ranking, as_hits, g
 from retrievalkit.precision import Precision
 from retrievalkit.retriever import CONFIGURATION, Retriever, checkpoint_fingerprint
 
+FUSION_DEPTH = 1000
+
 Note = Callable[[str], None]
 Options = Mapping[str, Any]
 Place = str | Path
@@ -153,6 +155,19 @@ class Asked:
         return self._encoded[retriever.fingerprint]
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What some queries found.
+
+    Attributes:
+        rankings: For each query the ids and scores of its hits, best first.
+        candidates: Where several sources were fused, for each query what all of them found.
+    """
+
+    rankings: Sequence[Ranking]
+    candidates: Sequence[Candidates] | None = None
+
+
 class Searcher:
     """Indexes and runs, opened.
 
@@ -207,8 +222,23 @@ class Searcher:
         """Queries, to be encoded as they are needed."""
         return Asked(queries, self.encoders)
 
-    def candidates(self, asked: Asked, depth: int, fusion: Fusion) -> list[Candidates]:
-        """For each query what all of the sources found, so deep, with the scores that fusion wants."""
+    def search(self, asked: Asked, k: int, fusion: Fusion | None, depth: int | None = None) -> Findings:
+        """The best hits of queries.
+
+        Args:
+            asked: The queries.
+            k: Hits of a query.
+            fusion: How what the sources found becomes one; None where there is one source.
+            depth: Hits of each source that are fused; 1,000 where not given, or k where that is more.
+        """
+        if fusion is None:
+            return Findings(self.sources[0].rankings(asked, k))
+        found = self.candidates(asked, k, fusion, depth)
+        return Findings([fusion(one, k) for one in found], found)
+
+    def candidates(self, asked: Asked, k: int, fusion: Fusion, depth: int | None = None) -> list[Candidates]:
+        """For each query what all of the sources found, with the scores that fusion wants; see `search`."""
+        depth = max(k, FUSION_DEPTH) if depth is None else depth
         lists = [source.rankings(asked, depth) for source in self.sources]
         found = [gather([one[row] for one in lists], query.id) for row, query in enumerate(asked.queries)]
         if fusion.looks_at_scores and fusion.missing in (None, "computed"):

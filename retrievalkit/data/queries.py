@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from retrievalkit.data import files, sources
 from retrievalkit.data.records import Record, Table, read_records, shown
 from retrievalkit.data.remote import fetched_records
-from retrievalkit.errors import DataError
+from retrievalkit.errors import DataError, InputError
 
 FORMS = (
     "BEIR (_id, text)",
@@ -52,6 +52,26 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
         judged = read_qrels(source, split)
         queries = [query for query in queries if query.id in judged]
     return queries
+
+
+def check_queries(queries: Sequence[Query]) -> None:
+    """Refuse queries that cannot be searched for.
+
+    Raises:
+        InputError: There is none, one is empty, or two have one id.
+    """
+    if not queries:
+        msg = "there is no query to search for."
+        raise InputError(msg)
+    seen: set[str] = set()
+    for query in queries:
+        if not query.text.strip():
+            msg = f"the query '{query.id}' is empty. Give it a text, or leave it out."
+            raise InputError(msg)
+        if query.id in seen:
+            msg = f"two queries have the id '{query.id}'. Every query needs an id of its own."
+            raise InputError(msg)
+        seen.add(query.id)
 
 
 def write_queries(path: str | Path, queries: Iterable[Query]) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from retrievalkit.contracts import Representation, Side, Text
@@ -19,7 +18,7 @@ from retrievalkit.errors import UnsupportedError
 from retrievalkit.fusion import Candidates
 from retrievalkit.hits import Found, TokenPair
 from retrievalkit.retriever import Retriever
-from retrievalkit.score import scores, vector_scores
+from retrievalkit.score import scores, vector_scores, viewed
 from retrievalkit.searcher import OpenIndex, Searcher, Source
 
 MOST = 20
@@ -57,24 +56,8 @@ def explain(
             replace(one, index=source.label, rank=rank, score=score)
             for one, (rank, score) in zip(told, given, strict=True)
         ]
-        rows.append(_as_scored(found))
+        rows.append(found)
     return list(zip(*rows, strict=True))
-
-
-def _as_scored(found: list[Found]) -> list[Found]:
-    """Without the vectors, or the weights, that an index has left aside: told by the scores that it gave."""
-    both = [(one.score, one.dense, one.lexical) for one in found]
-    known = [(score, dense, lexical) for score, dense, lexical in both if None not in (score, dense, lexical)]
-    known_parts = torch.tensor(known, dtype=torch.float64).reshape(-1, 3)
-    scores_given, dense, lexical = known_parts.unbind(1)
-    off = [float((scores_given - parts).abs().sum()) for parts in (dense + lexical, lexical, dense)]
-    if off[0] <= min(off):
-        return found
-    if off[1] < off[2]:
-        nothing = Found("")
-        bare = {name: getattr(nothing, name) for name in ("dense", "lexical", "view", "view_number", "views", "tokens")}
-        return [replace(one, **bare) for one in found]
-    return [replace(one, dense=None, lexical=None, terms={}) for one in found]
 
 
 def _given(number: int, hits: Sequence[tuple[str, float]], candidates: Candidates | None) -> list[Given]:
@@ -105,13 +88,14 @@ def _told(searcher: Searcher, source: Source, query: Query, ids: Sequence[str], 
 
 
 def _compared(retriever: Retriever, query: str, texts: Sequence[Text], index: OpenIndex) -> list[Found]:
-    """What a query and each of the texts have in common, by their representations."""
-    asked = retriever.encode([("", query)], "query")
+    """What a query and each of the texts have in common, by what the index compares of their representations."""
+    view = index.indexer.view
+    asked = viewed(retriever.encode([("", query)], "query"), view)
     counts = index.manifest.get("counts", {})
     if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
         # Of one vector there is no more to say than the score.
         return []
-    documents = retriever.encode(texts, "document")
+    documents = viewed(retriever.encode(texts, "document"), view)
     found = [Found("")] * len(texts)
     if asked.vectors is not None:
         found = _by_vectors(retriever, query, texts, asked, documents)

@@ -1,4 +1,4 @@
-"""Hits as people read them: with their texts and what made their scores; for one query, or for each line that is typed."""
+"""Hits as people read them: with their texts and what made their scores, for one query or for each line typed."""
 
 from __future__ import annotations
 

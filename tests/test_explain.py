@@ -49,9 +49,9 @@ class FakeRetriever:
         return [TERMS[one] for one in ids]
 
 
-def index(label, retriever=None, counts=None, contributions=None):
+def index(label, retriever=None, counts=None, contributions=None, view="all"):
     """An index of vectors where there is a retriever, else of texts."""
-    indexer = SimpleNamespace(indexes="vectors" if retriever else "texts", contributions=contributions)
+    indexer = SimpleNamespace(indexes="vectors" if retriever else "texts", contributions=contributions, view=view)
     return OpenIndex(SimpleNamespace(name=label), {"counts": counts or {}}, "fake", indexer)
 
 
@@ -114,19 +114,18 @@ def test_terms_that_query_and_text_share_are_weighed():
 
 
 @pytest.mark.parametrize(
-    ("given", "has_view", "has_terms"), [((7.5, 3.1), True, True), ((4.4, 0.0), False, True), ((3.0, 3.0), True, False)]
+    ("view", "has_view", "has_terms"), [("all", True, True), ("weights", False, True), ("vectors", True, False)]
 )
-def test_what_an_index_leaves_aside_is_not_told(given, has_view, has_terms):
-    """Of vectors with weights, by the scores: of both, of the weights alone, or of the vectors alone."""
+def test_what_an_index_leaves_aside_is_not_told(view, has_view, has_terms):
+    """Of vectors with weights: both, the weights alone, or the vectors alone."""
     query = Representation(torch.ones(1, 1, 2), weights=torch.tensor([[1.0, 2.0, 0.0, 3.0]]))
     texts = torch.tensor([[0.5, 2.0, 5.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     documents = Representation(torch.tensor([[[1.0, 2.0], [0, 0]], [[0, 1], [1, 2]]]), weights=texts)
     retriever = FakeRetriever(query, documents)
-    hits = list(zip("ab", given, strict=True))
-    [[first], [second]] = told(index("both", retriever), retriever, hits=hits)
+    [[first], [second]] = told(index("both", retriever, view=view), retriever)
     assert (first.view is not None, bool(first.terms)) == (has_view, has_terms)
     assert (first.dense is not None) == (has_view and has_terms)
-    assert (second.score, second.views) == (given[1], 2 if has_view else None)
+    assert (second.score, second.views) == (1.0, 2 if has_view else None)
 
 
 def test_a_hit_whose_text_is_not_at_hand_keeps_its_rank():

@@ -111,7 +111,7 @@ def analyse_views(
             for document in _compared(retriever, judged, chosen):
                 tally.add(document, stream)
         found = tally.analysis(judged, options)
-        (staging / RESULT).write_text(json.dumps(found.to_json(), indent=2) + "\n", encoding="utf-8")
+        artifacts.write_json(staging / RESULT, found.to_json())
         if plot:
             draw(found, staging / PLOT, title=Path(model).name)
         counts = {name: getattr(found, name) for name in ("pairs", "queries", "documents")} | {

@@ -135,6 +135,19 @@ def write_file(path: str | Path) -> Iterator[Path]:
     os.replace(staging, path)
 
 
+def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
+    """Write a JSON file; what JSON has no form for becomes its text. It appears whole or not at all.
+
+    Args:
+        path: The file.
+        value: What it is to hold.
+        indent: Spaces a level; None = one line, for files that no one reads.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    with write_file(path) as staging:
+        staging.write_text(text + "\n", encoding="utf-8")
+
+
 def write_manifest(
     folder: str | Path,
     kind: str,
@@ -166,10 +179,17 @@ def write_manifest(
         "versions": versions(),
         **extra,
     }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str)
-    with write_file(Path(folder) / MANIFEST) as staging:
-        staging.write_text(text + "\n", encoding="utf-8")
+    write_json(Path(folder) / MANIFEST, manifest)
     return manifest
+
+
+def add_to_manifest(folder: str | Path, **entries: Any) -> None:
+    """Put more entries into the manifest of a folder that is there already; those it has of these names are replaced.
+
+    Raises:
+        ArtifactError: There is no such folder, or it has no manifest.
+    """
+    write_json(Path(folder) / MANIFEST, {**read_manifest(folder), **entries})
 
 
 def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:

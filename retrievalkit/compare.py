@@ -10,7 +10,6 @@ A page is one file for a browser, with everything in it. A folder holds the page
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -219,8 +218,7 @@ def _write(
     comparison: Comparison, output: Path, inputs: Callable[[], dict[str, Any]], *, plot: bool, overwrite: bool
 ) -> None:
     if output.suffix == ".json":
-        with artifacts.write_file(output) as staging:
-            staging.write_text(_figures(comparison), encoding="utf-8")
+        artifacts.write_json(output, comparison.to_json())
         return
     means, differences = _plots(comparison) if plot else (None, {})
     alone = output.suffix in _PAGES
@@ -234,7 +232,7 @@ def _write(
             (staging / MEANS).write_bytes(means.light)
         for metric, picture in differences.items():
             (staging / DIFFERENCES.format(_NOT_IN_NAMES.sub("-", metric))).write_bytes(picture.light)
-        (staging / RESULT).write_text(_figures(comparison), encoding="utf-8")
+        artifacts.write_json(staging / RESULT, comparison.to_json())
         (staging / PER_QUERY).write_text(_per_query_table(comparison), encoding="utf-8")
         numbers = {"runs": len(comparison.runs), "queries": max(mean.queries for mean in comparison.means)}
         options = comparison.options | {"metrics": comparison.metrics, "baseline": comparison.baseline}
@@ -250,10 +248,6 @@ def _plots(comparison: Comparison) -> tuple[Picture, dict[str, Picture]]:
         for metric in comparison.metrics
     }
     return means, differences
-
-
-def _figures(comparison: Comparison) -> str:
-    return json.dumps(comparison.to_json(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _per_query_table(comparison: Comparison) -> str:

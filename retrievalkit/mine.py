@@ -10,7 +10,6 @@ merged), and a killed command, run again, goes on where it was.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -133,8 +132,7 @@ def _write(
             **mined.audit.report(mining.corpus, without=sizes[0], examples=sum(sizes.values())),
             "negatives": distribution(sizes),
         }
-        with artifacts.write_file(audit_file(output)) as audit_staging:
-            audit_staging.write_text(json.dumps(audit, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        artifacts.write_json(audit_file(output), audit)
         audit_page(audit, title=output.name).write(page_file(output))
     return audit
 

@@ -156,8 +156,7 @@ class MinedParts:
         """Write a part down and count it."""
         mined = [(one.mined.negatives, one.mined.positive, one.mined.dropped) for one in outcomes]
         state = audit.as_dict()
-        with artifacts.write_file(self._file(number)) as staging:
-            staging.write_text(json.dumps({"mined": mined, "audit": state}), encoding="utf-8")
+        artifacts.write_json(self._file(number), {"mined": mined, "audit": state}, indent=None)
         self.audit.add(state)
 
     def _file(self, number: int) -> Path:

@@ -90,8 +90,7 @@ def quickstart(
     recipe = load_recipe(RECIPE, {**(overrides or {}), **values})
     results = run_recipe(recipe, output, cli=cli, force=force).steps
     found = _rows(recipe, results, Path(output))
-    with artifacts.write_file(Path(output) / RESULTS) as staging:
-        staging.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    artifacts.write_json(Path(output) / RESULTS, found)
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:

@@ -10,7 +10,6 @@ than the last one that brute force has, so that ties cost nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -194,9 +193,7 @@ def _encoded(index: OpenIndex, file: str | Path, count: int, model: str | Path |
 def _note(index: OpenIndex, found: Recall, options: Mapping[str, Any]) -> None:
     """Write what was found into the index's manifest."""
     entry = asdict(found) | ({"options": dict(options)} if options else {})
-    text = json.dumps({**index.manifest, "check": entry}, indent=2, ensure_ascii=False, default=str)
-    with artifacts.write_file(index.folder / artifacts.MANIFEST) as staging:
-        staging.write_text(text + "\n", encoding="utf-8")
+    artifacts.add_to_manifest(index.folder, check=entry)
 
 
 def as_json(found: Recall) -> dict[str, Any]:

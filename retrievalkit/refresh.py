@@ -10,7 +10,6 @@ wait for it.
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import time
@@ -227,8 +226,7 @@ class RefreshNegatives(transformers.TrainerCallback):
             rows, audit = self.negatives.mine(self.retriever, work, f"the model after epoch {epoch}")
         file = self._file(epoch)
         write_examples(file, rows)
-        with artifacts.write_file(file.with_suffix(".audit.json")) as staging:
-            staging.write_text(json.dumps(audit, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        artifacts.write_json(file.with_suffix(".audit.json"), audit)
         shutil.rmtree(work)
         changed = share_changed(self.sampler.examples, rows)
         self.log({"negatives_changed": changed})

@@ -6,7 +6,6 @@ baseline, tells whether a change goes the same way here and there.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -172,13 +171,9 @@ class Results:
 
     def write(self, folder: Path) -> None:
         """Leave `results.json` and `results.md` in a folder."""
-        texts = {
-            "results.json": json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n",
-            "results.md": self.markdown(),
-        }
-        for name, text in texts.items():
-            with artifacts.write_file(folder / name) as staging:
-                staging.write_text(text, encoding="utf-8")
+        artifacts.write_json(folder / "results.json", self.to_json())
+        with artifacts.write_file(folder / "results.md") as staging:
+            staging.write_text(self.markdown(), encoding="utf-8")
 
 
 def tabulate(recipe: Recipe, figures: Mapping[str, Mapping[str, float]], seconds: Mapping[str, float]) -> Results:

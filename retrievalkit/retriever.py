@@ -171,8 +171,7 @@ class Retriever(nn.Module):
         description["encoder"]["options"] = {
             name: value for name, value in description["encoder"]["options"].items() if name != "revision"
         }
-        text = json.dumps(description, indent=2, ensure_ascii=False)
-        (folder / CONFIGURATION).write_text(text + "\n", encoding="utf-8")
+        artifacts.write_json(folder / CONFIGURATION, description)
 
     @property
     def device(self) -> torch.device:

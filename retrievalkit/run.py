@@ -400,8 +400,7 @@ class _State:
     def _write(self, job: Job, entry: dict[str, Any]) -> None:
         self.steps[job.step.name] = entry
         found = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": self.steps}
-        with artifacts.write_file(self.folder / STATE) as staging:
-            staging.write_text(json.dumps(found, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+        artifacts.write_json(self.folder / STATE, found)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -218,8 +218,7 @@ class KeepBest(transformers.TrainerCallback):
         if best.improve(epoch, measure, value):
             with artifacts.write_file(self.folder / BEST) as staging:
                 save_weights(self.objective, staging)
-            with artifacts.write_file(path) as staging:
-                staging.write_text(json.dumps(best.as_dict()) + "\n", encoding="utf-8")
+            artifacts.write_json(path, best.as_dict(), indent=None)
 
 
 def _encode(

@@ -358,5 +358,4 @@ def _check(fusion: Fusion, metric: str) -> None:
 
 def write_choice(path: str | Path, tuned: Tuned) -> None:
     """Write what was chosen, and all that was tried, as JSON."""
-    with artifacts.write_file(path) as staging:
-        staging.write_text(json.dumps(tuned.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    artifacts.write_json(path, tuned.to_json())

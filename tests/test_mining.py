@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -12,6 +11,7 @@ import signal
 import pytest
 from click.testing import CliRunner
 
+from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, mine, mining
 from retrievalkit.audit import Audit, distribution
 from retrievalkit.cli import main
@@ -60,21 +60,6 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(mining, "searched_at_once", lambda depth: 16)
 
 
-def kill_at_call(owner, name, count, *, after=False):
-    original, calls = getattr(owner, name), []
-
-    def replaced(*arguments, **options):
-        calls.append(1)
-        if len(calls) == count and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **options)
-        if len(calls) == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, name, replaced)
-
-
 MOMENTS = {
     "before the first part": lambda: kill_at_call(mining.MinedParts, "write", 1),
     "after the fourth part, between two searches": lambda: kill_at_call(mining.MinedParts, "write", 4, after=True),
@@ -85,14 +70,7 @@ MOMENTS = {
 }
 
 
-def in_another_process(function):
-    process = multiprocessing.get_context("fork").Process(target=function)
-    process.start()
-    process.join()
-    return process.exitcode
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@forks
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_mining_goes_on_and_ends_with_the_same_bytes(data, tmp_path, small_parts, moment):
     """Nothing else is left, and nothing was there before it was whole."""

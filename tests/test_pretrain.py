@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
-import os
 import re
 import signal
 from pathlib import Path
@@ -18,6 +16,7 @@ from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 from transformers import TrainerState
 
+from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, testing, trainer
 from retrievalkit.cli import main
 from retrievalkit.contracts import Pretrainer
@@ -408,26 +407,6 @@ def test_no_step_leaves_the_model_as_it_was(quick, tmp_path, tiny_model):
 # --- resuming ------------------------------------------------------------------------------------------------------
 
 
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kill_at_call(owner, name, count, *, after=False):
-    """Replace a function so that the process is killed at its `count`-th call, before or after its work."""
-    original, calls = getattr(owner, name), []
-
-    def replaced(*arguments, **options):
-        calls.append(1)
-        if len(calls) == count and not after:
-            kill()
-        result = original(*arguments, **options)
-        if len(calls) == count:
-            kill()
-        return result
-
-    setattr(owner, name, replaced)
-
-
 # Where a pre-training of six steps is killed: states are saved after steps 2, 4 and 6.
 MOMENTS = {
     "while the corpus is read": lambda: kill_at_call(tokens, "_save", 3),
@@ -440,18 +419,6 @@ MOMENTS = {
     "while the model is written": lambda: kill_at_call(Pretrainer, "save", 1),
     "before the folder gets its name": lambda: kill_at_call(artifacts, "_replace_folder", 1),
 }
-
-
-def in_another_process(function):
-    """Run in a fork, which has torch imported already; returns the exit code."""
-    process = multiprocessing.get_context("fork").Process(target=function)
-    process.start()
-    process.join()
-    return process.exitcode
-
-
-# The other threads are those of libraries, and the fork uses none of them.
-forks = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 @forks

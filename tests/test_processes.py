@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from killed_processes import forks, kill_at_call
 from retrievalkit import artifacts, processes, retriever, selection, trainer
 from retrievalkit import train as program
 from retrievalkit.contracts import Representation
@@ -24,8 +25,7 @@ from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError
 from retrievalkit.train import TrainingOptions, train
 
-# The other threads are those of libraries, and the forks use none of them.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+pytestmark = forks
 
 
 def start(function, folder, count):
@@ -446,19 +446,6 @@ def test_several_processes_have_the_gradients_and_the_weights_of_one(together, q
 # --- going on ------------------------------------------------------------------------------------------------------
 
 RESUMED = {"limit": 24, "epochs": 2, "save_steps": 2, "logging_steps": 4, "pooler": "mean", "dropout": 0.3}
-
-
-def kill_at_call(owner, name, count):
-    """Replace a function so that the process is killed at its `count`-th call."""
-    original, calls = getattr(owner, name), []
-
-    def replaced(*arguments, **options):
-        calls.append(1)
-        if len(calls) == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*arguments, **options)
-
-    setattr(owner, name, replaced)
 
 
 # Of six steps, states are saved after 2, 4 and 6; dev questions are judged after 3 and 6.

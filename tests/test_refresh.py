@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import mining, processes, refresh, trainer
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
@@ -138,21 +139,6 @@ def test_without_the_option_nothing_changes(quick, refreshed, tmp_path):
 # --- resuming ------------------------------------------------------------------------------------------------------
 
 
-def kill_at_call(owner, name, count, *, after=False):
-    original, calls = getattr(owner, name), []
-
-    def replaced(*arguments, **options):
-        calls.append(1)
-        if len(calls) == count and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **options)
-        if len(calls) == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, name, replaced)
-
-
 # States are saved after steps 3, 6 and 8, and negatives are mined after step 4.
 MOMENTS = {
     "before the refresh": lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 4),
@@ -165,14 +151,7 @@ MOMENTS = {
 }
 
 
-def in_another_process(function):
-    process = multiprocessing.get_context("fork").Process(target=function)
-    process.start()
-    process.join()
-    return process.exitcode
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@forks
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp_path, moment):
     """It ends with the bytes of the training that was not killed."""
@@ -247,7 +226,7 @@ def test_a_flag_of_another_form_is_refused(flag, settings, problem):
         refresh_options(flag, settings)
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@forks
 def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp_path):
     """They share the steps, so they have to draw alike."""
     with socket.socket() as probe:

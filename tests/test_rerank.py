@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import multiprocessing
-import os
 import re
 import signal
 from pathlib import Path
@@ -18,6 +16,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 
+from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, rerank, selection
 from retrievalkit.cli import main
 from retrievalkit.cross_encoder import CrossEncoder
@@ -320,37 +319,12 @@ def test_options_that_no_training_can_have_are_refused(options, message):
 RESUMED = {"epochs": 3, "save_steps": 2, "logging_steps": 4}
 
 
-def kill_at_call(owner, name, count):
-    """Replace a function so that the process is killed at its `count`-th call."""
-    original, calls = getattr(owner, name), []
-
-    def replaced(*arguments, **options):
-        calls.append(1)
-        if len(calls) == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*arguments, **options)
-
-    setattr(owner, name, replaced)
-
-
 MOMENTS = {
     "before any state": (RerankerTrainer, "training_step", 2),
     "in the middle of an epoch": (RerankerTrainer, "training_step", 6),
     "while the best state is written": (selection, "save_weights", 1),
     "before the folder gets its name": (artifacts, "_replace_folder", 1),
 }
-
-
-def in_another_process(function):
-    """Run in a fork, which has torch imported already; returns the exit code."""
-    process = multiprocessing.get_context("fork").Process(target=function)
-    process.start()
-    process.join()
-    return process.exitcode
-
-
-# The other threads are those of libraries, and the fork uses none of them.
-forks = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
-import os
 import re
 import signal
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerState
 
+from killed_processes import forks, in_another_process, kill, kill_at_call
 from retrievalkit import artifacts, retriever, selection, trainer, training_run
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
@@ -370,26 +369,6 @@ def test_dev_values_are_logged_beside_the_loss(quick, tmp_path, examples):
 RESUMED = {"epochs": 3, "save_steps": 2, "logging_steps": 4, "separate_towers": True}
 
 
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kill_at_call(owner, name, count, *, after=False):
-    """Replace a function so that the process is killed at its `count`-th call, before or after its work."""
-    original, calls = getattr(owner, name), []
-
-    def replaced(*arguments, **options):
-        calls.append(1)
-        if len(calls) == count and not after:
-            kill()
-        result = original(*arguments, **options)
-        if len(calls) == count:
-            kill()
-        return result
-
-    setattr(owner, name, replaced)
-
-
 def cut_file_and_kill(model, path):
     path.write_bytes(b"half of the weights")
     kill()
@@ -413,14 +392,6 @@ MOMENTS = {
 }
 
 
-def in_another_process(function, *arguments, **options):
-    """Run in a fork, which has torch imported already; returns the exit code."""
-    process = multiprocessing.get_context("fork").Process(target=function, args=arguments, kwargs=options)
-    process.start()
-    process.join()
-    return process.exitcode
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tiny_model, tiny_collection, examples, tmp_path_factory):
     """The bytes of a training that was not killed."""
@@ -437,10 +408,6 @@ def uninterrupted(tiny_model, tiny_collection, examples, tmp_path_factory):
         separate_towers=True,
     )
     return bytes_of(output)
-
-
-# The other threads are those of libraries, and the fork uses none of them.
-forks = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 @forks

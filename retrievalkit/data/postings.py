@@ -47,8 +47,7 @@ def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_
         texts.append(matrix.shape[0])
         postings += matrix.nnz
     contents = {"parts": texts, "terms": source.vocabulary, "postings": postings}
-    with artifacts.write_file(folder / _CONTENTS) as staging:
-        staging.write_text(json.dumps(contents) + "\n")
+    artifacts.write_json(folder / _CONTENTS, contents, indent=None)
     return {"postings": postings, "parts": len(texts)}
 
 

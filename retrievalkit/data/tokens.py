@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrievalkit.artifacts import write_file
+from retrievalkit.artifacts import write_file, write_json
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import Document, draw_spans, sentence_ends, token_ends
@@ -213,8 +213,7 @@ def _finish(folder: Path) -> None:
         "samples": int(taken.sum()),
         "tokens": sum(int(one[-1, 0]) for one in documents),
     }
-    with write_file(folder / _COUNTS) as staging:
-        staging.write_text(json.dumps(counts))
+    write_json(folder / _COUNTS, counts, indent=None)
 
 
 def _whole_shards(folder: Path) -> list[int]:

@@ -53,13 +53,12 @@ class RefreshOptions(MiningOptions):
 
     every: int
 
-    def check_for(self, *, epochs: float, negatives: int, needs_teacher: bool) -> None:
+    def check_for(self, *, epochs: float, negatives: int) -> None:
         """Refuse values that make no sense in a training.
 
         Args:
             epochs: How many the training has.
             negatives: How many a query has in a step.
-            needs_teacher: Whether the loss compares a teacher's scores.
 
         Raises:
             OptionError: Names the option.
@@ -75,12 +74,6 @@ class RefreshOptions(MiningOptions):
             raise OptionError(msg)
         if negatives == 0:
             msg = "negatives is 0, so that there are none to be mined anew. Leave --refresh-negatives out."
-            raise OptionError(msg)
-        if needs_teacher:
-            msg = (
-                "the loss learns from a teacher's scores, which negatives that are mined during training do not have. "
-                "Leave --refresh-negatives out, or choose another --loss."
-            )
             raise OptionError(msg)
         if self.positives != "keep":
             msg = f"refresh.positives is '{self.positives}', and a training keeps its positives. Leave it out."

@@ -29,7 +29,7 @@ from retrievalkit.data.examples import Example, Examples, check_examples, check_
 from retrievalkit.data.merging import against_corpus
 from retrievalkit.data.sampling import ExampleSampler, StepAssembler
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, OptionError
 from retrievalkit.objective import Objective, create_loss, describe_loss, load_weights
 from retrievalkit.precision import default_device, resolve_precision
 from retrievalkit.quiet import quiet
@@ -194,6 +194,8 @@ def train(
     processes.join()
     with processes.together():
         options.check()
+        if refresh is not None:
+            refresh.check_for(epochs=options.epochs, negatives=options.negatives)
         if not resume:
             artifacts.check_output(output, overwrite=overwrite)
         data = _Data.read(examples, corpus, dev, options, refresh)
@@ -333,12 +335,15 @@ def _rehearse(objective: Objective, data: _Data, options: TrainingOptions, descr
     """Refuse, before anything is written, what would fail in the first step or when dev questions are judged."""
     device = default_device()
     precision = resolve_precision(options.precision, device)
-    needs_teacher = objective.loss.needs_teacher
     if data.negatives is not None:
-        refresh = data.negatives.options
-        refresh.check_for(epochs=options.epochs, negatives=options.negatives, needs_teacher=needs_teacher)
+        if objective.loss.needs_teacher:
+            msg = (
+                "the loss learns from a teacher's scores, which negatives that are mined during training do not have. "
+                "Leave --refresh-negatives out, or choose another --loss."
+            )
+            raise OptionError(msg)
         data.negatives.check()
-    if needs_teacher:
+    if objective.loss.needs_teacher:
         check_teacher(data.examples, negatives=options.negatives)
     objective.to(device)
     step = data.assembler.assemble(first_draws(data.sampler))

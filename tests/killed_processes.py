@@ -1,0 +1,44 @@
+"""Kill a process at a moment that a test chooses: another process, forked from the test's own, whose end it sees."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+# For tests that fork. The other threads are those of libraries, and the forks use none of them.
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def kill():
+    """End this process at once: nothing is tidied up, as when a machine fails."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_at_call(owner, name, count, *, after=False):
+    """Replace a function so that the process is killed at its `count`-th call, before or after its work.
+
+    It is not put back: this is called in the process that is to die.
+    """
+    original, calls = getattr(owner, name), []
+
+    def replaced(*arguments, **options):
+        calls.append(1)
+        if len(calls) == count and not after:
+            kill()
+        result = original(*arguments, **options)
+        if len(calls) == count:
+            kill()
+        return result
+
+    setattr(owner, name, replaced)
+
+
+def in_another_process(function):
+    """Run in a fork, which has torch imported already; returns the exit code, `-signal.SIGKILL` of a killed one."""
+    process = multiprocessing.get_context("fork").Process(target=function)
+    process.start()
+    process.join()
+    return process.exitcode

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := $(wildcard plugins/*)
-# Tests run in as many processes as there are processors; each computes with one thread.
+# Tests run in as many processes as there are processors, each with one thread; one suite that fails does not hide the next.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())")
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
@@ -14,8 +14,7 @@ quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
 
 test: install-dev lint
-	$(PYTEST) tests
-	for plugin in $(PLUGINS); do $(PYTEST) $$plugin/tests || exit 1; done
+	failed=0; for tests in tests $(PLUGINS:%=%/tests); do $(PYTEST) $$tests || failed=1; done; exit $$failed
 
 lint: install-dev
 	$(BIN)/ruff check .

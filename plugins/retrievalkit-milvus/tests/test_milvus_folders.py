@@ -239,7 +239,7 @@ def test_nobody_answers(folder, store, case, tmp_path, uri):
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="no Milvus answers"):
         Milvus(uri=uri, timeout=2).open(folder)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
 
 
 def test_a_server_that_goes_away(serving, draw, build, opened, tmp_path):
@@ -253,7 +253,7 @@ def test_a_server_that_goes_away(serving, draw, build, opened, tmp_path):
         started = time.monotonic()
         with pytest.raises(RetrievalkitError, match=f"Milvus at '{uri}' could not search"):
             index.search(case.queries, 3)
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 120
 
 
 def test_the_token_is_sent_and_never_written(folder, monkeypatch, server, build, draw):

@@ -95,8 +95,10 @@ class Documents:
 
 
 def is_single(queries: Representation) -> bool:
-    """Whether each query has one vector."""
-    return queries.vectors is not None and queries.vectors.shape[1] == 1 and queries.vector_mask is None
+    """Whether each query has one vector: there is one column of them, and none is masked."""
+    if queries.vectors is None or queries.vectors.shape[1] != 1:
+        return False
+    return queries.vector_mask is None or bool(queries.vector_mask.all())
 
 
 def _padded_vectors(block: VectorBlock, width: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:

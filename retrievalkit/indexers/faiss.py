@@ -17,6 +17,7 @@ from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.score import best_of_candidates, check_k, documents_of_vectors, scores_of, vectors_alone, viewed
+from retrievalkit.tiles import is_single
 
 # What faiss's GPU indexes can return for a query.
 GPU_MOST = 2048
@@ -114,7 +115,7 @@ class Faiss(Indexer):
         queries = viewed(queries, self.view)
         vectors = vectors_alone(queries, store.dim).float().cpu().contiguous()
         k = min(k, len(store))
-        if vectors.shape[1] == 1 and (queries.vector_mask is None or bool(queries.vector_mask.all())):
+        if is_single(queries):
             found = self._search_single(vectors[:, 0].numpy(), k)
         else:
             found = self._search_many(Representation(vectors, queries.vector_mask), k)

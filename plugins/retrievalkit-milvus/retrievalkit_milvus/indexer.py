@@ -23,6 +23,7 @@ from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.score import best_of_candidates, check_k, scores_of, viewed
+from retrievalkit.tiles import is_single
 from retrievalkit_milvus.collection import MOST_HITS, Collection, VectorIndex, write
 from retrievalkit_milvus.layout import FOLDER, VECTOR, WEIGHTS, Layout, fingerprint
 from retrievalkit_milvus.ranking import best_texts
@@ -134,7 +135,7 @@ class Milvus(Indexer):
         queries = viewed(queries, self.view).float().to("cpu")
         _check_comparable(queries, opened.layout)
         k, fields = min(k, opened.layout.texts), opened.layout.fields
-        if len(fields) == 1 and _single(queries):
+        if len(fields) == 1 and (fields[0] == WEIGHTS or is_single(queries)):
             found = best_texts(opened, fields[0], _asked(queries)[fields[0]], k)
         else:
             found = best_of_candidates(queries, opened, self._candidates(queries, max(k, self.candidates)), k)
@@ -154,7 +155,7 @@ class Milvus(Indexer):
             return [np.arange(layout.texts)] * len(queries)
         parts: list[list[np.ndarray]] = [[] for _ in range(len(queries))]
         for field, asked in _asked(queries).items():
-            if field == WEIGHTS or _single(queries):
+            if field == WEIGHTS or is_single(queries):
                 for query, (texts, _) in enumerate(best_texts(opened, field, asked, wanted)):
                     parts[query].append(texts)
                 continue
@@ -195,13 +196,6 @@ def _check_comparable(queries: Representation, layout: Layout) -> None:
         if has != size:
             msg = f"queries have {what} of size {has} and the index has {size}. Encode both with one model."
             raise UnsupportedError(msg)
-
-
-def _single(queries: Representation) -> bool:
-    """Whether every query has one vector, or none at all."""
-    if queries.vectors is None:
-        return True
-    return queries.vectors.shape[1] == 1 and (queries.vector_mask is None or bool(queries.vector_mask.all()))
 
 
 def _asked(queries: Representation) -> dict[str, list[Any]]:

@@ -10,8 +10,6 @@ The folder holds `lucene/` (an index that Pyserini opens too), `ids.txt` (the te
 from __future__ import annotations
 
 import dataclasses
-import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -20,9 +18,18 @@ import numpy as np
 
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnsupportedError
-from retrievalkit_pyserini.bulk import processors
+from retrievalkit.errors import ArtifactError, DataError, InputError, UnsupportedError
+from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
+from retrievalkit_pyserini.index_folder import (
+    INDEX,
+    index_expected,
+    opened,
+    read_settings,
+    undone_on_failure,
+    write_settings,
+)
 from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer
+from retrievalkit_pyserini.options import check, thread_count
 from retrievalkit_pyserini.rescoring import scores_in_calls
 from retrievalkit_pyserini.ties import part_ties, rounded
 
@@ -33,10 +40,8 @@ Language = Literal[
 
 BATCH_TEXTS = 2_000
 BATCH_CHARACTERS = 4_000_000
-HITS_IN_A_CALL = 500_000
-"""Hits that are in memory as Java objects and JSON at a time: a batch of queries is cut to fit."""
 
-_INDEX, _IDS, _SETTINGS = "lucene", "ids.txt", "bm25.json"
+_IDS, _SETTINGS = "ids.txt", "bm25.json"
 
 
 class BM25(Indexer):
@@ -76,21 +81,20 @@ class BM25(Indexer):
         rm3_original_weight: float = 0.5,
         threads: int | None = None,
     ) -> None:
-        _check(k1 >= 0, f"k1 is {k1}, and cannot be below 0")
-        _check(0 <= b <= 1, f"b is {b}, and must be from 0 to 1")
-        _check(0 <= rm3_original_weight <= 1, f"rm3_original_weight is {rm3_original_weight}, and must be from 0 to 1")
-        _check(rm3_terms > 0 and rm3_documents > 0, "rm3_terms and rm3_documents must be 1 or more")
-        _check(threads is None or threads > 0, f"threads is {threads}, and must be 1 or more")
+        check(k1 >= 0, f"k1 is {k1}, and cannot be below 0")
+        check(0 <= b <= 1, f"b is {b}, and must be from 0 to 1")
+        check(0 <= rm3_original_weight <= 1, f"rm3_original_weight is {rm3_original_weight}, and must be from 0 to 1")
+        check(rm3_terms > 0 and rm3_documents > 0, "rm3_terms and rm3_documents must be 1 or more")
+        self.threads = thread_count(threads)
         fitting = language == "en" or (stemmer == "porter" and remove_stopwords)
-        _check(fitting, f"stemmer and remove_stopwords are for English, and language is '{language}'; leave them out")
+        check(fitting, f"stemmer and remove_stopwords are for English, and language is '{language}'; leave them out")
         expansion = {"terms": rm3_terms, "documents": rm3_documents, "original_weight": rm3_original_weight}
         fitting = rm3 or tuple(expansion.values()) == (10, 10, 0.5)
-        _check(fitting, "the options rm3_... do nothing without rm3; set rm3=true, or leave them out")
+        check(fitting, "the options rm3_... do nothing without rm3; set rm3=true, or leave them out")
         self.k1, self.b = k1, b
         self.analysis = Analysis(language, stemmer, remove_stopwords)
         self.store = store
         self.rm3: dict[str, Any] | None = expansion if rm3 else None
-        self.threads = threads or processors()
         self._searcher: Searcher | None = None
         self._ids: list[str] = []
         self._numbers: dict[str, int] | None = None
@@ -102,16 +106,11 @@ class BM25(Indexer):
             DataError: No passage has any text, or an id holds a line break.
             RetrievalkitError: Lucene could not write, for want of space or of memory. Nothing is left behind.
         """
-        try:
+        with undone_on_failure(Path(index_dir), _IDS, _SETTINGS):
             return self._build(source, Path(index_dir))
-        except BaseException:
-            shutil.rmtree(Path(index_dir) / _INDEX, ignore_errors=True)
-            for name in (_IDS, _SETTINGS):
-                (Path(index_dir) / name).unlink(missing_ok=True)
-            raise
 
     def _build(self, source: Corpus, index_dir: Path) -> dict[str, int]:
-        folder = index_dir / _INDEX
+        folder = index_dir / INDEX
         texts = empty = 0
         term_vectors = self.rm3 is not None
         with Writer(folder, self.analysis, threads=self.threads, term_vectors=term_vectors, store=self.store) as writer:
@@ -126,7 +125,7 @@ class BM25(Indexer):
                 raise DataError(msg, file=getattr(source, "source", None))
         self._write_ids(folder, index_dir / _IDS, expected=texts - empty)
         settings = {"analysis": dataclasses.asdict(self.analysis), "term_vectors": term_vectors}
-        (index_dir / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        write_settings(index_dir / _SETTINGS, settings)
         return {"texts": texts, "empty": empty}
 
     def _write_ids(self, folder: Path, path: Path, *, expected: int) -> None:
@@ -147,7 +146,7 @@ class BM25(Indexer):
         """
         index_dir = Path(index_dir)
         self._check_settings(index_dir)
-        self._searcher = Searcher(index_dir / _INDEX, self.analysis, k1=self.k1, b=self.b)
+        self._searcher = Searcher(index_dir / INDEX, self.analysis, k1=self.k1, b=self.b)
         self._numbers = None
         self._ids = (index_dir / _IDS).read_text(encoding="utf-8").split("\n")[:-1]
         if len(self._ids) != len(self._searcher):
@@ -160,15 +159,9 @@ class BM25(Indexer):
             self._searcher.use_rm3(**self.rm3, english_only=self.analysis.language == "en")
 
     def _check_settings(self, index_dir: Path) -> None:
-        try:
-            settings = json.loads((index_dir / _SETTINGS).read_text(encoding="utf-8"))
+        with index_expected(index_dir, "bm25", f"its {_SETTINGS} is missing or damaged", "CORPUS"):
+            settings = read_settings(index_dir / _SETTINGS)
             built, term_vectors = Analysis(**settings["analysis"]), settings["term_vectors"]
-        except (OSError, ValueError, TypeError, KeyError):
-            msg = (
-                f"'{index_dir}' holds no bm25 index: its {_SETTINGS} is missing or damaged. "
-                "Build one: rkit index CORPUS --indexer bm25"
-            )
-            raise ArtifactError(msg) from None
         if built != self.analysis:
             msg = (
                 f"the index '{index_dir}' was built with {_as_options(built)}, and asked for is "
@@ -184,8 +177,10 @@ class BM25(Indexer):
 
     def search(self, queries: Sequence[str] | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
-        searcher = self._opened()
-        _check(k > 0, f"k is {k}, and must be 1 or more", InputError)
+        searcher = opened(self._searcher)
+        if k < 1:
+            msg = f"k is {k}, and must be 1 or more."
+            raise InputError(msg)
         ids: list[list[str]] = []
         scores: list[np.ndarray] = []
         step = max(1, HITS_IN_A_CALL // min(k, len(self._ids)))
@@ -211,7 +206,7 @@ class BM25(Indexer):
         Raises:
             UnsupportedError: With rm3, whose expanded query Anserini keeps to itself.
         """
-        searcher = self._opened()
+        searcher = opened(self._searcher)
         if self.rm3 is not None:
             msg = "bm25 with rm3 finds texts, and cannot score given ones. Leave rm3 out."
             raise UnsupportedError(msg)
@@ -229,7 +224,7 @@ class BM25(Indexer):
         Raises:
             UnsupportedError: With rm3, whose expanded query Anserini keeps to itself.
         """
-        searcher = self._opened()
+        searcher = opened(self._searcher)
         if self.rm3 is not None:
             msg = "bm25 with rm3 does not say what the terms of a query add to a score. Leave rm3 out."
             raise UnsupportedError(msg)
@@ -241,12 +236,6 @@ class BM25(Indexer):
         if self._numbers is None:
             self._numbers = {name: number for number, name in enumerate(self._ids)}
         return self._numbers
-
-    def _opened(self) -> Searcher:
-        if self._searcher is None:
-            msg = "open an index before searching it"
-            raise RuntimeError(msg)
-        return self._searcher
 
     def _hits(self, searcher: Searcher, queries: Sequence[str], k: int) -> Iterator[list[tuple[str, float]]]:
         if self.rm3 is not None:
@@ -276,9 +265,3 @@ def _contents(passage: Passage) -> str:
 
 def _as_options(analysis: Analysis) -> str:
     return ", ".join(f"{name}={value}" for name, value in dataclasses.asdict(analysis).items())
-
-
-def _check(holds: bool, problem: str, error: Any = OptionError) -> None:
-    if not holds:
-        msg = f"{problem}."
-        raise error(msg)

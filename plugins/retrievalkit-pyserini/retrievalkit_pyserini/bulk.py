@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,10 @@ import numpy as np
 from retrievalkit.data.garbage import uncollected
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit_pyserini.handles import as_interface, bind, gather, method, returning, static_method, supply, then
-from retrievalkit_pyserini.java import MEMORY, java_class, java_type
+from retrievalkit_pyserini.java import MEMORY, java_class, java_text, java_type
+
+HITS_IN_A_CALL = 500_000
+"""Hits that are in memory as Java objects and JSON at a time: a batch of queries is cut to fit."""
 
 
 @contextlib.contextmanager
@@ -78,17 +80,11 @@ def _pool(threads: int) -> Iterator[Any]:
         pool.shutdown()
 
 
-def processors() -> int:
-    """How many threads can run at once."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def strings(texts: Sequence[str]) -> Any:
     """The handle (position -> text) of texts that are kept in Java."""
     kept = java_class("java.util.ArrayList")()
     for text in texts:
-        # Half a character, which JSON can hold, has no place in Java's strings.
-        kept.add(text.encode(errors="replace").decode())
+        kept.add(java_text(text))
     return returning("java.lang.String", bind(method("java.util.ArrayList", "get", object, int), 0, kept))
 
 

@@ -16,9 +16,10 @@ from typing import Any, Self
 import numpy as np
 
 from retrievalkit.errors import ArtifactError
-from retrievalkit_pyserini.bulk import do, ints, java_exception, lines, lucene_errors
+from retrievalkit_pyserini.bulk import do, ints, java_exception, lines, lucene_errors, run
 from retrievalkit_pyserini.handles import bind, constructor, gather, method, returning, static_method, then
-from retrievalkit_pyserini.java import java_class
+from retrievalkit_pyserini.java import java_class, java_megabytes, java_path
+from retrievalkit_pyserini.rescoring import TOP
 
 WRITE_BUFFER_MEGABYTES = 256.0
 ROW = "row"
@@ -27,11 +28,38 @@ _FIELD, _BYTES = "org.apache.lucene.index.IndexableField", "org.apache.lucene.ut
 
 def write_buffer() -> float:
     """Megabytes that Lucene gathers before it writes; Anserini's 2,048 is more than Java has on a small machine."""
-    return min(WRITE_BUFFER_MEGABYTES, float(java_class("java.lang.Runtime").getRuntime().maxMemory()) / 2**23)
+    return min(WRITE_BUFFER_MEGABYTES, java_megabytes() / 8)
 
 
-class DocumentWriter:
-    """Writes an index of one segment; a context manager that commits, or rolls back where the block fails.
+class IndexWriting:
+    """A context manager of Lucene's IndexWriter, which commits, or rolls back where the block fails.
+
+    Args:
+        folder: Where the index goes.
+        writer: The IndexWriter.
+        one_segment: Whether all is joined before it is committed.
+    """
+
+    def __init__(self, folder: Path, writer: Any, *, one_segment: bool = False) -> None:
+        self._folder, self._writer, self._one_segment = folder, writer, one_segment
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            with contextlib.suppress(java_exception()):
+                self._writer.rollback()
+            return
+        with lucene_errors(f"write the index '{self._folder}'"):
+            if self._one_segment:
+                self._writer.forceMerge(1)
+            self._writer.commit()
+            self._writer.close()
+
+
+class DocumentWriter(IndexWriting):
+    """Writes an index of one segment.
 
     Args:
         folder: Where the index goes.
@@ -43,7 +71,6 @@ class DocumentWriter:
     def __init__(
         self, folder: Path, configure: Callable[[Any], None], *, analyzer: Any = None, threads: int = 1
     ) -> None:
-        self._folder, self._threads = folder, threads
         with lucene_errors(f"start an index in '{folder}'"):
             config = java_class("org.apache.lucene.index.IndexWriterConfig")
             config = config() if analyzer is None else config(analyzer)
@@ -53,20 +80,9 @@ class DocumentWriter:
             if threads > 1:
                 config.setIndexSort(_by_row())
             configure(config)
-            self._writer = java_class("org.apache.lucene.index.IndexWriter")(_directory(folder), config)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            with contextlib.suppress(java_exception()):
-                self._writer.rollback()
-            return
-        with lucene_errors(f"write the index '{self._folder}'"):
-            self._writer.forceMerge(1)
-            self._writer.commit()
-            self._writer.close()
+            writer = java_class("org.apache.lucene.index.IndexWriter")(_directory(folder), config)
+        super().__init__(folder, writer, one_segment=True)
+        self._threads = threads
 
     def add(self, first: int, ids: Sequence[str], field: Any) -> None:
         """Add texts, each with its id and one more field.
@@ -113,12 +129,36 @@ def _row(first: int, count: int) -> Any:
     return then(ints(np.arange(first, first + count)), make)
 
 
-def open_reader(folder: Path, texts: int) -> Any:
-    """Lucene's reader of an index of so many texts.
+class DocumentSearcher:
+    """Searches an index that a `DocumentWriter` wrote, many queries at a time.
+
+    Args:
+        folder: Where the index is.
+        texts: How many texts it must have.
 
     Raises:
         ArtifactError: There is no such index, or it is damaged.
     """
+
+    def __init__(self, folder: Path, texts: int) -> None:
+        self._searcher = java_class("org.apache.lucene.search.IndexSearcher")(_open_reader(folder, texts))
+
+    def hits(self, queries: Any, count: int, most: int, *, threads: int) -> list[list[tuple[int, float]]]:
+        """The rows and scores of the best texts of each query, best first.
+
+        Args:
+            queries: The handle (position -> Lucene query).
+            count: How many queries there are.
+            most: Texts that are found for each.
+            threads: Threads to search in.
+        """
+        search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, "org.apache.lucene.search.Query", int)
+        search = bind(bind(search, 0, self._searcher), 1, most)
+        return [found for (found,) in run(then(queries, search), count, threads)]
+
+
+def _open_reader(folder: Path, texts: int) -> Any:
+    """Lucene's reader of an index of so many texts."""
     if not folder.is_dir():
         msg = f"the index is damaged: its folder '{folder}' is missing. Index again."
         raise ArtifactError(msg)
@@ -133,6 +173,5 @@ def open_reader(folder: Path, texts: int) -> Any:
 
 
 def _directory(folder: Path) -> Any:
-    # Absolute: Java keeps the working directory that it was started in.
-    path = java_class("java.io.File")(str(folder.absolute())).toPath()
+    path = java_class("java.io.File")(java_path(folder)).toPath()
     return java_class("org.apache.lucene.store.FSDirectory").open(path)

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit_pyserini.bulk import run, vectors
-from retrievalkit_pyserini.documents import DocumentWriter, open_reader
-from retrievalkit_pyserini.handles import as_interface, bind, constructor, method, setter, then
-from retrievalkit_pyserini.java import java_class
-from retrievalkit_pyserini.rescoring import TOP
+from retrievalkit_pyserini.bulk import vectors
+from retrievalkit_pyserini.documents import DocumentSearcher, DocumentWriter
+from retrievalkit_pyserini.handles import as_interface, bind, constructor, setter, then
+from retrievalkit_pyserini.java import java_class, java_megabytes
 
 FIELD = "vector"
 """As Anserini's searcher of vectors has it."""
@@ -36,8 +35,7 @@ class GraphWriter(DocumentWriter):
     def __init__(self, folder: Path, *, m: int, ef_construction: int, int8: bool, threads: int) -> None:
         def configure(config: Any) -> None:
             config.setCodec(_codec(m, ef_construction, int8))
-            megabytes = float(java_class("java.lang.Runtime").getRuntime().maxMemory()) / 2**20
-            config.setRAMBufferSizeMB(min(WRITE_BUFFER_MEGABYTES, megabytes / 4))
+            config.setRAMBufferSizeMB(min(WRITE_BUFFER_MEGABYTES, java_megabytes() / 4))
 
         super().__init__(folder, configure, threads=threads)
         similarity = java_class("org.apache.lucene.index.VectorSimilarityFunction").MAXIMUM_INNER_PRODUCT
@@ -67,17 +65,12 @@ def _codec(m: int, ef_construction: int, int8: bool) -> Any:
     return codec
 
 
-class GraphSearcher:
+class GraphSearcher(DocumentSearcher):
     """Searches an index of vectors, many queries at a time."""
-
-    def __init__(self, folder: Path, rows: int) -> None:
-        reader = open_reader(folder, rows)
-        self._searcher = java_class("org.apache.lucene.search.IndexSearcher")(reader)
 
     def rows(self, queries: np.ndarray, wanted: int, *, threads: int) -> list[np.ndarray]:
         """For each query vector (queries, dim) the rows of its nearest vectors, about so many, best first."""
         make = constructor("org.apache.lucene.search.KnnFloatVectorQuery", "java.lang.String", "[F", int)
         query = then(vectors(queries), bind(bind(make, 2, wanted), 0, FIELD))
-        search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, "org.apache.lucene.search.Query", int)
-        found = run(then(query, bind(bind(search, 0, self._searcher), 1, wanted)), len(queries), threads)
-        return [np.array([number for number, _ in hits], dtype=np.int64) for (hits,) in found]
+        found = self.hits(query, len(queries), wanted, threads=threads)
+        return [np.array([number for number, _ in hits], dtype=np.int64) for hits in found]

@@ -9,7 +9,6 @@ weights), `ids.txt` and `impact.json` (by what weights were multiplied).
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,18 +19,26 @@ import numpy as np
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.ids import Ids
 from retrievalkit.data.vectors import IDS, VectorStore
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.score import check_k
-from retrievalkit_pyserini.bulk import processors
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.score import check_k, viewed
+from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
 from retrievalkit_pyserini.impacts import ImpactSearcher, ImpactWriter
+from retrievalkit_pyserini.index_folder import (
+    INDEX,
+    index_expected,
+    opened,
+    read_settings,
+    undone_on_failure,
+    write_settings,
+)
+from retrievalkit_pyserini.options import check, thread_count
 from retrievalkit_pyserini.quantization import Loss, Quantizer
 from retrievalkit_pyserini.rescoring import scores_in_calls
 
 TEXTS_AT_ONCE = 8192
-HITS_IN_A_CALL = 500_000
 MOST_BITS = 16
 
-_INDEX, _SETTINGS = "lucene", "impact.json"
+_SETTINGS = "impact.json"
 
 
 class Impact(Indexer):
@@ -57,14 +64,13 @@ class Impact(Indexer):
     def __init__(
         self, *, bits: int = 8, scale: float | None = None, sample: int = 100, threads: int | None = None
     ) -> None:
-        _check(1 <= bits <= MOST_BITS, f"bits is {bits}, and must be from 1 to {MOST_BITS}")
-        _check(scale is None or scale > 0, f"scale is {scale}, and must be above 0")
-        _check(sample >= 0, f"sample is {sample}, and cannot be below 0")
-        _check(threads is None or threads > 0, f"threads is {threads}, and must be 1 or more")
+        check(1 <= bits <= MOST_BITS, f"bits is {bits}, and must be from 1 to {MOST_BITS}")
+        check(scale is None or scale > 0, f"scale is {scale}, and must be above 0")
+        check(sample >= 0, f"sample is {sample}, and cannot be below 0")
+        self.threads = thread_count(threads)
         self.levels = 2**bits - 1
         self.scale = scale
         self.sample = sample
-        self.threads = threads or processors()
         self._searcher: ImpactSearcher | None = None
         self._ids: Ids | None = None
 
@@ -80,17 +86,14 @@ class Impact(Indexer):
             UnsupportedError: The folder has no weights, negative ones, or none that is more than 0 once rounded.
         """
         folder = Path(index_dir)
-        try:
+        with undone_on_failure(folder):
             return self._build(source, folder)
-        except BaseException:
-            shutil.rmtree(folder / _INDEX, ignore_errors=True)
-            raise
 
     def _build(self, source: VectorStore, folder: Path) -> dict[str, float]:
         quantizer = self._quantizer(source)
         rows = np.sort(np.random.default_rng(0).permutation(len(source))[: self.sample])
         loss = Loss(quantizer, source.take(rows).weights, rows)
-        with ImpactWriter(folder / _INDEX) as writer:
+        with ImpactWriter(folder / INDEX) as writer:
             for block in source.blocks(TEXTS_AT_ONCE):
                 impacts = quantizer(block.weights)
                 loss.add(block.first, block.weights, impacts)
@@ -102,8 +105,7 @@ class Impact(Indexer):
                 )
                 raise UnsupportedError(msg)
         shutil.copyfile(source.folder / IDS, folder / IDS)
-        settings = {"scale": quantizer.scale, "vocabulary": source.vocabulary}
-        (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        write_settings(folder / _SETTINGS, {"scale": quantizer.scale, "vocabulary": source.vocabulary})
         aside = {"vectors_left_aside": source.rows} if source.dim else {}
         return {"texts": len(source), **loss.report(), **aside}
 
@@ -133,17 +135,11 @@ class Impact(Indexer):
             ArtifactError: There is no such index, or it is damaged.
         """
         folder = Path(index_dir)
-        try:
-            settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
+        with index_expected(folder, "impact", f"its {_SETTINGS} or {IDS} is missing or damaged", "VECTORS"):
+            settings = read_settings(folder / _SETTINGS)
             self._scale, self._vocabulary = float(settings["scale"]), int(settings["vocabulary"])
             self._ids = Ids(folder / IDS)
-        except (OSError, ValueError, TypeError, KeyError):
-            msg = (
-                f"'{folder}' holds no impact index: its {_SETTINGS} or {IDS} is missing or damaged. "
-                "Build one: rkit index VECTORS --indexer impact"
-            )
-            raise ArtifactError(msg) from None
-        self._searcher = ImpactSearcher(folder / _INDEX, len(self._ids))
+        self._searcher = ImpactSearcher(folder / INDEX, len(self._ids))
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query the best texts, equal scores in the order of the index; found exactly, of impacts."""
@@ -168,19 +164,15 @@ class Impact(Indexer):
         return scores_in_calls([known.rows(some) for some in ids], score, most=HITS_IN_A_CALL)
 
     def _opened(self) -> tuple[ImpactSearcher, Ids]:
-        if self._searcher is None or self._ids is None:
-            msg = "open an index before searching it"
-            raise RuntimeError(msg)
-        return self._searcher, self._ids
+        return opened(self._searcher), opened(self._ids)
 
     def _weights_of(self, queries: Representation) -> Any:
         """A CSR of the queries' weights, by which scores come out on the scale of the weights as they were."""
         import scipy.sparse
 
-        if queries.weights is None:
-            msg = "the index holds weights, and the queries have none. Use the model that the index was made with."
-            raise UnsupportedError(msg)
-        weights = scipy.sparse.csr_matrix(queries.weights.float().cpu().numpy())
+        weights = viewed(queries, "weights").weights
+        assert weights is not None
+        weights = scipy.sparse.csr_matrix(weights.float().cpu().numpy())
         if weights.shape[1] != self._vocabulary:
             msg = (
                 f"queries have weights over {weights.shape[1]} terms, and documents over {self._vocabulary}. "
@@ -192,9 +184,3 @@ class Impact(Indexer):
             raise UnsupportedError(msg)
         weights.data = (weights.data / self._scale).astype(np.float32)
         return weights
-
-
-def _check(holds: bool, problem: str) -> None:
-    if not holds:
-        msg = f"{problem}."
-        raise OptionError(msg)

@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit_pyserini.bulk import lines, run, strings
-from retrievalkit_pyserini.documents import DocumentWriter, open_reader
+from retrievalkit_pyserini.bulk import lines, strings
+from retrievalkit_pyserini.documents import DocumentSearcher, DocumentWriter
 from retrievalkit_pyserini.handles import bind, constructor, method, returning, then
 from retrievalkit_pyserini.java import java_class, java_type
-from retrievalkit_pyserini.lucene import MOST_TERMS
-from retrievalkit_pyserini.rescoring import TOP, given_scores
+from retrievalkit_pyserini.lucene import allow_long_queries
+from retrievalkit_pyserini.rescoring import given_scores
 
 FIELD = "contents"
-_QUERY = "org.apache.lucene.search.Query"
 
 
 class ImpactWriter(DocumentWriter):
@@ -48,21 +47,18 @@ class ImpactWriter(DocumentWriter):
         self.add(first, ids, then(lines(as_text(impacts)), self._field))
 
 
-class ImpactSearcher:
+class ImpactSearcher(DocumentSearcher):
     """Searches an index of impacts, many queries at a time."""
 
     def __init__(self, folder: Path, texts: int) -> None:
-        reader = open_reader(folder, texts)
-        self._searcher = java_class("org.apache.lucene.search.IndexSearcher")(reader)
+        super().__init__(folder, texts)
         _use_impacts(self._searcher)
-        java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MOST_TERMS)
+        allow_long_queries()
 
     def rows_and_scores(self, queries: Any, k: int, *, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each row of a CSR of query weights the rows and scores of its best texts, at most k."""
-        search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, _QUERY, int)
-        search = bind(bind(search, 0, self._searcher), 1, k)
-        found = run(then(_queries(queries), search), queries.shape[0], threads)
-        pairs = [np.array(hits, dtype=np.float64).reshape(-1, 2) for (hits,) in found]
+        found = self.hits(_queries(queries), queries.shape[0], k, threads=threads)
+        pairs = [np.array(hits, dtype=np.float64).reshape(-1, 2) for hits in found]
         return [(one[:, 0].astype(np.int64), one[:, 1].astype(np.float32)) for one in pairs]
 
     def scores(self, queries: Any, rows: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
@@ -111,7 +107,7 @@ def _queries(weights: Any) -> Any:
     )
     read = returning("java.util.Map", bind(bind(read, 0, mapper), 1, parsed))
     generator = "io.anserini.search.query.BagOfWordsQueryGenerator"
-    build = method(generator, "buildQuery", _QUERY, "java.lang.String", "java.util.Map")
+    build = method(generator, "buildQuery", "org.apache.lucene.search.Query", "java.lang.String", "java.util.Map")
     build = bind(build, 0, java_class(generator)(), FIELD)
     return then(then(strings(list(map(json.dumps, _as_maps(weights)))), read), build)
 

@@ -119,6 +119,21 @@ def java_class(name: str) -> Any:
     return importlib.import_module("pyserini.pyclass").autoclass(name)
 
 
+def java_text(text: str) -> str:
+    """The text as Java's strings can hold it: half a character, which JSON can hold, becomes a question mark."""
+    return text.encode(errors="replace").decode()
+
+
+def java_path(path: Path) -> str:
+    """The path as Java finds it: absolute, since Java keeps the working directory that it was started in."""
+    return str(path.absolute())
+
+
+def java_megabytes() -> float:
+    """The most memory that Java takes; starts Java if need be."""
+    return float(java_class("java.lang.Runtime").getRuntime().maxMemory()) / 2**20
+
+
 @functools.cache
 def java_type(name: str) -> Any:
     """The `java.lang.Class` of a Java class; starts Java if need be."""

@@ -8,7 +8,6 @@ reading a stored document for every hit.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -19,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from retrievalkit.errors import ArtifactError, RetrievalkitError
-from retrievalkit_pyserini.bulk import java_exception, joining, lucene_errors, run, strings
-from retrievalkit_pyserini.documents import write_buffer
+from retrievalkit_pyserini.bulk import joining, lucene_errors, run, strings
+from retrievalkit_pyserini.documents import IndexWriting, write_buffer
 from retrievalkit_pyserini.handles import as_interface, bind, gather, method, then
-from retrievalkit_pyserini.java import java_class
+from retrievalkit_pyserini.java import java_class, java_path, java_text
 from retrievalkit_pyserini.rescoring import given_scores
 
 IDS_IN_A_CALL = 500_000
@@ -53,12 +52,11 @@ class Analysis:
         return english.fromArguments(self.stemmer, not self.remove_stopwords, None)
 
 
-class Writer:
-    """Writes an index with Anserini's indexer; a context manager that commits, or rolls back where the block fails."""
+class Writer(IndexWriting):
+    """Writes an index with Anserini's indexer."""
 
     def __init__(self, folder: Path, analysis: Analysis, *, threads: int, term_vectors: bool, store: bool) -> None:
-        # Absolute, here and below: Java keeps the working directory that it was started in.
-        place = str(folder.absolute())
+        place = java_path(folder)
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", place, "-threads", str(threads)]
         arguments += analysis.arguments()
         arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
@@ -67,21 +65,10 @@ class Writer:
             java_class("io.anserini.analysis.AnalyzerUtils").analyze(analysis.analyzer(), "text")
         with lucene_errors(f"start an index in '{folder}'"):
             self._indexer = java_class("io.anserini.index.SimpleIndexer")(arguments)
-            self._indexer.writer.getConfig().setRAMBufferSizeMB(write_buffer())
-        self._folder = folder
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            with contextlib.suppress(java_exception()):
-                self._indexer.writer.rollback()
-            return
-        # Not the indexer's own close: that logs a full disk and carries on.
-        with lucene_errors(f"write the index '{self._folder}'"):
-            self._indexer.writer.commit()
-            self._indexer.writer.close()
+            writer = self._indexer.writer
+            writer.getConfig().setRAMBufferSizeMB(write_buffer())
+        # Closed by Lucene's writer, not by the indexer's own close: that logs a full disk and carries on.
+        super().__init__(folder, writer)
 
     def add(self, texts: Sequence[tuple[str, str]]) -> None:
         """Add texts, each an id and what is indexed of it."""
@@ -91,9 +78,14 @@ class Writer:
             if added == len(rows):
                 return
             # Anserini drops the reason; Lucene keeps it where it put an end to writing.
-            reason = self._indexer.writer.getTragicException()
+            reason = self._writer.getTragicException()
         msg = f"Lucene took {added} of the {len(rows)} texts from '{texts[0][0]}' to '{texts[-1][0]}'"
         raise RetrievalkitError(f"{msg}: {reason.toString()}" if reason else msg)
+
+
+def allow_long_queries() -> None:
+    """Let every search from here on have queries of up to `MOST_TERMS` terms."""
+    java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MOST_TERMS)
 
 
 class Searcher:
@@ -102,9 +94,9 @@ class Searcher:
     def __init__(self, folder: Path, analysis: Analysis, *, k1: float, b: float) -> None:
         with lucene_errors(f"open the index '{folder}'", ArtifactError):
             searcher = java_class("io.anserini.search.SimpleSearcher")
-            self._anserini = searcher(str(folder.absolute()), analysis.analyzer())
+            self._anserini = searcher(java_path(folder), analysis.analyzer())
             self._anserini.set_bm25(k1, b)
-        java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MOST_TERMS)
+        allow_long_queries()
 
     def __len__(self) -> int:
         return int(self._anserini.get_total_num_docs())
@@ -154,7 +146,7 @@ class Searcher:
     def contributions(self, query: str, number: int) -> dict[str, float]:
         """What each term of a query adds to the score of a document, the most first: read from Lucene's explanation."""
         searcher = self._anserini
-        built = searcher.generator.buildQuery("contents", searcher.analyzer, query.encode(errors="replace").decode())
+        built = searcher.generator.buildQuery("contents", searcher.analyzer, java_text(query))
         with lucene_errors("explain a score"):
             text = str(searcher.searcher.explain(built, number).toString())
         found = {match[2]: float(match[1]) for match in _CONTRIBUTION.finditer(text)}

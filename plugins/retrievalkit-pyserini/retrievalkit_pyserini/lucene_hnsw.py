@@ -9,7 +9,6 @@ hard-linked where possible: what the graph finds is scored by them.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,15 +18,16 @@ import torch
 
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.score import best_of_candidates, check_k, scores_of, vectors_alone
-from retrievalkit_pyserini.bulk import processors
+from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
 from retrievalkit_pyserini.graphs import MOST_DIMENSIONS, GraphSearcher, GraphWriter
+from retrievalkit_pyserini.index_folder import INDEX, no_index, opened, undone_on_failure
+from retrievalkit_pyserini.options import check, thread_count
 
 NUMBERS_AT_ONCE = 1 << 22
-HITS_IN_A_CALL = 500_000
 
-_INDEX, _VECTORS = "lucene", "vectors"
+_VECTORS = "vectors"
 
 
 class LuceneHnsw(Indexer):
@@ -57,13 +57,12 @@ class LuceneHnsw(Indexer):
         quantization: Literal["none", "int8"] = "none",
         threads: int | None = None,
     ) -> None:
-        _check(2 <= m <= 512, f"m is {m}, and must be from 2 to 512")
-        _check(1 <= ef_construction <= 3200, f"ef_construction is {ef_construction}, and must be from 1 to 3200")
-        _check(ef_search > 0, f"ef_search is {ef_search}, and must be 1 or more")
-        _check(threads is None or threads > 0, f"threads is {threads}, and must be 1 or more")
+        check(2 <= m <= 512, f"m is {m}, and must be from 2 to 512")
+        check(1 <= ef_construction <= 3200, f"ef_construction is {ef_construction}, and must be from 1 to 3200")
+        check(ef_search > 0, f"ef_search is {ef_search}, and must be 1 or more")
+        self.threads = thread_count(threads)
         self.m, self.ef_construction, self.ef_search = m, ef_construction, ef_search
         self.int8 = quantization == "int8"
-        self.threads = threads or processors()
         self._store: VectorStore | None = None
         self._searcher: GraphSearcher | None = None
 
@@ -76,11 +75,8 @@ class LuceneHnsw(Indexer):
         """
         _check_source(source)
         folder = Path(index_dir)
-        try:
-            self._write(source, folder / _INDEX)
-        except BaseException:
-            shutil.rmtree(folder / _INDEX, ignore_errors=True)
-            raise
+        with undone_on_failure(folder):
+            self._write(source, folder / INDEX)
         source.link(folder / _VECTORS)
         return {"texts": len(source), "vectors": source.rows}
 
@@ -102,13 +98,9 @@ class LuceneHnsw(Indexer):
         """
         folder = Path(index_dir)
         if not (folder / _VECTORS).is_dir():
-            msg = (
-                f"'{folder}' holds no lucene_hnsw index: its folder {_VECTORS} is missing. "
-                "Build one: rkit index VECTORS --indexer lucene_hnsw"
-            )
-            raise ArtifactError(msg)
+            raise no_index(folder, "lucene_hnsw", f"its folder {_VECTORS} is missing", "VECTORS")
         self._store = VectorStore(folder / _VECTORS)
-        self._searcher = GraphSearcher(folder / _INDEX, self._store.rows)
+        self._searcher = GraphSearcher(folder / INDEX, self._store.rows)
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query the best texts that the graph leads to; equal scores in the order of the index."""
@@ -152,10 +144,7 @@ class LuceneHnsw(Indexer):
         return texts
 
     def _opened(self) -> tuple[VectorStore, GraphSearcher]:
-        if self._store is None or self._searcher is None:
-            msg = "open an index before searching it"
-            raise RuntimeError(msg)
-        return self._store, self._searcher
+        return opened(self._store), opened(self._searcher)
 
 
 def _check_source(source: VectorStore) -> None:
@@ -180,9 +169,3 @@ def _by_query(rows: Sequence[np.ndarray], counts: Sequence[int]) -> Iterator[np.
     for count in counts:
         yield np.concatenate([np.empty(0, dtype=np.int64), *rows[start : start + count]])
         start += count
-
-
-def _check(holds: bool, problem: str) -> None:
-    if not holds:
-        msg = f"{problem}."
-        raise OptionError(msg)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from filelock import FileLock, Timeout
 
 from retrievalkit import __version__, artifacts
 from retrievalkit.command_line import command_line, has
@@ -29,6 +30,7 @@ from retrievalkit.recipe import Recipe, Step, flatten, load_recipe
 from retrievalkit.results import Results, aligned, tabulate
 
 STATE = "run.json"
+LOCK = ".run.lock"
 
 
 class StepError(RetrievalkitError):
@@ -102,7 +104,7 @@ def run(
         One result a step, and the table.
 
     Raises:
-        InputError: The recipe or its command lines are wrong; nothing was run.
+        InputError: The recipe or its command lines are wrong, or another run is at work in the folder; nothing was run.
         StepError: A step failed; what the earlier ones wrote stays.
     """
     if not isinstance(recipe, Recipe):
@@ -110,6 +112,11 @@ def run(
     folder = Path(output)
     jobs = plan(recipe, folder, cli)
     state = _State.open(folder, recipe)
+    with state.held():
+        return _run_jobs(jobs, state, cli, force=force)
+
+
+def _run_jobs(jobs: Sequence[Job], state: _State, cli: click.Group, *, force: bool) -> Outcome:
     read = _Inputs()
     done: list[StepResult] = []
     table: Results | None = None
@@ -122,10 +129,10 @@ def run(
         else:
             _run_step(job, key, state, cli)
         done.append(job.result(state.steps[job.step.name]["seconds"], skipped=skipped))
-        if done[-1].figures and recipe.table:
+        if done[-1].figures and state.recipe.table:
             # After each row, so that a run that is cut off leaves those that it did.
-            table = _tabulated(recipe, done)
-            table.write(folder)
+            table = _tabulated(state.recipe, done)
+            table.write(state.folder)
     return Outcome(done, table)
 
 
@@ -369,6 +376,27 @@ class _State:
             msg = f"'{folder}' holds what the recipe '{name}' wrote, not '{recipe.name}'. Choose another --output."
             raise ArtifactError(msg)
         return cls(folder, recipe, steps)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out of the folder until this one ends, however it ends.
+
+        Raises:
+            ArtifactError: Another run is at work there.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            msg = f"another run is writing to '{self.folder}'. Wait until it ends, or choose another --output."
+            raise ArtifactError(msg) from None
+        try:
+            yield
+        finally:
+            # While it is held: a run that begins now makes a new one.
+            (self.folder / LOCK).unlink(missing_ok=True)
+            lock.release()
 
     def is_done(self, job: Job, key: str) -> bool:
         """Whether an earlier run did the same, and what it wrote is there."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
+from filelock import FileLock
 
 from retrievalkit import artifacts
 from retrievalkit.errors import ArtifactError, DataError, InputError
@@ -295,6 +296,16 @@ def test_another_recipes_folder_is_left_alone(start):
     Path("out", STATE).write_text("{")
     with pytest.raises(ArtifactError, match="cannot be read"):
         start()
+
+
+def test_two_runs_do_not_write_into_one_folder(start, calls):
+    """The second is refused while the first is at work, and changes nothing; afterwards it goes on."""
+    start("epochs=1")
+    before, done = Path("out", STATE).read_text(), len(calls)
+    with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another run is writing to 'out'"):
+        start("epochs=2")
+    assert (Path("out", STATE).read_text(), len(calls)) == (before, done)
+    assert [one.skipped for one in start("epochs=2")] == [True, False, True]
 
 
 def test_reference_figures_stand_beside_ours(start):

@@ -95,7 +95,7 @@ def test_ignored_documents_take_no_part():
     value = loss_of(q, d, ignore=ignore)
     value.total.backward()
     without = loss_of(queries(), documents(DOCUMENTS[:3]))
-    assert value.total.item() == pytest.approx(without.total.item(), rel=1e-5)
+    assert value.total.item() == pytest.approx(without.total.item())
     assert d.vectors.grad[3].abs().sum() == 0
     assert torch.isfinite(d.vectors.grad).all()
     assert value.total.item() != loss_of(queries(), documents()).total.item()

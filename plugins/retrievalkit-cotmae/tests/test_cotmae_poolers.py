@@ -104,7 +104,7 @@ class TestGolden:
         states = TokenStates({1: hidden}, mask, mask, torch.tensor([[True, False]] * 2), head=lambda states: states)
         made = registry.create("pooler", "dense_sparse", EncoderInfo(3, 1, 3), top_k=2)(states, "query")
         expected = [[10.25 + 2, 1.5 + 1], [1.5 + 1, 5.25 + 5]]
-        np.testing.assert_allclose(scores(made, made).numpy(), expected, rtol=1e-5)
+        np.testing.assert_allclose(scores(made, made).numpy(), expected, rtol=1e-6)
 
 
 class TestSparse:

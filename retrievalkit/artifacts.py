@@ -22,8 +22,16 @@ from typing import Any
 from retrievalkit.errors import ArtifactError, InputError
 
 MANIFEST = "manifest.json"
+
 FORMAT = 1
+
+NEGATIVES = "negatives"
+
+NOT_WEIGHTS = (MANIFEST, "README.md", "training.jsonl", "selection.json", "logs", NEGATIVES)
+"""Files and folders of a checkpoint that tell of its training, and have no part in its fingerprint."""
+
 _NEXT_TO_NOTHING = 1 << 16
+
 _VERSIONED = ("retrievalkit", "torch", "transformers")
 
 
@@ -256,30 +264,6 @@ def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
     """An entry for a manifest's `inputs`: where the input was, and what it was."""
     absolute = Path(path).absolute() if Path(path).exists() else path
     return {"path": str(absolute), "fingerprint": fingerprint}
-
-
-def locate_model(model: str | Path) -> str:
-    """The folder or hub name of a model; `package:NAME/FOLDER` is a folder inside an installed Python package.
-
-    Raises:
-        InputError: The package is not installed, or has no such folder.
-    """
-    name = str(model)
-    if not name.startswith("package:"):
-        return name
-    package, _, inside = name.removeprefix("package:").partition("/")
-    try:
-        spec = importlib.util.find_spec(package) if package else None
-    except ImportError:  # of a package that `package` would be in
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        msg = f"model '{name}' is in the Python package '{package}', which is not installed. Install it with pip."
-        raise InputError(msg)
-    folder = Path(next(iter(spec.submodule_search_locations))) / inside
-    if not folder.is_dir():
-        msg = f"model '{name}': the package '{package}' has no folder '{inside}'."
-        raise InputError(msg)
-    return str(folder)
 
 
 def versions() -> dict[str, str]:

@@ -514,7 +514,7 @@ def test_wrong_input_ends_all_processes_and_leaves_nothing(together, quick, tmp_
 
 
 def torchrun(*words, count=2):
-    started = ("-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m", "retrievalkit.cli")
+    started = ("-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m", "retrievalkit")
     return subprocess.run([sys.executable, *started, *map(str, words)], capture_output=True, text=True, check=False)
 
 
@@ -555,10 +555,10 @@ def test_torchrun_says_what_is_wrong_once(tmp_path, tiny_model, tiny_collection)
 def test_other_commands_are_not_started_by_torchrun(monkeypatch):
     from click.testing import CliRunner
 
-    from retrievalkit.cli import main as cli
+    from retrievalkit.cli import main
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    ended = CliRunner().invoke(cli.main, ["run", "recipe.yaml", "--output", "out"])
+    ended = CliRunner().invoke(main, ["run", "recipe.yaml", "--output", "out"])
     assert ended.exit_code == 2
     assert "rkit run runs in one process" in ended.output
-    assert CliRunner().invoke(cli.main, ["train", "--help"]).exit_code == 0
+    assert CliRunner().invoke(main, ["train", "--help"]).exit_code == 0

@@ -19,7 +19,7 @@ from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.mine import parts as mining
 from retrievalkit.mine.program import mine
-from retrievalkit.train import processes, refresh, trainer
+from retrievalkit.train import processes, refresh, sampling
 from retrievalkit.train.refresh import RefreshOptions, refresh_options, share_changed
 from retrievalkit.train.retriever import TrainingOptions, train
 
@@ -98,13 +98,13 @@ def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
 def test_the_training_goes_on_with_the_new_negatives(quick, tmp_path, monkeypatch):
     """Of the steps after the refresh all negatives are among the new ones; before it, among the old ones."""
     drawn = []
-    assemble = trainer.StepAssembler.assemble
+    assemble = sampling.StepAssembler.assemble
 
     def watched(self, draws):
         drawn.append([(draw.example.query_id, draw.negatives, draw.example.negatives) for draw in draws])
         return assemble(self, draws)
 
-    monkeypatch.setattr(trainer.StepAssembler, "assemble", watched)
+    monkeypatch.setattr(sampling.StepAssembler, "assemble", watched)
     quick(tmp_path / "out")
     rows = {row.query_id: row for row in read_examples(tmp_path / "out" / "negatives" / "epoch-2.jsonl").rows}
     steps = drawn[-8:]

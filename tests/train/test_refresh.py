@@ -19,7 +19,7 @@ from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.mine import parts as mining
 from retrievalkit.mine.program import mine
-from retrievalkit.train import processes, refresh, sampling
+from retrievalkit.train import processes, refresh, sampling, trainer
 from retrievalkit.train.refresh import RefreshOptions, refresh_options, share_changed
 from retrievalkit.train.retriever import TrainingOptions, train
 

@@ -1,4 +1,4 @@
-"""What a plugin's command may use besides the contract: options of the command line, retrievers, folders with manifests.
+"""What a plugin's command may use besides the contract: command-line options, retrievers, folders with manifests.
 
     @click.command()
     @click.argument("model")
@@ -95,9 +95,7 @@ def open_retriever(
     """
     from retrievalkit.model.retriever import open_retriever as opened
 
-    return opened(
-        model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options
-    )
+    return opened(model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options)
 
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:

@@ -30,6 +30,26 @@ COMMAND_GROUPS = {
 }
 """Groups of commands in `rkit --help`, in its order: what `register` takes -> the heading."""
 
+BUILT_IN_COMMANDS = frozenset(
+    {
+        "compare",
+        "convert",
+        "doctor",
+        "encode",
+        "evaluate",
+        "index",
+        "mine-negatives",
+        "plugins",
+        "pretrain",
+        "quickstart",
+        "rerank",
+        "run",
+        "search",
+        "train",
+    }
+)
+"""Commands of retrievalkit itself: no plugin may register these names."""
+
 
 class Register(Protocol):
     """The argument of a hook: call it once for each component.

@@ -150,5 +150,3 @@ def _descriptions(docstring: str) -> dict[str, str]:
         elif name and stripped:
             found[name] += " " + stripped
     return found
-
-

@@ -28,7 +28,6 @@ from retrievalkit.options import Option, check_options, convert, options
 
 __all__ = [
     "HOOKS",
-    "BUILT_IN_COMMANDS",
     "Component",
     "Plugin",
     "Registry",
@@ -57,12 +56,6 @@ HOOKS = {
     "command": "register_commands",
     "check": "register_checks",
 }
-
-BUILT_IN_COMMANDS = frozenset(
-    "compare convert doctor encode evaluate index mine-negatives plugins pretrain quickstart rerank run search "
-    "train".split()
-)
-"""Names that no plugin's command may take."""
 
 _SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers")
 _NAMES = {"command": (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")}
@@ -238,7 +231,7 @@ def _component(plugin: Plugin, kind: str, *, name: object, target: object, help:
 
 
 def _check_command(name: str, text: str, group: str) -> None:
-    if name in BUILT_IN_COMMANDS:
+    if name in hookspecs.BUILT_IN_COMMANDS:
         msg = f"it registers the command '{name}', which is a command of retrievalkit itself"
         raise PluginError(msg)
     if not text:
@@ -305,7 +298,7 @@ def _load_file(path: Path) -> ModuleType:
         msg = f"RKIT_PLUGIN_FILES names '{path}', which is not a file."
         raise PluginError(msg)
     if not path.stem.isidentifier():
-        msg = f"RKIT_PLUGIN_FILES names '{path}', and '{path.stem}' is not a valid name for a Python module. Rename the file."
+        msg = f"RKIT_PLUGIN_FILES names '{path}', and '{path.stem}' is no name of a Python module. Rename the file."
         raise PluginError(msg)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:

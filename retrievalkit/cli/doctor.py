@@ -78,14 +78,17 @@ def _checks() -> list[Finding]:
 
 def _checked(name: str) -> list[Finding]:
     try:
-        findings = list(registry.component("check", name).load()())
-        if any(not isinstance(one, Finding) for one in findings):
-            msg = f"the check '{name}' returned {findings!r}, and must return a list of retrievalkit.hookspecs.Finding"
-            raise PluginError(msg)
+        return _valid(registry.component("check", name).load()())
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and doctor must report the rest
         reason = str(error) if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {error}"
         owners = ", ".join(one.distribution for one in registry.default_registry().candidates("check", name))
         return [Finding(f"check {name}", reason, ok=False, hint=f"a fault of {owners}: report it there")]
+
+
+def _valid(findings: object) -> list[Finding]:
+    if not isinstance(findings, list) or any(not isinstance(one, Finding) for one in findings):
+        msg = f"it returned {findings!r}, and must return a list of retrievalkit.hookspecs.Finding"
+        raise PluginError(msg)
     return findings
 
 

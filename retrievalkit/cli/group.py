@@ -46,7 +46,7 @@ class RkitGroup(click.Group):
         close = nearest(name, self.list_commands(ctx))
         ctx.fail(f"No such command '{name}'." + (f" Did you mean '{close}'?" if close else ""))
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List the commands, each with its first sentence in full."""
         _write(formatter, "Commands", [(name, _summary(one)) for name, one in sorted(self.commands.items())])
 
@@ -102,7 +102,7 @@ class RootGroup(RkitGroup):
         sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
         ctx.fail(" ".join(one for one in sentences if one))
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List all commands by section; those of plugins by the help text that they were registered with."""
         rows = {name: [(one, _summary(self.commands[one])) for one in names] for name, names in self.sections.items()}
         problem = ""

@@ -43,7 +43,9 @@ def json_option(function: Function) -> Function:
 
 def ties_option(function: Function) -> Function:
     """`--ties`: the order of documents with equal scores."""
-    text = "Order of documents with equal scores: by id, descending, as in trec_eval; or by the ranks in the run's file."
+    text = (
+        "Order of documents with equal scores: by id, descending, as in trec_eval; or by the ranks in the run's file."
+    )
     choice = click.Choice(["document_id", "run"])
     return click.option("--ties", type=choice, default="document_id", show_default=True, help=text)(function)
 

@@ -1,4 +1,4 @@
-"""Multi-view document representations (MVR) for retrievalkit: viewer tokens, the global-local loss, and their analysis."""
+"""Multi-view document representations (MVR): viewer tokens, the global-local loss, and the analysis of views."""
 
 from __future__ import annotations
 

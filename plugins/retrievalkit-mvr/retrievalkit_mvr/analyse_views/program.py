@@ -78,8 +78,8 @@ def analyse_views(
         queries: The judged queries.
         qrels: Judgements; documents judged above 0 are analysed.
         examples: Training examples, instead of queries and qrels; if they hold texts, the corpus is optional.
-        scores: The scores that Local Variation is computed on: the "cosine" of query and view, the "softmax" of a document's inner
-            products, or the plain inner products ("raw"). Figures of different kinds are not comparable.
+        scores: The scores that Local Variation is computed on: the "cosine" of query and view, the "softmax" of a
+            document's inner products, or the inner products ("raw"). Figures of different kinds cannot be compared.
         temperature: Temperature of the softmax; None = 1.
         limit: Number of documents to analyse, with all of their queries; None = all.
         encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
@@ -122,7 +122,7 @@ def analyse_views(
 
 
 def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Iterator[Compared]:
-    """Each document with its queries, encoded in chunks, so that memory does not grow with the number of documents."""
+    """Each document with its queries; encoded in chunks, so that memory does not grow with their number."""
     ids = list(judged.by_document)
     with Progress(*Progress.get_default_columns()[:2], TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         for start in progress.track(range(0, len(ids), CHUNK_DOCUMENTS), description="analysing documents"):
@@ -140,9 +140,7 @@ def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Ite
                 yield _compare(document_id, answered, own, documents.rows(slice(row, row + 1)))
 
 
-def _compare(
-    document_id: str, query_ids: Sequence[str], queries: Representation, document: Representation
-) -> Compared:
+def _compare(document_id: str, query_ids: Sequence[str], queries: Representation, document: Representation) -> Compared:
     """Compare a document with its queries, leaving out vectors that are padding."""
     assert queries.vectors is not None
     assert document.vectors is not None
@@ -178,7 +176,7 @@ def _check_many(documents: Representation, queries: Representation, retriever: R
     else:
         return
     msg = (
-        f"{problem}, so there are no views to tell apart. Analyse a checkpoint whose documents have several vectors, or "
-        f"a pretrained model (such as the encoder folder of a checkpoint) with a pooler like --pooler colbert."
+        f"{problem}, so there are no views to tell apart. Analyse a checkpoint whose documents have several vectors, "
+        f"or a pretrained model (such as the encoder folder of a checkpoint) with a pooler like --pooler colbert."
     )
     raise UnsupportedError(msg)

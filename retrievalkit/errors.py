@@ -1,6 +1,6 @@
-"""The errors a user can meet. The command line prints these without a traceback; every other exception is a bug.
+"""Errors that a user can cause. The command line prints these without a traceback; every other exception is a bug.
 
-A message has three parts: what was wrong (the value, and for data the file and line), what is known (the names, the
+A message has three parts: the problem (with the value, and for data the file and line), what is known (the names, the
 nearest match), and what to do.
 """
 
@@ -23,7 +23,7 @@ class InputError(RetrievalkitError):
 
 
 class DataError(InputError):
-    """A data file does not hold what it should; says the file and the line (counted from 1)."""
+    """A data file with invalid contents; names the file and the line (counted from 1)."""
 
     def __init__(self, problem: str, *, file: object = None, line: int | None = None) -> None:
         place = "" if file is None else f"{file}: " if line is None else f"{file}:{line}: "
@@ -33,7 +33,7 @@ class DataError(InputError):
 
 
 class UnknownNameError(InputError):
-    """A name that nobody registered, or that is not in the data; offers the nearest one known."""
+    """A name that nobody registered, or that is not in the data; offers the nearest known name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
         known = sorted(known)
@@ -54,12 +54,16 @@ class ArtifactError(InputError):
     """A folder that is missing, is of another kind, is damaged, or does not belong with another one."""
 
 
+class PluginError(InputError):
+    """A plugin that breaks the contract. Names the plugin and the problem."""
+
+
 class UnsupportedError(InputError):
-    """Parts that cannot work together, such as a pooler that wants a layer which the encoder has not."""
+    """Parts that cannot work together, such as a pooler that needs a layer which the encoder lacks."""
 
 
 class MissingDependencyError(InputError):
-    """A package that is needed for what was asked is not installed."""
+    """A package that the request needs is not installed."""
 
     def __init__(self, package: str, needed_for: str, install: str | None = None) -> None:
         super().__init__(f"{needed_for} needs the package '{package}'. Install it: pip install {install or package}")
@@ -67,7 +71,7 @@ class MissingDependencyError(InputError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like `name`, or None where nothing looks like it."""
+    """The known name most similar to `name`, or None if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 

@@ -1,4 +1,4 @@
-"""The plugin contract on one page: five hooks, each called once with a function that takes a name and an import string.
+"""The plugin contract on one page: hooks, each called once with a function that takes a name and an import string.
 
     from retrievalkit import hookimpl
 
@@ -8,28 +8,82 @@
 
 Nothing is imported before the name is used, so a plugin's top module must stay free of torch and transformers. Names
 are snake_case: they, and never import paths, are what recipes and checkpoints store. What each component must be is
-written in `retrievalkit.contracts`.
+written in `retrievalkit.contracts`; what a command may use besides, in `retrievalkit.commands`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from pluggy import HookspecMarker
 
 hookspec = HookspecMarker("retrievalkit")
 
+COMMAND_GROUPS = {
+    "recipes": "Whole experiments",
+    "data": "Data",
+    "train": "Train",
+    "search": "Encode, index and search",
+    "judge": "Judge",
+    "plugins": "Plugins and this machine",
+}
+"""Groups of commands in `rkit --help`, in its order: what `register` takes -> the heading."""
+
+BUILT_IN_COMMANDS = frozenset(
+    {
+        "compare",
+        "convert",
+        "doctor",
+        "encode",
+        "evaluate",
+        "index",
+        "mine-negatives",
+        "plugins",
+        "pretrain",
+        "quickstart",
+        "rerank",
+        "run",
+        "search",
+        "train",
+    }
+)
+"""Commands of retrievalkit itself: no plugin may register these names."""
+
 
 class Register(Protocol):
-    """What a hook is given: call it once for each component."""
+    """The argument of a hook: call it once for each component.
 
-    def __call__(self, name: str, target: str) -> None:
+    Later versions may add optional arguments, never required ones.
+    """
+
+    def __call__(self, name: str, target: str, *, help: str = "", group: str = "plugins") -> None:  # noqa: A002 - click's name
         """Register a component.
 
         Args:
-            name: What users type and files store, snake_case.
-            target: Where the class is, as "module:Class".
+            name: The name that users type and files store, in snake_case (for a command with dashes: mine-negatives).
+            target: Where the class or function is, as "module:Name".
+            help: One sentence, shown by `rkit --help` and `rkit plugins list`. A command needs it; for other
+                components the default is the first sentence of the docstring.
+            group: For a command, the group of `rkit --help` to list it in: a key of `COMMAND_GROUPS`.
         """
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `rkit doctor`.
+
+    Attributes:
+        name: What was examined, such as "Lucene".
+        value: What was found, such as "Anserini 1.2 on Java 21.0.8".
+        ok: Whether it works. `rkit doctor` exits with code 1 if any finding is not ok.
+        hint: What to do about it.
+    """
+
+    name: str
+    value: str
+    ok: bool = True
+    hint: str = ""
 
 
 @hookspec
@@ -55,3 +109,13 @@ def register_indexers(register: Register) -> None:
 @hookspec
 def register_pretrainers(register: Register) -> None:
     """Register pretrainers: objectives that train an encoder on plain text (`contracts.Pretrainer`)."""
+
+
+@hookspec
+def register_commands(register: Register) -> None:
+    """Register commands of `rkit`: each target is a click command, imported when the command is used."""
+
+
+@hookspec
+def register_checks(register: Register) -> None:
+    """Register checks for `rkit doctor`: each target is a function without arguments that returns Findings."""

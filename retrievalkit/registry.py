@@ -1,4 +1,4 @@
-"""Finds plugins, resolves a kind and a name to a class, lists what there is, and keeps a broken plugin to itself.
+"""Finds plugins, resolves a kind and a name to a class, lists all components, and isolates broken plugins.
 
 Plugins come from three places, with equal rights: the built-in shelves, installed distributions with an entry point in
 the group `retrievalkit.plugins`, and local files named in `RKIT_PLUGIN_FILES`. `RKIT_PLUGINS=mlr,mvr` limits which
@@ -10,13 +10,10 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import os
 import re
 import sys
-import types
-import typing
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,7 +23,27 @@ from typing import Any
 import pluggy
 
 from retrievalkit import __version__, hookspecs
-from retrievalkit.errors import OptionError, RetrievalkitError, UnknownNameError, nearest, shortlist
+from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError
+from retrievalkit.options import Option, check_options, convert, options
+
+__all__ = [
+    "HOOKS",
+    "Component",
+    "Plugin",
+    "Registry",
+    "default_registry",
+    "names",
+    "component",
+    "plugins",
+    "get",
+    "create",
+    "describe",
+    "PluginError",
+    "Option",
+    "options",
+    "check_options",
+    "convert",
+]
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
 
@@ -36,22 +53,31 @@ HOOKS = {
     "loss": "register_losses",
     "indexer": "register_indexers",
     "pretrainer": "register_pretrainers",
+    "command": "register_commands",
+    "check": "register_checks",
 }
 
-_loaded_files: list[str] = []
-
 _SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers")
+_NAMES = {"command": (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")}
+_SNAKE_CASE = (r"[a-z][a-z0-9_]*", "snake_case")
 
-
-class PluginError(RetrievalkitError):
-    """A plugin that does not keep the contract. Names the plugin and what is wrong with it."""
-
-    exit_code = 2
+_loaded_files: list[str] = []
 
 
 @dataclass(frozen=True)
 class Component:
-    """One registered name: what it is called, where its class is, and which distribution brought it."""
+    """One registered name.
+
+    Attributes:
+        kind: A key of `HOOKS`.
+        name: The name users type.
+        target: The import string of its class, command or function.
+        plugin: Name of the plugin that registered it.
+        distribution: Name of that plugin's distribution; for a local file its path.
+        version: Version of that distribution.
+        help: One sentence about it, "" where the plugin leaves it to the docstring.
+        group: The group of `rkit --help` that lists it; for commands.
+    """
 
     kind: str
     name: str
@@ -59,12 +85,14 @@ class Component:
     plugin: str
     distribution: str
     version: str
+    help: str = ""
+    group: str = ""
 
-    def load(self) -> type:
-        """Import the class.
+    def load(self) -> Any:
+        """Import the class; for a command the click command, for a check the function.
 
         Raises:
-            PluginError: The module or the class cannot be imported.
+            PluginError: It cannot be imported, or is not of its kind.
         """
         module_name, _, attribute = self.target.partition(":")
         try:
@@ -74,8 +102,8 @@ class Component:
         except Exception as error:
             msg = f"{self._described()} cannot be imported from '{self.target}': {_reason(error)}"
             raise PluginError(msg) from error
-        if not isinstance(loaded, type):
-            msg = f"{self._described()}: '{self.target}' is no class. Register the class of the component."
+        if problem := _not_of_kind(self.kind, loaded):
+            msg = f"{self._described()}: '{self.target}' is {problem}"
             raise PluginError(msg)
         return loaded
 
@@ -83,9 +111,22 @@ class Component:
         return f"{self.kind} '{self.name}' of plugin '{self.plugin}' ({self.distribution} {self.version})"
 
 
+def _not_of_kind(kind: str, loaded: object) -> str:
+    """Says why an imported object cannot be a component of that kind; "" if it can."""
+    if kind == "command":
+        import click
+
+        fits, problem = isinstance(loaded, click.Command), "no click command. Decorate it with @click.command()."
+    elif kind == "check":
+        fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
+    else:
+        fits, problem = isinstance(loaded, type), "no class. Register the class of the component."
+    return "" if fits else problem
+
+
 @dataclass
 class Plugin:
-    """One plugin: where it comes from, what it brings, and why it is broken if it is."""
+    """One plugin: its origin, its components, and if it is broken the reason."""
 
     name: str
     distribution: str
@@ -94,40 +135,8 @@ class Plugin:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option of a component: a keyword-only argument of its constructor."""
-
-    name: str
-    annotation: Any
-    default: Any
-    description: str
-
-    @property
-    def required(self) -> bool:
-        """Whether there is no default."""
-        return self.default is inspect.Parameter.empty
-
-    @property
-    def type_name(self) -> str:
-        """The type as a reader of Python would write it."""
-        return _type_name(self.annotation)
-
-
-def _type_name(annotation: Any) -> str:
-    if typing.get_origin(annotation) is typing.Annotated:
-        return _type_name(typing.get_args(annotation)[0])
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return " | ".join(_type_name(argument) for argument in typing.get_args(annotation))
-    if annotation is types.NoneType:
-        return "None"
-    if isinstance(annotation, type) and not typing.get_args(annotation):
-        return annotation.__name__
-    return str(annotation).replace("typing.", "")
-
-
 class Registry:
-    """All plugins that were found, and their components by kind and name."""
+    """All plugins, and their components by kind and name."""
 
     def __init__(self) -> None:
         self.plugins: list[Plugin] = []
@@ -136,13 +145,13 @@ class Registry:
         self._manager.add_hookspecs(hookspecs)
 
     def add(self, plugin: Plugin, module: ModuleType) -> None:
-        """Register a plugin's module and call its hooks; what is wrong with it is kept in `plugin.error`."""
+        """Register a plugin's module and call its hooks; a failure is recorded in `plugin.error`."""
         self.plugins.append(plugin)
         try:
             self._manager.register(module, name=f"{plugin.distribution}:{plugin.name}")
             self._manager.check_pending()
-            for kind, component_name, target in self._registrations(module):
-                plugin.components.append(_component(plugin, kind, component_name, target))
+            for kind, arguments in self._registrations(module):
+                plugin.components.append(_component(plugin, kind, **arguments))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and must not stop the others
             plugin.error = _reason(error)
             plugin.components.clear()
@@ -151,13 +160,24 @@ class Registry:
         for component in plugin.components:
             self._components[component.kind].setdefault(component.name, []).append(component)
 
-    def _registrations(self, module: ModuleType) -> Iterator[tuple[str, str, str]]:
+    def _registrations(self, module: ModuleType) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each call of `register` by the module's hooks: the kind, and the arguments."""
         others = [other for other in self._manager.get_plugins() if other is not module]
         for kind, hook in HOOKS.items():
-            found: list[tuple[str, str]] = []
-            caller = self._manager.subset_hook_caller(hook, others)
-            caller(register=lambda name, target, found=found: found.append((name, target)))
-            yield from ((kind, name, target) for name, target in found)
+            calls: list[dict[str, Any]] = []
+
+            def register(
+                name: str,
+                target: str,
+                *,
+                help: str = "",  # noqa: A002 - of the contract
+                group: str = "plugins",
+                calls: list[dict[str, Any]] = calls,
+            ) -> None:
+                calls.append({"name": name, "target": target, "help": help, "group": group})
+
+            self._manager.subset_hook_caller(hook, others)(register=register)
+            yield from ((kind, arguments) for arguments in calls)
 
     def names(self, kind: str) -> list[str]:
         """The registered names of a kind, sorted."""
@@ -170,28 +190,34 @@ class Registry:
             UnknownNameError: Nobody registered it; says which plugins could not be loaded.
             PluginError: Two distributions registered it.
         """
-        found = self._kind(kind).get(name, [])
-        if not found:
-            raise UnknownNameError(kind, name, self._kind(kind), hint=self._broken_plugins())
-        if len(found) > 1:
-            owners = " and ".join(f"{one.distribution} {one.version}" for one in found)
+        candidates = self.candidates(kind, name)
+        if not candidates:
+            raise UnknownNameError(kind, name, self._kind(kind), hint=self.broken_plugins())
+        if len(candidates) > 1:
+            owners = " and ".join(f"{one.distribution} {one.version}" for one in candidates)
             msg = f"{kind} '{name}' is registered by both {owners}. Uninstall one, or choose with RKIT_PLUGINS."
             raise PluginError(msg)
-        return found[0]
+        return candidates[0]
+
+    def candidates(self, kind: str, name: str) -> list[Component]:
+        """Every component of that kind and name: more than one is a clash."""
+        return self._kind(kind).get(name, [])
 
     def _kind(self, kind: str) -> dict[str, list[Component]]:
         if kind not in self._components:
             raise UnknownNameError("kind of component", kind, self._components)
         return self._components[kind]
 
-    def _broken_plugins(self) -> str:
+    def broken_plugins(self) -> str:
+        """A sentence that names the plugins that could not be loaded, with their reasons; "" if there are none."""
         broken = [f"{one.name} ({one.error})" for one in self.plugins if one.error]
         return f"Plugins that could not be loaded: {'; '.join(broken)}." if broken else ""
 
 
-def _component(plugin: Plugin, kind: str, name: object, target: object) -> Component:
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        msg = f"the {kind} name {name!r} is not snake_case"
+def _component(plugin: Plugin, kind: str, *, name: object, target: object, help: str, group: str) -> Component:  # noqa: A002
+    pattern, style = _NAMES.get(kind, _SNAKE_CASE)
+    if not isinstance(name, str) or not re.fullmatch(pattern, name):
+        msg = f"the {kind} name {name!r} is not {style}"
         raise PluginError(msg)
     if not isinstance(target, str) or not re.fullmatch(r"[\w.]+:\w+", target):
         msg = f"the target {target!r} of {kind} '{name}' is not an import string like 'package.module:Class'"
@@ -199,7 +225,21 @@ def _component(plugin: Plugin, kind: str, name: object, target: object) -> Compo
     if any((one.kind, one.name) == (kind, name) for one in plugin.components):
         msg = f"it registers the {kind} '{name}' twice"
         raise PluginError(msg)
-    return Component(kind, name, target, plugin.name, plugin.distribution, plugin.version)
+    if kind == "command":
+        _check_command(name, help, group)
+    return Component(kind, name, target, plugin.name, plugin.distribution, plugin.version, help, group)
+
+
+def _check_command(name: str, text: str, group: str) -> None:
+    if name in hookspecs.BUILT_IN_COMMANDS:
+        msg = f"it registers the command '{name}', which is a command of retrievalkit itself"
+        raise PluginError(msg)
+    if not text:
+        msg = f"the command '{name}' has no help text: register(..., help=\"One sentence.\")"
+        raise PluginError(msg)
+    if group not in hookspecs.COMMAND_GROUPS:
+        hint = f"It is the group of the command '{name}'."
+        raise UnknownNameError("command group", group, hookspecs.COMMAND_GROUPS, hint=hint)
 
 
 @cache
@@ -217,7 +257,7 @@ def default_registry() -> Registry:
             distribution.version if distribution else "unknown",
         )
         _add_imported(registry, plugin, entry_point.load)
-    while _loaded_files:  # by an earlier registry of this process
+    while _loaded_files:  # loaded by an earlier registry of this process
         sys.modules.pop(_loaded_files.pop(), None)
     for path in _plugin_files():
         _add_imported(registry, Plugin(path.stem, str(path), "local file"), lambda path=path: _load_file(path))
@@ -235,7 +275,7 @@ def _add_imported(registry: Registry, plugin: Plugin, load: Any) -> None:
 
 
 def _entry_points() -> list[importlib.metadata.EntryPoint]:
-    # A distribution is met once for each place on the path where its metadata lies.
+    # A distribution appears once for each folder on the path that holds its metadata; the first is imported.
     found = {
         (one.name, one.dist.name if one.dist else ""): one
         for one in reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))
@@ -258,7 +298,7 @@ def _load_file(path: Path) -> ModuleType:
         msg = f"RKIT_PLUGIN_FILES names '{path}', which is not a file."
         raise PluginError(msg)
     if not path.stem.isidentifier():
-        msg = f"RKIT_PLUGIN_FILES names '{path}', and '{path.stem}' is no name for a Python module. Rename the file."
+        msg = f"RKIT_PLUGIN_FILES names '{path}', and '{path.stem}' is no name of a Python module. Rename the file."
         raise PluginError(msg)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -280,7 +320,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _other_module(path: Path) -> str | None:
-    """Where another module of the file's name is, which it would hide."""
+    """Where another module of the same name is, which the file would hide; None if there is none."""
     try:
         spec = sys.modules[path.stem].__spec__ if path.stem in sys.modules else importlib.util.find_spec(path.stem)
     except (ImportError, ValueError):
@@ -291,29 +331,30 @@ def _other_module(path: Path) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, on one line; the kind of error too, unless it is one of ours that says it all."""
+    """The error on one line; its type too, unless it is one of ours, whose message is complete."""
     text = " ".join(str(error).split())
     return text if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {text}"
 
 
 def names(kind: str) -> list[str]:
-    """The registered names of a kind ("encoder", "pooler", "loss", "indexer", "pretrainer")."""
+    """The registered names of a kind (a key of `HOOKS`: "encoder", "pooler", "loss", ...)."""
     return default_registry().names(kind)
 
 
 def component(kind: str, name: str) -> Component:
-    """What is registered under that kind and name; nothing is imported."""
+    """The component registered under that kind and name; nothing is imported."""
     return default_registry().component(kind, name)
 
 
 def plugins() -> list[Plugin]:
-    """Every plugin that was found, broken ones too."""
+    """Every plugin, broken ones too."""
     return default_registry().plugins
 
 
 def get(kind: str, name: str) -> type:
     """The class registered under that kind and name."""
-    return component(kind, name).load()
+    loaded: type = component(kind, name).load()
+    return loaded
 
 
 def create(kind: str, name: str, *args: Any, **options: Any) -> Any:
@@ -321,114 +362,10 @@ def create(kind: str, name: str, *args: Any, **options: Any) -> Any:
 
     Raises:
         UnknownNameError: Nobody registered the name.
-        OptionError: An option that the component has not, or a value of the wrong type.
+        OptionError: An option that the component lacks, or a value of the wrong type.
     """
     component_class = get(kind, name)
     return component_class(*args, **check_options(f"{kind} '{name}'", component_class, options))
-
-
-def options(component_class: type) -> dict[str, Option]:
-    """The options of a component: the keyword-only arguments of its constructor."""
-    constructor = component_class.__init__  # type: ignore[misc]
-    try:
-        hints = typing.get_type_hints(constructor, include_extras=True)
-    except NameError as error:
-        msg = (
-            f"the options of '{component_class.__module__}:{component_class.__qualname__}' cannot be read: {error}. "
-            f"Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
-        )
-        raise PluginError(msg) from error
-    described = _descriptions(inspect.getdoc(component_class) or "") | _descriptions(inspect.getdoc(constructor) or "")
-    return {
-        name: Option(name, hints.get(name, Any), parameter.default, described.get(name, ""))
-        for name, parameter in inspect.signature(constructor).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-
-
-def check_options(owner: str, component_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, each turned into the type of its option.
-
-    Raises:
-        OptionError: An unknown option (the nearest one is offered), a value of the wrong type, a missing option.
-    """
-    known = options(component_class)
-    for name in values:
-        if name not in known:
-            close = nearest(name, known)
-            offer = f"; did you mean '{close}'?" if close else "."
-            listed = f"Its options: {shortlist(sorted(known))}." if known else "It has no options."
-            msg = f"{owner} has no option '{name}'{offer} {listed}"
-            raise OptionError(msg)
-    missing = [option.name for option in known.values() if option.required and option.name not in values]
-    if missing:
-        msg = f"{owner} needs the option '{missing[0]}'. Set it: --set {owner.split()[0]}.{missing[0]}=..."
-        raise OptionError(msg)
-    return {
-        name: convert(f"option '{name}' of {owner}", known[name].annotation, value) for name, value in values.items()
-    }
-
-
-def convert(owner: str, annotation: Any, value: Any) -> Any:
-    """A value of that type, made from what a recipe or `--set` holds.
-
-    "10,12" is a list where a sequence is wanted, and one value is a sequence of one.
-
-    Raises:
-        OptionError: The value does not fit the type.
-    """
-    import pydantic
-
-    adapter = pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True})
-    problem = ""
-    for candidate in _readings(annotation, value):
-        try:
-            return adapter.validate_python(candidate)
-        except pydantic.ValidationError as error:
-            problem = problem or "; ".join(dict.fromkeys(one["msg"] for one in error.errors()))
-    type_name = Option("", annotation, None, "").type_name
-    msg = f"{owner} cannot be {value!r}: {problem}. It takes {type_name}."
-    raise OptionError(msg)
-
-
-def _readings(annotation: Any, value: Any) -> Iterator[Any]:
-    yield value
-    if isinstance(value, str) and value.lower() in ("none", "null"):
-        yield None
-    if _takes_sequence(annotation):
-        if isinstance(value, str):
-            yield [part.strip() for part in value.strip("[]()").split(",") if part.strip()]
-        elif not isinstance(value, list | tuple):
-            yield [value]
-    # `--set` reads 12 as a number where a name is wanted.
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        yield str(value)
-
-
-def _takes_sequence(annotation: Any) -> bool:
-    origin = typing.get_origin(annotation) or annotation
-    if isinstance(origin, type) and issubclass(origin, Sequence | Set) and not issubclass(origin, str | bytes):
-        return True
-    return any(_takes_sequence(argument) for argument in typing.get_args(annotation))
-
-
-def _descriptions(docstring: str) -> dict[str, str]:
-    """The `Args:` section of a Google-style docstring, name -> description on one line."""
-    _, _, section = docstring.partition("Args:\n")
-    found: dict[str, str] = {}
-    name, indent = "", 0
-    for line in section.splitlines():
-        stripped = line.strip()
-        depth = len(line) - len(line.lstrip())
-        indent = indent or depth
-        if stripped and depth < indent:
-            break
-        if depth == indent and (match := re.match(r"(\w+)(?: \([^)]*\))?:\s*(.*)", stripped)):
-            name = match[1]
-            found[name] = match[2]
-        elif name and stripped:
-            found[name] += " " + stripped
-    return found
 
 
 def describe(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -292,7 +292,7 @@ def test_local_files_are_plugins(tmp_path, use_files, separator):
     ("name", "reason"),
     [
         ("nowhere.py", "not a file"),
-        ("my-pooler.py", "no name for a Python module"),
+        ("my-pooler.py", "no name of a Python module"),
         ("json.py", "has the module name 'json' too"),
         ("sys.py", "Python itself has the module name 'sys' too"),
     ],

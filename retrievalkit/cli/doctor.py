@@ -1,21 +1,20 @@
-"""`rkit doctor`: what this machine has, and what is missing for what."""
+"""`rkit doctor`: the state of this machine: Python, packages, processor, plugins, and the checks that plugins bring."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import importlib.util
 import json
 import platform
 import sys
-from typing import Any
+from dataclasses import asdict
 
 import click
 
 from retrievalkit import registry
 from retrievalkit.cli.options import json_option
-
-Finding = dict[str, Any]
+from retrievalkit.errors import PluginError, RetrievalkitError
+from retrievalkit.hookspecs import Finding
 
 _PACKAGES = {
     "torch": "training and encoding",
@@ -33,37 +32,33 @@ _PACKAGES = {
 
 
 def examine() -> list[Finding]:
-    """One finding a thing: {"name", "value", "ok", "hint"}."""
-    findings = [_finding("Python", platform.python_version(), ok=True)]
+    """Examine everything, one finding each."""
+    findings = [Finding("Python", platform.python_version())]
     findings += [_package(name, use) for name, use in _PACKAGES.items()]
-    findings += [_processor(), *_java(), *(_plugin(plugin) for plugin in registry.plugins())]
+    findings += [_processor(), *_checks(), *(_plugin(plugin) for plugin in registry.plugins())]
     return findings
 
 
 def report(findings: list[Finding]) -> str:
-    """The findings as lines of text; what is wrong is marked and followed by what to do."""
-    width = max(len(one["name"]) for one in findings)
+    """The findings as lines of text; a problem is marked BAD and followed by its remedy."""
+    width = max(len(one.name) for one in findings)
     lines = []
     for one in findings:
-        lines.append(f"{'ok ' if one['ok'] else 'BAD'}  {one['name']:<{width}}  {one['value']}")
-        if one["hint"]:
-            lines.append(f"     {'':<{width}}  {one['hint']}")
+        lines.append(f"{'ok ' if one.ok else 'BAD'}  {one.name:<{width}}  {one.value}")
+        if one.hint:
+            lines.append(f"     {'':<{width}}  {one.hint}")
     return "\n".join(lines)
-
-
-def _finding(name: str, value: str, *, ok: bool, hint: str = "") -> Finding:
-    return {"name": name, "value": value, "ok": ok, "hint": hint}
 
 
 def _package(name: str, use: str) -> Finding:
     try:
-        return _finding(name, importlib.metadata.version(name), ok=True)
+        return Finding(name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         optional = use.endswith("(optional)")
         # The GPU build brings the same module under another distribution's name.
         if name == "faiss-cpu" and importlib.util.find_spec("faiss"):
-            return _finding(name, "another build of faiss", ok=True)
-        return _finding(name, "not installed", ok=optional, hint=f"for {use}: pip install {name}")
+            return Finding(name, "another build of faiss")
+        return Finding(name, "not installed", ok=optional, hint=f"for {use}: pip install {name}")
 
 
 def _processor() -> Finding:
@@ -73,28 +68,43 @@ def _processor() -> Finding:
 
     device = default_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return _finding("processor", f"{name}, precision auto = {resolve_precision('auto', device)}", ok=True)
+    return Finding("processor", f"{name}, precision auto = {resolve_precision('auto', device)}")
 
 
-def _java() -> list[Finding]:
-    if not importlib.util.find_spec("retrievalkit_pyserini"):
-        return []
-    described = importlib.import_module("retrievalkit_pyserini.java").describe()
-    problem = str(described.get("problem") or "")
-    value = ", ".join(f"{key} {value}" for key, value in described.items() if key != "problem" and value)
-    return [_finding("Lucene", value or "not available", ok=not problem, hint=problem)]
+def _checks() -> list[Finding]:
+    """The findings of the checks that plugins bring; a check that fails is a finding too."""
+    return [finding for name in registry.names("check") for finding in _checked(name)]
+
+
+def _checked(name: str) -> list[Finding]:
+    try:
+        return _valid(registry.component("check", name).load()())
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and doctor must report the rest
+        reason = str(error) if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {error}"
+        owners = ", ".join(one.distribution for one in registry.default_registry().candidates("check", name))
+        return [Finding(f"check {name}", reason, ok=False, hint=f"a fault of {owners}: report it there")]
+
+
+def _valid(findings: object) -> list[Finding]:
+    if not isinstance(findings, list) or any(not isinstance(one, Finding) for one in findings):
+        msg = f"it returned {findings!r}, and must return a list of retrievalkit.hookspecs.Finding"
+        raise PluginError(msg)
+    return findings
 
 
 def _plugin(plugin: registry.Plugin) -> Finding:
     value = plugin.error or f"{plugin.distribution} {plugin.version}: {len(plugin.components)} components"
-    return _finding(f"plugin {plugin.name}", value, ok=plugin.error is None)
+    return Finding(f"plugin {plugin.name}", value, ok=plugin.error is None)
 
 
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Say what this machine has: Python, packages, Java, processor, plugins; and what is wrong."""
+    """Examine this machine: Python, packages, processor, plugins and what they need, and report problems.
+
+    Exits with code 1 if anything is wrong.
+    """
     findings = examine()
-    click.echo(json.dumps(findings, indent=2) if as_json else report(findings))
-    if any(not one["ok"] for one in findings):
+    click.echo(json.dumps([asdict(one) for one in findings], indent=2) if as_json else report(findings))
+    if any(not one.ok for one in findings):
         sys.exit(1)

@@ -1,20 +1,31 @@
-"""The group of commands: offers the nearest name, and prints a user's mistake without a traceback."""
+"""Groups of commands: the nearest name for an unknown command, whole sentences in the help, errors without a traceback.
+
+`RootGroup` is `rkit` itself: its commands in sections, and the commands of plugins, which are imported when used.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from typing import Any
 
 import click
 
+from retrievalkit import registry
 from retrievalkit.errors import RetrievalkitError, nearest
+from retrievalkit.hookspecs import COMMAND_GROUPS
 
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 
 _SEVERAL_PROCESSES = ("train",)
+
+_MOVED_TO_PLUGINS = {"analyse-views": "retrievalkit-mvr"}
+"""Commands that were in the core once -> the distribution to install."""
+
+Rows = list[tuple[str, str]]
 
 
 class RkitGroup(click.Group):
@@ -24,15 +35,23 @@ class RkitGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but with the nearest name."""
-        known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-") and (close := nearest(args[0], known)):
-            ctx.fail(f"No such command '{args[0]}'. Did you mean '{close}'?")
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            self.check_known(ctx, args[0])
         if _STARTED_BY_TORCHRUN in os.environ and args and args[0] not in _SEVERAL_PROCESSES:
             ctx.fail(f"rkit {args[0]} runs in one process. Start it without torchrun, which is for rkit train alone.")
         return super().resolve_command(ctx, args)
 
+    def check_known(self, ctx: click.Context, name: str) -> None:
+        """Refuse a name that is no command."""
+        close = nearest(name, self.list_commands(ctx))
+        ctx.fail(f"No such command '{name}'." + (f" Did you mean '{close}'?" if close else ""))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List the commands, each with its first sentence in full."""
+        _write(formatter, "Commands", [(name, _summary(one)) for name, one in sorted(self.commands.items())])
+
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
-        """Run, and turn the errors that a user can meet into a message and an exit code."""
+        """Run, and turn the errors that a user can cause into a message and an exit code."""
         try:
             return super().main(*args, standalone_mode=standalone_mode, **extra)  # type: ignore[call-overload]
         except (RetrievalkitError, OSError, KeyboardInterrupt) as error:
@@ -41,8 +60,93 @@ class RkitGroup(click.Group):
             sys.exit(report(error))
 
 
+class RootGroup(RkitGroup):
+    """The command `rkit`: its own commands by section, and those of plugins."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.sections: dict[str, list[str]] = {section: [] for section in COMMAND_GROUPS}
+
+    def add_section(self, section: str, *commands: click.Command) -> None:
+        """Add commands to a section of the help, in this order."""
+        for command in commands:
+            self.add_command(command)
+            self.sections[section].append(str(command.name))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Built-in commands, then those of plugins."""
+        return [*super().list_commands(ctx), *registry.names("command")]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A built-in command, or one of a plugin, which is imported.
+
+        Raises:
+            PluginError: The command of the plugin cannot be imported, or two plugins bring it.
+        """
+        if cmd_name in self.commands or cmd_name not in registry.names("command"):
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = registry.component("command", cmd_name).load()
+        return command
+
+    def check_known(self, ctx: click.Context, name: str) -> None:
+        """Refuse a name that is neither a command nor one of a plugin; says where it may come from."""
+        if name in registry.names("command"):
+            return
+        if package := _MOVED_TO_PLUGINS.get(name):
+            advice = f"It is part of {package}. Install it: pip install {package}."
+        elif close := nearest(name, self.list_commands(ctx)):
+            advice = f"Did you mean '{close}'?"
+        else:
+            advice = ""
+        # The command may be one of a plugin that is broken.
+        sentences = (f"No such command '{name}'.", advice, registry.default_registry().broken_plugins())
+        ctx.fail(" ".join(one for one in sentences if one))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List all commands by section; those of plugins by the help text that they were registered with."""
+        rows = {name: [(one, _summary(self.commands[one])) for one in names] for name, names in self.sections.items()}
+        problem = ""
+        try:
+            for name in registry.names("command"):
+                found = registry.default_registry().candidates("command", name)
+                owners = " and ".join(one.distribution for one in found)
+                text = found[0].help if len(found) == 1 else f"Unusable: registered by both {owners}."
+                rows[found[0].group].append((name, text))
+        except RetrievalkitError as error:
+            # Help must work, whatever the environment says about plugins.
+            problem = str(error)
+        for section, heading in COMMAND_GROUPS.items():
+            _write(formatter, heading, rows[section])
+        if problem:
+            _write(formatter, "Plugins cannot be listed", [("", problem)])
+
+    def with_plugin_commands(self) -> RootGroup:
+        """The same group with the commands of plugins imported; without those that cannot be."""
+        whole = RootGroup(self.name, callback=self.callback, params=self.params, context_settings=self.context_settings)
+        whole.commands = dict(self.commands)
+        for name in registry.names("command"):
+            try:
+                whole.commands[name] = registry.component("command", name).load()
+            except RetrievalkitError:
+                continue
+        return whole
+
+
+def _summary(command: click.Command) -> str:
+    """The first sentence of a command's help, in full."""
+    paragraph = " ".join((command.help or "").partition("\n\n")[0].split())
+    match = re.match(r"(.+?[.!?])(?= [A-Z]|$)", paragraph)
+    return match[1] if match else paragraph
+
+
+def _write(formatter: click.HelpFormatter, heading: str, rows: Rows) -> None:
+    if rows:
+        with formatter.section(heading):
+            formatter.write_dl(rows)
+
+
 def report(error: BaseException) -> int:
-    """Say what went wrong on standard error; returns the exit code."""
+    """Print an error to standard error; returns the exit code."""
     if isinstance(error, RetrievalkitError):
         click.echo(f"Error: {error}", err=True)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""The command `rkit`: all commands under one name."""
+"""The command `rkit`: the built-in commands by section."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrievalkit.cli.convert import convert
 from retrievalkit.cli.doctor import doctor
 from retrievalkit.cli.encode import encode
 from retrievalkit.cli.evaluate import evaluate
-from retrievalkit.cli.group import RkitGroup
+from retrievalkit.cli.group import RootGroup
 from retrievalkit.cli.index import index
 from retrievalkit.cli.mine import mine_negatives
 from retrievalkit.cli.plugins import plugins
@@ -20,30 +20,20 @@ from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
 from retrievalkit.cli.search import search
 from retrievalkit.cli.train import train
-from retrievalkit.cli.views import analyse_views
 
 
-@click.group(cls=RkitGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="rkit")
 def main() -> None:
-    """Train, index, search and compare first-stage text retrievers; every method is a plugin."""
+    """Train, index, search and compare first-stage text retrievers; every method is a plugin.
+
+    `rkit COMMAND --help` explains a command and its options.
+    """
 
 
-for command in (
-    train,
-    pretrain,
-    encode,
-    index,
-    search,
-    mine_negatives,
-    rerank,
-    evaluate,
-    compare,
-    analyse_views,
-    convert,
-    run,
-    quickstart,
-    plugins,
-    doctor,
-):
-    main.add_command(command)
+main.add_section("recipes", quickstart, run)
+main.add_section("data", convert, mine_negatives)
+main.add_section("train", pretrain, train, rerank)
+main.add_section("search", encode, index, search)
+main.add_section("judge", evaluate, compare)
+main.add_section("plugins", plugins, doctor)

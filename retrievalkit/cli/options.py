@@ -8,16 +8,15 @@ from typing import Any, TypeVar
 
 import click
 
+from retrievalkit.cli.group import RootGroup
 from retrievalkit.errors import InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
 Settings = dict[str, Any]
 
 
 def set_option(function: Function) -> Function:
-    """`--set KEY=VALUE`, as often as wanted: any option by its key."""
+    """`--set KEY=VALUE`, repeatable: any option by its key."""
     return click.option(
         "--set",
         "settings",
@@ -29,7 +28,7 @@ def set_option(function: Function) -> Function:
 
 def overwrite_option(function: Function) -> Function:
     """`--overwrite`: replace an output folder."""
-    return click.option("--overwrite", is_flag=True, help="Replace an output folder that is there already.")(function)
+    return click.option("--overwrite", is_flag=True, help="Replace an existing output folder.")(function)
 
 
 def output_option(function: Function) -> Function:
@@ -43,23 +42,25 @@ def json_option(function: Function) -> Function:
 
 
 def ties_option(function: Function) -> Function:
-    """`--ties`: the order of documents of equal score."""
-    told = "How documents of equal score stand: by id, descending, as in trec_eval; or by the ranks in the run's file."
+    """`--ties`: the order of documents with equal scores."""
+    text = (
+        "Order of documents with equal scores: by id, descending, as in trec_eval; or by the ranks in the run's file."
+    )
     choice = click.Choice(["document_id", "run"])
-    return click.option("--ties", type=choice, default="document_id", show_default=True, help=told)(function)
+    return click.option("--ties", type=choice, default="document_id", show_default=True, help=text)(function)
 
 
 def over_option(function: Function) -> Function:
     """`--over`: the queries that count."""
-    told = "Which queries count: all of the qrels, those a run lacks with 0; or those in the run."
+    text = "Which queries count: all in the qrels (a query that the run lacks scores 0), or only those in the run."
     choice = click.Choice(["qrels", "run"])
-    return click.option("--over", type=choice, default="qrels", show_default=True, help=told)(function)
+    return click.option("--over", type=choice, default="qrels", show_default=True, help=text)(function)
 
 
 def exclude_self_option(function: Function) -> Function:
     """`--exclude-self`: leave out hits with the query's own id."""
-    told = "Leave out hits with the query's own id, as BEIR does (ArguAna, Quora)."
-    return click.option("--exclude-self", "--ignore-same-id", "ignore_same_id", is_flag=True, help=told)(function)
+    text = "Leave out hits with the query's own id, as BEIR does (ArguAna, Quora)."
+    return click.option("--exclude-self", "--ignore-same-id", "ignore_same_id", is_flag=True, help=text)(function)
 
 
 PRECISION = click.Choice(["auto", "fp32", "bf16", "fp16"])
@@ -73,7 +74,7 @@ def parse(settings: tuple[str, ...]) -> Settings:
 
 
 def section(settings: Settings, name: str) -> Settings:
-    """Take one section ("pooler") out of the values of `--set`."""
+    """Remove one section ("pooler") from the values of `--set`, and return it."""
     section = settings.pop(name, {})
     if not isinstance(section, dict):
         msg = f"--set {name}={section} sets no option. Name the {name} by --{name}, an option by {name}.OPTION=VALUE."
@@ -82,12 +83,12 @@ def section(settings: Settings, name: str) -> Settings:
 
 
 def given_flags(flags: Settings) -> Settings:
-    """The flags that the user gave."""
+    """The flags that the user set."""
     return {name: value for name, value in flags.items() if value is not None}
 
 
 def refuse(settings: Settings, command: str, sections: str) -> None:
-    """Refuse what is left of `--set`, which the command has no use for."""
+    """Refuse the remaining values of `--set`, which the command does not use."""
     if settings:
         msg = f"rkit {command} has no option '{next(iter(settings))}'. --set takes {sections} here."
         raise InputError(msg)
@@ -99,7 +100,7 @@ def echo(as_json: bool, result: Any, line: str) -> None:
 
 
 def root_group() -> click.Group:
-    """The command `rkit`, for programs that run other commands."""
+    """The command `rkit` with the commands of plugins, for programs that run other commands."""
     group = click.get_current_context().find_root().command
     assert isinstance(group, click.Group)
-    return group
+    return group.with_plugin_commands() if isinstance(group, RootGroup) else group

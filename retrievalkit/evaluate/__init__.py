@@ -1,1 +1,1 @@
-"""`rkit evaluate`, `rkit compare` and `rkit analyse-views`: figures of runs and of representations."""
+"""`rkit evaluate` and `rkit compare`: figures of runs."""

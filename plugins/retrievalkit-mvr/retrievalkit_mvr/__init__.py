@@ -1,19 +1,29 @@
-"""Multi-view document representations (MVR) for retrievalkit: viewer tokens, and the global-local loss."""
+"""Multi-view document representations (MVR): viewer tokens, the global-local loss, and the analysis of views."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from retrievalkit import hookimpl
+from retrievalkit.hookspecs import Register
 
 
 @hookimpl
-def register_poolers(register: Callable[[str, str], None]) -> None:
-    """Register the vectors of viewer tokens."""
+def register_poolers(register: Register) -> None:
+    """Register the pooler of viewer tokens."""
     register("viewers", "retrievalkit_mvr.poolers:Viewers")
 
 
 @hookimpl
-def register_losses(register: Callable[[str, str], None]) -> None:
+def register_losses(register: Register) -> None:
     """Register the loss that viewers are trained with."""
     register("global_local", "retrievalkit_mvr.losses:GlobalLocal")
+
+
+@hookimpl
+def register_commands(register: Register) -> None:
+    """Register `rkit analyse-views`."""
+    register(
+        "analyse-views",
+        "retrievalkit_mvr.analyse_views.command:analyse_views",
+        help="Show which of a document's vectors (viewers, layers, tokens) answers which query.",
+        group="judge",
+    )

@@ -58,3 +58,9 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 def roberta(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a RoBERTa of two layers, width 32, whose positions begin behind its padding id."""
     return testing.tiny_model(tmp_path_factory.mktemp("roberta"), architecture="roberta")
+
+
+@pytest.fixture(scope="session")
+def tiny_collection(tmp_path_factory: pytest.TempPathFactory) -> testing.Collection:
+    """42 passages about countries and 126 questions, in BEIR form."""
+    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModel
 
 from retrievalkit import registry, testing
+from retrievalkit.contracts import Progress
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.model.retriever import Retriever
 
@@ -189,7 +190,7 @@ def test_viewers_are_trained(bert):
         return made(tower.collate(tower.tokenize(texts, side), side), side)
 
     loss = registry.create("loss", "global_local")
-    progress = testing.Progress(0, 0.0, 10)
+    progress = Progress(0, 0.0, 10)
     loss(represent("query"), represent("document"), torch.tensor([0, 1]), progress).total.backward()
     assert (tower.extra.new.grad.abs().sum(dim=1) > 0).all()
 

@@ -12,3 +12,9 @@ def register_indexers(register: Register) -> None:
     register("bm25", "retrievalkit_pyserini.bm25:BM25")
     register("impact", "retrievalkit_pyserini.impact:Impact")
     register("lucene_hnsw", "retrievalkit_pyserini.lucene_hnsw:LuceneHnsw")
+
+
+@hookimpl
+def register_checks(register: Register) -> None:
+    """Register the check of Java and Lucene."""
+    register("lucene", "retrievalkit_pyserini.java:check")

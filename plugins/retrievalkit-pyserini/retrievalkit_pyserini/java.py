@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, RetrievalkitError
+from retrievalkit.hookspecs import Finding
 
 VERSION = 21
 """The Java that Anserini is built and tested with. Older ones cannot read its classes; newer ones make objects of
@@ -245,8 +246,16 @@ def _set_environment(values: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
+def check() -> list[Finding]:
+    """The finding about Lucene for `rkit doctor`."""
+    about = describe()
+    problem = about.pop("problem", "")
+    value = ", ".join(f"{name} {value}" for name, value in about.items() if value)
+    return [Finding("Lucene", value or "not available", ok=not problem, hint=problem)]
+
+
 def describe() -> dict[str, str]:
-    """What would be started, for `rkit doctor`, and a "problem" if Lucene cannot run. Starts and raises nothing."""
+    """The Java and Lucene that would be started, and the "problem" if Lucene cannot run. Starts and raises nothing."""
     about: dict[str, str] = {}
     try:
         about["pyserini"] = importlib.metadata.version("pyserini")

@@ -10,6 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from retrievalkit import registry, testing
 from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.testing.models import tiny_tokenizer
 
 TEXT = "Unbelievable things, don't happen."
 LEARNT_FROM = [TEXT, "happen things believable un do", "it's what happens to things that one does not believe"] * 3
@@ -56,7 +57,7 @@ def sentence_piece_without_words():
 
 def word_piece():
     """As BERT's."""
-    return testing._tiny_tokenizer("bert")
+    return tiny_tokenizer("bert")
 
 
 def words_of(tokenizer, text):

@@ -15,13 +15,14 @@ import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from retrievalkit_mvr.analyse_views import program
+from retrievalkit_mvr.analyse_views.figures import local_variation, perplexity, render
+from retrievalkit_mvr.analyse_views.plot import draw
 from rich.console import Console
 
 from retrievalkit import artifacts
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
-from retrievalkit.evaluate.views import program
-from retrievalkit.evaluate.views.result import draw, local_variation, perplexity, render
 from retrievalkit.model.retriever import Retriever
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -214,25 +215,30 @@ def test_the_scores_change_local_variation_alone(analyse):
     assert found["softmax"][0].local_variation == pytest.approx((math.e - 1) / (math.e + 1))
 
 
+OPTIONS = {"viewers": 1, "source": "unused", "layers": (0, 1, 2)}
+
+
 class TestCommand:
     """`rkit analyse-views` on the tiny collection."""
 
     @pytest.fixture
-    def rkit(self, tiny_model, tiny_collection, tmp_path):
+    def rkit(self, bert, tiny_collection, tmp_path):
         """Run the command on the tiny model with some options; returns click's result and the folder."""
 
         def run(*options, output="views", judged=("--queries", "--qrels")):
             sources = {"--queries": tiny_collection.queries, "--qrels": tiny_collection.qrels}
             sources |= {"--examples": tiny_collection.folder}
-            arguments = ["analyse-views", tiny_model, "--corpus", tiny_collection.corpus, "--output", tmp_path / output]
+            arguments = ["analyse-views", bert, "--corpus", tiny_collection.corpus, "--output", tmp_path / output]
             arguments += [word for name in judged for word in (name, sources[name])]
             return CliRunner().invoke(main, [str(word) for word in (*arguments, *options)]), tmp_path / output
 
         return run
 
-    LAYERS = ("--pooler", "multi_layer", "--set", "pooler.layers=0,1,2")
+    # The embedding of an unused token, so that it is the same whenever the model is opened.
+    LAYERS = ("--pooler", "viewers", "--set", "pooler.viewers=1", "--set", "pooler.source=unused")
+    LAYERS += ("--set", "pooler.layers=0,1,2")
 
-    def test_layers(self, rkit, tiny_model, tiny_collection):
+    def test_layers(self, rkit, bert, tiny_collection):
         """The files agree with each other, and with encoding by hand."""
         result, folder = rkit(*self.LAYERS, "--json")
         assert result.exit_code == 0, result.output
@@ -249,8 +255,8 @@ class TestCommand:
         assert Counter(line["label"] for line in lines) == Counter(
             {view["label"]: view["answered"] for view in found["views"] if view["answered"]}
         )
-        pooler = {"pooler": "multi_layer", "pooler_options": {"layers": (0, 1, 2)}}
-        retriever = Retriever.create(tiny_model, **pooler).to("cpu").eval()
+        pooler = {"pooler": "viewers", "pooler_options": OPTIONS}
+        retriever = Retriever.create(bert, **pooler).to("cpu").eval()
         texts = {row["_id"]: row["text"] for row in lines_of(tiny_collection.queries)}
         passages = {row["_id"]: (row["title"], row["text"]) for row in lines_of(tiny_collection.corpus)}
         line = lines[5]
@@ -269,7 +275,7 @@ class TestCommand:
         assert manifest["options"] == manifest["options"] | wanted
         assert set(manifest["inputs"]) == {"checkpoint", "corpus", "queries", "qrels"}
         assert manifest["inputs"]["corpus"]["fingerprint"] == artifacts.fingerprint_file(tiny_collection.corpus)
-        assert manifest["inputs"]["checkpoint"]["description"]["pooler"]["name"] == "multi_layer"
+        assert manifest["inputs"]["checkpoint"]["description"]["pooler"]["name"] == "viewers"
         assert manifest["counts"] == {"pairs": 9, "queries": 9, "documents": 9, "views": 3}
 
     def test_the_table(self, rkit):
@@ -286,25 +292,15 @@ class TestCommand:
         for path in folder.iterdir():
             assert path.read_bytes() == (folder.parent / "one" / path.name).read_bytes(), path.name
 
-    def test_tokens_by_examples(self, rkit):
-        """Every token is a view; a limit keeps all queries of the documents that are left."""
-        result, folder = rkit(
-            "--pooler",
-            "multi_layer",
-            "--set",
-            "pooler.tokens=all",
-            "--limit",
-            3,
-            "--json",
-            "--no-plot",
-            judged=["--examples"],
-        )
+    def test_viewers_by_examples(self, rkit):
+        """Every viewer is a view; a limit keeps all queries of the documents that are left."""
+        viewers = ("--pooler", "viewers", "--set", "pooler.viewers=4")
+        result, folder = rkit(*viewers, "--limit", 3, "--json", "--no-plot", judged=["--examples"])
         assert result.exit_code == 0, result.output
         found = json.loads(result.stdout)
         assert (found["documents"], found["pairs"]) == (3, 6)
         assert found["perplexity_bound"] == 2
-        assert [view["label"] for view in found["views"]][:3] == ["lead", "token 1", "token 2"]
-        assert len(found["views"]) == max(len(line["scores"]) for line in lines_of(folder / "answers.jsonl"))
+        assert [view["label"] for view in found["views"]] == ["viewer 0", "viewer 1", "viewer 2", "viewer 3"]
         assert set(artifacts.read_manifest(folder)["inputs"]) == {"checkpoint", "corpus", "examples"}
 
     def test_late_interaction(self, rkit):
@@ -316,10 +312,10 @@ class TestCommand:
         assert [line["query_vector"] for line in lines][:3] == [0, 1, 2]
         assert f"3 pairs of 3 queries and 3 documents, {len(lines)} query vectors" in result.stdout
 
-    def test_a_checkpoint_has_its_own_pooler(self, rkit, tiny_model, tmp_path, tiny_collection):
+    def test_a_checkpoint_has_its_own_pooler(self, rkit, bert, tmp_path, tiny_collection):
         (tmp_path / "checkpoint").mkdir()
-        pooler = {"pooler": "multi_layer", "pooler_options": {"layers": (1, 2)}}
-        Retriever.create(tiny_model, **pooler).save(tmp_path / "checkpoint")
+        pooler = {"pooler": "viewers", "pooler_options": {**OPTIONS, "layers": (1, 2)}}
+        Retriever.create(bert, **pooler).save(tmp_path / "checkpoint")
         arguments = ["analyse-views", tmp_path / "checkpoint", "--examples", tiny_collection.folder]
         arguments += [
             "--corpus",
@@ -341,13 +337,13 @@ class TestCommand:
         ("options", "message"),
         [
             (("--pooler", "cls"), "pooler 'cls' gives a document one vector"),
-            (("--pooler", "self_contrastive"), "pooler 'self_contrastive' gives a document one vector"),
+            (("--pooler", "viewers", "--set", "pooler.viewers=1"), "pooler 'viewers' gives a document one vector"),
             (("--temperature", "0.5"), "--temperature 0.5 has no effect on --scores cosine"),
             (("--scores", "softmax", "--temperature", "0"), "--temperature is 0.0"),
             (("--limit", "0"), "--limit"),
             (("--scores", "logits"), "'logits' is not one of"),
             (("--set", "indexer.nlist=3"), "no option 'indexer'"),
-            (("--pooler", "multi_layers"), "did you mean 'multi_layer'"),
+            (("--pooler", "viewer"), "did you mean 'viewers'"),
             (("--examples", "train.jsonl"), "Drop --queries and --qrels, or --examples"),
         ],
     )

@@ -1,0 +1,149 @@
+"""The result of an analysis of views: its figures, and the table that is printed.
+
+See `retrievalkit_mvr.analyse_views.program` for the definitions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SHOWN_VIEWS = 24
+
+
+@dataclass(frozen=True)
+class View:
+    """One of the vectors of documents.
+
+    Attributes:
+        number: Its position among a document's vectors, from 0.
+        label: The pooler's name for it.
+        offered: Number of query vectors it was compared with: short documents may lack it.
+        answered: Number of query vectors it was the best for.
+        share: Share of all query vectors that it answered.
+        mean_score: Its mean inner product with the query vectors it was compared with.
+    """
+
+    number: int
+    label: str
+    offered: int
+    answered: int
+    share: float
+    mean_score: float
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The result of `analyse_views`.
+
+    Attributes:
+        views: Every view, in order.
+        pairs: Pairs of a query and a judged document.
+        queries: Distinct queries among them.
+        documents: Distinct documents among them.
+        compared: Query vectors compared: the number of pairs if a query has one vector.
+        local_variation: The mean; None if no document has two vectors.
+        perplexity: The mean over documents.
+        perplexity_bound: The mean of its upper bound over documents.
+        perplexity_pooled: The perplexity of all pairs taken together.
+        local_variations: For each query vector compared.
+        perplexities: For each document.
+        options: How the scores of Local Variation were normalised.
+        notes: Caveats, as sentences.
+    """
+
+    views: list[View]
+    pairs: int
+    queries: int
+    documents: int
+    compared: int
+    local_variation: float | None
+    perplexity: float
+    perplexity_bound: float
+    perplexity_pooled: float
+    local_variations: list[float]
+    perplexities: list[float]
+    options: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """A value that `json.dumps` takes, without the figures of each pair and document."""
+        return {name: value for name, value in asdict(self).items() if name not in ("local_variations", "perplexities")}
+
+
+def local_variation(scores: Tensor) -> Tensor:
+    """How far the best view of a document stands out: its score less the mean score of the others.
+
+    Args:
+        scores: (..., m) scores of m >= 2 views.
+
+    Returns:
+        (...) Local Variations.
+    """
+    best = scores.amax(dim=-1)
+    return best - (scores.sum(dim=-1) - best) / (scores.shape[-1] - 1)
+
+
+def perplexity(views: Iterable[int]) -> float:
+    """The effective number of answering views: exp of the entropy of their shares.
+
+    Args:
+        views: The view that answers, for each query.
+    """
+    counts = Counter(views).values()
+    shares = [count / sum(counts) for count in counts]
+    return math.exp(-math.fsum(share * math.log(share) for share in shares))
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, exactly rounded, so that it does not depend on the order."""
+    return math.fsum(values) / len(values)
+
+
+def render(analysis: Analysis, console: Console) -> None:
+    """Print a table of the views, then the figures in words."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("view")
+    for name in ("queries", "share", "mean score"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    shown = analysis.views
+    if len(shown) > SHOWN_VIEWS:
+        busiest = sorted(shown, key=lambda view: (-view.answered, view.number))[:SHOWN_VIEWS]
+        shown = sorted(busiest, key=lambda view: view.number)
+    for view in shown:
+        cells = (view.label, f"{view.answered:,}", f"{view.share:.1%}", f"{view.mean_score:.4f}")
+        table.add_row(*map(Text, cells), Text("█" * round(20 * view.share), style="blue"))
+    console.print(table)
+    hidden = len(analysis.views) - len(shown)
+    answered = sum(view.answered for view in shown)
+    rest = [f"{hidden} more views answer {analysis.compared - answered:,} queries."] if hidden else []
+    for line in [*rest, *_figures(analysis), *(f"Note: {note}" for note in analysis.notes)]:
+        console.print(Text(line))
+
+
+def _figures(analysis: Analysis) -> list[str]:
+    """The figures in words."""
+    vectors = "" if analysis.compared == analysis.pairs else f", {analysis.compared:,} query vectors"
+    variation = "-" if analysis.local_variation is None else f"{analysis.local_variation:.4f}"
+    temperature = analysis.options["temperature"]
+    kinds = {"softmax": f"a softmax at temperature {temperature}", "cosine": "cosines", "raw": "inner products"}
+    kind = kinds[analysis.options["scores"]]
+    return [
+        f"{analysis.pairs:,} pairs of {analysis.queries:,} queries and {analysis.documents:,} documents{vectors}",
+        f"Local Variation {variation}  (of {kind}: the best view less the mean of the others)",
+        f"Perplexity {analysis.perplexity:.4f}  (mean over documents; at most {analysis.perplexity_bound:.4f}), "
+        f"{analysis.perplexity_pooled:.4f} over all pairs as one",
+    ]

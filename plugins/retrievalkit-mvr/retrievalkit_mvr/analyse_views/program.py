@@ -1,0 +1,182 @@
+"""Which of a document's vectors answers which query: the program behind `rkit analyse-views`.
+
+    rkit analyse-views CHECKPOINT --corpus CORPUS --queries QUERIES --qrels QRELS --output DIR
+
+For documents with several vectors (views): viewer tokens, layers, tokens. Each query is compared with its judged
+documents. f_i is the inner product of the query's vector and the document's i-th vector; the view with the largest
+f_i answers the query (the first of equal ones), as in search. Two figures of the MVR paper summarise the result:
+
+    Local Variation   max_i f_i - mean of the other f_i, on normalised scores; the mean over all pairs
+    Perplexity        exp(- sum_i p_i ln p_i), p_i the share of a document's queries that view i answers; the mean over
+                      documents. It is 1 if one view answers all queries, and at most the number of views or queries.
+
+If a query has several vectors (ColBERT), each counts as a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+from torch import Tensor
+
+from retrievalkit.commands import (
+    Precision,
+    check_output,
+    describe_retriever,
+    open_retriever,
+    resolve_precision,
+    write_folder,
+    write_json,
+    write_manifest,
+)
+from retrievalkit.contracts import Representation
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.score import vector_scores
+from retrievalkit_mvr.analyse_views.figures import Analysis
+from retrievalkit_mvr.analyse_views.judged import Judged
+from retrievalkit_mvr.analyse_views.plot import check_matplotlib, draw
+from retrievalkit_mvr.analyse_views.tally import Compared, Normalisation, Scores, Tally
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
+
+CHUNK_DOCUMENTS = 256
+ANSWERS, RESULT, PLOT = "answers.jsonl", "analysis.json", "views.png"
+
+
+def analyse_views(
+    model: str | Path,
+    *,
+    output: str | Path,
+    corpus: str | Path | None = None,
+    queries: str | Path | None = None,
+    qrels: str | Path | None = None,
+    examples: str | Path | None = None,
+    scores: Scores = "cosine",
+    temperature: float | None = None,
+    limit: int | None = None,
+    encoder: str | None = None,
+    pooler: str | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    pooler_options: Mapping[str, Any] | None = None,
+    precision: Precision = "auto",
+    plot: bool = True,
+    overwrite: bool = False,
+) -> Analysis:
+    """Find which view of each judged document answers its queries, and write the analysis to a folder.
+
+    Args:
+        model: A checkpoint folder, or the name or folder of a pretrained model.
+        output: The folder to write: answers.jsonl (one line a pair), analysis.json, views.png.
+        corpus: The passages.
+        queries: The judged queries.
+        qrels: Judgements; documents judged above 0 are analysed.
+        examples: Training examples, instead of queries and qrels; if they hold texts, the corpus is optional.
+        scores: The scores that Local Variation is computed on: the "cosine" of query and view, the "softmax" of a
+            document's inner products, or the inner products ("raw"). Figures of different kinds cannot be compared.
+        temperature: Temperature of the softmax; None = 1.
+        limit: Number of documents to analyse, with all of their queries; None = all.
+        encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
+        pooler: Pooler for a pretrained model; refused for a checkpoint.
+        encoder_options: Options of that encoder.
+        pooler_options: Options of that pooler.
+        precision: The number format to compute in.
+        plot: Whether to draw views.png, which needs matplotlib.
+        overwrite: Replace an existing output folder.
+
+    Raises:
+        InputError: No judgements were given, none applies to the corpus, or documents have one vector each.
+        MissingDependencyError: matplotlib is not installed.
+    """
+    check_output(output, overwrite=overwrite)
+    if plot:
+        check_matplotlib()
+    normalise = Normalisation.of(scores, temperature)
+    judged = Judged.read(corpus, queries, qrels, examples, limit)
+    retriever = open_retriever(
+        model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options
+    )
+    definite = resolve_precision(precision)
+    options = asdict(normalise) | {"limit": limit, "precision": definite}
+    with write_folder(output, overwrite=overwrite) as staging:
+        tally = Tally(retriever.pooler.view_names, normalise)
+        with (staging / ANSWERS).open("w", encoding="utf-8") as stream:
+            for document in _compared(retriever, judged, definite):
+                tally.add(document, stream)
+        found = tally.analysis(judged, options)
+        write_json(staging / RESULT, found.to_json())
+        if plot:
+            draw(found, staging / PLOT, title=Path(model).name)
+        counts = {name: getattr(found, name) for name in ("pairs", "queries", "documents")} | {
+            "views": len(found.views)
+        }
+        inputs = {"checkpoint": describe_retriever(model, retriever), **judged.inputs}
+        write_manifest(staging, "analysis", command="analyse-views", options=options, inputs=inputs, counts=counts)
+    return found
+
+
+def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Iterator[Compared]:
+    """Each document with its queries; encoded in chunks, so that memory does not grow with their number."""
+    ids = list(judged.by_document)
+    with Progress(*Progress.get_default_columns()[:2], TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        for start in progress.track(range(0, len(ids), CHUNK_DOCUMENTS), description="analysing documents"):
+            chunk = ids[start : start + CHUNK_DOCUMENTS]
+            # A query may belong to several documents of the chunk, and is encoded once.
+            query_ids = list(dict.fromkeys(one for document_id in chunk for one in judged.by_document[document_id]))
+            passages = [judged.passage(document_id) for document_id in chunk]
+            documents = retriever.encode([(one.title, one.text) for one in passages], "document", precision=precision)
+            queries = retriever.encode([("", judged.text[one]) for one in query_ids], "query", precision=precision)
+            _check_many(documents, queries, retriever)
+            row_of = {query_id: row for row, query_id in enumerate(query_ids)}
+            for row, document_id in enumerate(chunk):
+                answered = judged.by_document[document_id]
+                own = queries.rows(torch.tensor([row_of[query_id] for query_id in answered]))
+                yield _compare(document_id, answered, own, documents.rows(slice(row, row + 1)))
+
+
+def _compare(document_id: str, query_ids: Sequence[str], queries: Representation, document: Representation) -> Compared:
+    """Compare a document with its queries, leaving out vectors that are padding."""
+    assert queries.vectors is not None
+    assert document.vectors is not None
+    several = queries.vectors.shape[1] > 1
+    of_document = _mask(document)[0]  # (m,)
+    of_queries = _mask(queries)  # (queries, m_q)
+    rows = [(query_ids[row], vector if several else None) for row, vector in of_queries.nonzero().tolist()]
+    products = vector_scores(queries, document)[:, :, 0]  # (queries, m_q, m)
+    return Compared(
+        document_id,
+        rows,
+        of_document.nonzero()[:, 0],
+        queries.vectors[of_queries],
+        document.vectors[0][of_document],
+        products[of_queries][:, of_document],
+    )
+
+
+def _mask(representation: Representation) -> Tensor:
+    """(batch, m) True at vectors, False at padding."""
+    assert representation.vectors is not None
+    if representation.vector_mask is not None:
+        return representation.vector_mask
+    return torch.ones(representation.vectors.shape[:2], dtype=torch.bool)
+
+
+def _check_many(documents: Representation, queries: Representation, retriever: Retriever) -> None:
+    name = retriever.description["pooler"]["name"]
+    if documents.vectors is None or queries.vectors is None:
+        problem = f"the pooler '{name}' makes weights over a vocabulary and no vectors"
+    elif documents.vectors.shape[1] == 1:
+        problem = f"the pooler '{name}' gives a document one vector"
+    else:
+        return
+    msg = (
+        f"{problem}, so there are no views to tell apart. Analyse a checkpoint whose documents have several vectors, "
+        f"or a pretrained model (such as the encoder folder of a checkpoint) with a pooler like --pooler colbert."
+    )
+    raise UnsupportedError(msg)

@@ -1,0 +1,112 @@
+"""What a plugin's command may use besides the contract: command-line options, retrievers, folders with manifests.
+
+    @click.command()
+    @click.argument("model")
+    @output_option
+    def measure(model: str, output: str) -> None:
+        retriever = open_retriever(model)
+        with write_folder(output) as folder:
+            ...
+            write_manifest(folder, "measurement", command="measure", options={}, inputs={}, counts={})
+
+Promised to plugins, as `retrievalkit.contracts` is. This is the only way from a plugin to the programs of the core: a
+command must encode texts and write folders exactly as the built-in commands do. Light to import: torch is imported
+when a retriever is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from retrievalkit.artifacts import check_output, describe_input, write_folder, write_json, write_manifest
+from retrievalkit.cli.options import (
+    PRECISION,
+    json_option,
+    output_option,
+    overwrite_option,
+    parse,
+    refuse,
+    section,
+    set_option,
+)
+
+if TYPE_CHECKING:
+    from retrievalkit.model.retriever import Retriever
+
+__all__ = [
+    "PRECISION",
+    "json_option",
+    "output_option",
+    "overwrite_option",
+    "set_option",
+    "parse",
+    "section",
+    "refuse",
+    "Precision",
+    "resolve_precision",
+    "open_retriever",
+    "describe_retriever",
+    "describe_source",
+    "check_output",
+    "write_folder",
+    "write_json",
+    "write_manifest",
+]
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+
+def resolve_precision(precision: Precision) -> Precision:
+    """The number format that models compute in on this machine: a definite one for "auto".
+
+    Raises:
+        UnsupportedError: fp16 on a CPU.
+    """
+    from retrievalkit.model.precision import default_device
+    from retrievalkit.model.precision import resolve_precision as resolve
+
+    return resolve(precision, default_device())
+
+
+def open_retriever(
+    model: str | Path,
+    *,
+    encoder: str | None = None,
+    pooler: str | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    pooler_options: Mapping[str, Any] | None = None,
+) -> Retriever:
+    """The retriever of a checkpoint folder, or of a pretrained model with a pooler, on the GPU if there is one.
+
+    `retriever.encode(texts, side, precision=...)` gives the `Representation` of (title, text) pairs as it is indexed;
+    `retriever.pooler` is the pooler, `retriever.description` the names and options of the parts.
+
+    Args:
+        model: A checkpoint folder, or the name or folder of a pretrained model.
+        encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own. So are the other options.
+        pooler: Pooler for a pretrained model.
+        encoder_options: Options of that encoder.
+        pooler_options: Options of that pooler.
+
+    Raises:
+        InputError: There is no such model, or parts were named for a checkpoint.
+    """
+    from retrievalkit.model.retriever import open_retriever as opened
+
+    return opened(model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options)
+
+
+def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
+    """A manifest's entry for the model that encoded the texts."""
+    from retrievalkit.model.retriever import describe_retriever as described
+
+    return described(model, retriever)
+
+
+def describe_source(source: str | Path) -> dict[str, str]:
+    """A manifest's entry for a corpus, queries, judgements or examples: their place and their fingerprint."""
+    from retrievalkit.data.sources import fingerprint
+
+    return describe_input(source, fingerprint(source))

@@ -1,0 +1,152 @@
+"""The options of a component: the keyword-only arguments of its constructor, read, checked and converted.
+
+Values come from recipes, `--set` and Python; each is converted to the type of its option, or refused with the reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from retrievalkit.errors import OptionError, PluginError, nearest, shortlist
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a component: a keyword-only argument of its constructor."""
+
+    name: str
+    annotation: Any
+    default: Any
+    description: str
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def type_name(self) -> str:
+        """The type as a reader of Python would write it."""
+        return _type_name(self.annotation)
+
+
+def _type_name(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type_name(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " | ".join(_type_name(argument) for argument in typing.get_args(annotation))
+    if annotation is types.NoneType:
+        return "None"
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
+
+
+def options(component_class: type) -> dict[str, Option]:
+    """The options of a component: the keyword-only arguments of its constructor."""
+    constructor = component_class.__init__  # type: ignore[misc]
+    try:
+        hints = typing.get_type_hints(constructor, include_extras=True)
+    except NameError as error:
+        msg = (
+            f"the options of '{component_class.__module__}:{component_class.__qualname__}' cannot be read: {error}. "
+            f"Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
+        )
+        raise PluginError(msg) from error
+    described = _descriptions(inspect.getdoc(component_class) or "") | _descriptions(inspect.getdoc(constructor) or "")
+    return {
+        name: Option(name, hints.get(name, Any), parameter.default, described.get(name, ""))
+        for name, parameter in inspect.signature(constructor).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def check_options(owner: str, component_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, each converted to the type of its option.
+
+    Raises:
+        OptionError: An unknown option (the nearest one is offered), a value of the wrong type, a missing option.
+    """
+    known = options(component_class)
+    for name in values:
+        if name not in known:
+            close = nearest(name, known)
+            offer = f"; did you mean '{close}'?" if close else "."
+            listed = f"Its options: {shortlist(sorted(known))}." if known else "It has no options."
+            msg = f"{owner} has no option '{name}'{offer} {listed}"
+            raise OptionError(msg)
+    missing = [option.name for option in known.values() if option.required and option.name not in values]
+    if missing:
+        msg = f"{owner} needs the option '{missing[0]}'. Set it: --set {owner.split()[0]}.{missing[0]}=..."
+        raise OptionError(msg)
+    return {
+        name: convert(f"option '{name}' of {owner}", known[name].annotation, value) for name, value in values.items()
+    }
+
+
+def convert(owner: str, annotation: Any, value: Any) -> Any:
+    """Convert a value from a recipe or `--set` to a type.
+
+    "10,12" is a list where a sequence is wanted, and one value is a sequence of one.
+
+    Raises:
+        OptionError: The value does not fit the type.
+    """
+    import pydantic
+
+    adapter = pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True})
+    problem = ""
+    for candidate in _readings(annotation, value):
+        try:
+            return adapter.validate_python(candidate)
+        except pydantic.ValidationError as error:
+            problem = problem or "; ".join(dict.fromkeys(one["msg"] for one in error.errors()))
+    type_name = Option("", annotation, None, "").type_name
+    msg = f"{owner} cannot be {value!r}: {problem}. It takes {type_name}."
+    raise OptionError(msg)
+
+
+def _readings(annotation: Any, value: Any) -> Iterator[Any]:
+    yield value
+    if isinstance(value, str) and value.lower() in ("none", "null"):
+        yield None
+    if _takes_sequence(annotation):
+        if isinstance(value, str):
+            yield [part.strip() for part in value.strip("[]()").split(",") if part.strip()]
+        elif not isinstance(value, list | tuple):
+            yield [value]
+    # `--set` reads 12 as a number where a name is wanted.
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def _takes_sequence(annotation: Any) -> bool:
+    origin = typing.get_origin(annotation) or annotation
+    if isinstance(origin, type) and issubclass(origin, Sequence | Set) and not issubclass(origin, str | bytes):
+        return True
+    return any(_takes_sequence(argument) for argument in typing.get_args(annotation))
+
+
+def _descriptions(docstring: str) -> dict[str, str]:
+    """The `Args:` section of a Google-style docstring, name -> description on one line."""
+    _, _, section = docstring.partition("Args:\n")
+    found: dict[str, str] = {}
+    name, indent = "", 0
+    for line in section.splitlines():
+        stripped = line.strip()
+        depth = len(line) - len(line.lstrip())
+        indent = indent or depth
+        if stripped and depth < indent:
+            break
+        if depth == indent and (match := re.match(r"(\w+)(?: \([^)]*\))?:\s*(.*)", stripped)):
+            name = match[1]
+            found[name] = match[2]
+        elif name and stripped:
+            found[name] += " " + stripped
+    return found

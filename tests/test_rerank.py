@@ -619,7 +619,7 @@ WRONG = {
     ),
     "a file cut short": (lambda at: at.to_examples(at.write(ROW + ROW[:40])), "given:2: "),
     "examples without negatives": (lambda at: at.to_examples(at.collection.folder), "none of the 84 examples"),
-    "an encoder": (lambda at: at.to_run(reranker=at.encoder), "is no re-ranker"),
+    "an encoder": (lambda at: at.to_run(reranker=at.encoder), "is not a re-ranker"),
     "a length for ours": (lambda at: at.to_run("--max-length", 20), "drop --max-length"),
     "no run and no examples": (lambda at: at.apply(), "give either --run RUN"),
     "a run and examples": (lambda at: at.to_run("--examples", at.examples), "give either --run RUN"),

@@ -11,5 +11,6 @@ def register_poolers(register: Register) -> None:
     """The built-in poolers, through the same hook as everybody's."""
     register("cls", "retrievalkit.builtin.poolers.cls:Cls")
     register("mean", "retrievalkit.builtin.poolers.mean:Mean")
+    register("max", "retrievalkit.builtin.poolers.max:Max")
     register("last", "retrievalkit.builtin.poolers.last:Last")
     register("colbert", "retrievalkit.builtin.poolers.colbert:ColBERT")

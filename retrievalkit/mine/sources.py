@@ -21,7 +21,8 @@ from retrievalkit.mine.options import Question
 if TYPE_CHECKING:
     from retrievalkit.model.precision import Precision
     from retrievalkit.search.fusion import Fusion
-    from retrievalkit.search.searcher import OpenRun, Searcher
+    from retrievalkit.search.searcher import Searcher
+    from retrievalkit.search.sources import OpenRun
 
 Hits = tuple[Sequence[str], Sequence[float]]
 """The ids and scores of what a question found, best first."""
@@ -121,7 +122,8 @@ class Sources:
         """
         import numpy as np
 
-        from retrievalkit.search.searcher import BATCH_QUERIES, OpenRun, Searcher, to_stderr
+        from retrievalkit.search.searcher import BATCH_QUERIES, Searcher, to_stderr
+        from retrievalkit.search.sources import OpenRun
 
         named = dict(zip(self.names, self.kinds, strict=True))
         places = [name if kind == "run" else self._built(name, kind, corpus, work) for name, kind in named.items()]

@@ -31,7 +31,8 @@ from retrievalkit.model.precision import Precision
 from retrievalkit.score import check_k
 from retrievalkit.search.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.interactive import Reader
-from retrievalkit.search.searcher import BATCH_QUERIES, Note, OpenRun, Options, Place, Searcher, to_stderr
+from retrievalkit.search.searcher import BATCH_QUERIES, Note, Searcher, to_stderr
+from retrievalkit.search.sources import OpenRun, Options, Place
 from retrievalkit.search.tuning import METRIC, Tuned, read_choice, write_choice
 from retrievalkit.search.tuning import tune as tune_fusion
 

@@ -24,7 +24,8 @@ from retrievalkit.data.queries import read_queries
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.score import check_k, scores_of, top_k, viewed
-from retrievalkit.search.searcher import Encoders, OpenIndex, open_index
+from retrievalkit.search.encoders import Encoders
+from retrievalkit.search.sources import OpenIndex, open_index
 
 SEED = 0
 QUERIES = 100

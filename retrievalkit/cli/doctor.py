@@ -14,6 +14,7 @@ import click
 
 from retrievalkit import registry
 from retrievalkit.cli.options import json_option
+from retrievalkit.errors import OptionError
 
 Finding = dict[str, Any]
 
@@ -69,11 +70,15 @@ def _package(name: str, use: str) -> Finding:
 def _processor() -> Finding:
     import torch
 
-    from retrievalkit.model.precision import default_device, resolve_precision
+    from retrievalkit.model.precision import auto_precision, default_device
 
     device = default_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return _finding("processor", f"{name}, precision auto = {resolve_precision('auto', device)}", ok=True)
+    try:
+        precision, reason = auto_precision(device)
+    except OptionError as error:
+        return _finding("processor", name, ok=False, hint=str(error))
+    return _finding("processor", f"{name}, precision auto = {precision} ({reason})", ok=True)
 
 
 def _java() -> list[Finding]:

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from retrievalkit.cli.options import (
-    PRECISION,
     json_option,
     output_option,
     overwrite_option,
     parse,
+    precision_option,
     refuse,
     section,
     set_option,
@@ -30,8 +30,8 @@ from retrievalkit.cli.options import (
 @click.option("--temperature", type=float, help="Of --scores softmax; 1 where not given.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many documents, with all their queries.")
 @click.option("--encoder", help="For a pretrained model; a checkpoint has its own.")
-@click.option("--pooler", help="For a pretrained model; a checkpoint has its own.")
-@click.option("--precision", type=PRECISION, default="auto", show_default=True)
+@click.option("--pooler", help="For a pretrained model: its own (modules.json), else cls, where not given.")
+@precision_option("texts are encoded in", "auto")
 @click.option("--plot/--no-plot", default=True, help="Draw views.png, which needs matplotlib.")
 @overwrite_option
 @json_option

@@ -604,7 +604,7 @@ ROW = '{"query_id": "q0-1", "query": "lima", "positives": ["c0"], "negatives": [
 WRONG = {
     "queries are missing": (
         lambda at: at.apply("--run", at.run, "--queries", at.write("q0-2\tlima\n")),
-        "3 of its 3 queries, such as 'q0-1', are none of the 1 queries",
+        "3 of its 3 queries, such as 'q0-1', are not among the 1 queries",
     ),
     "an unknown document of a run": (
         lambda at: (
@@ -629,7 +629,7 @@ WRONG = {
         lambda at: at.to_examples(at.examples, "--queries", at.collection.queries),
         "--queries goes with --run",
     ),
-    "an output that is read": (lambda at: at.to_run(output=at.run), "is what is read"),
+    "an output that is read": (lambda at: at.to_run(output=at.run), "is the input too"),
     "an output that is a folder": (lambda at: at.to_run(output=""), "is a folder"),
     "an unknown option": (
         lambda at: (

@@ -67,10 +67,8 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
         InputError: There is no such model, it is damaged, it needs a missing package, or the hub cannot be reached.
     """
     unreachable = None if os.path.isdir(source) else _hub_problem()
-    # A model in the cache needs no network.
-    offline = {"local_files_only": True} if unreachable else {}
-    with _explained(source, unreachable), quiet():
-        return kind.from_pretrained(source, **{"trust_remote_code": False, **offline, **options})
+    with _explained(source, unreachable), _from_the_cache(unreachable is not None), quiet():
+        return kind.from_pretrained(source, **{"trust_remote_code": False, **options})
 
 
 def model_file(source: str, name: str, *, revision: str | None = None) -> Path | None:
@@ -81,10 +79,11 @@ def model_file(source: str, name: str, *, revision: str | None = None) -> Path |
     from transformers.utils import cached_file
 
     try:
-        found = cached_file(source, name, revision=revision, local_files_only=_hub_problem() is not None)
+        with _from_the_cache(_hub_problem() is not None):
+            path_in_cache = cached_file(source, name, revision=revision)
     except (OSError, ValueError):
         return None
-    return Path(found) if found else None
+    return Path(path_in_cache) if path_in_cache else None
 
 
 @contextmanager
@@ -133,6 +132,19 @@ def _hub_problem() -> str | None:
     except Exception as error:  # noqa: BLE001 - the exceptions depend on the HTTP library of huggingface_hub's release
         return f"{constants.ENDPOINT} cannot be reached ({_first_line(error)})"
     return None
+
+
+@contextmanager
+def _from_the_cache(offline: bool) -> Iterator[None]:
+    """Lets the library look at its cache alone; its own option, `local_files_only`, does not reach every request."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or offline
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 @contextmanager

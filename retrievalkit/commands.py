@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retrievalkit.artifacts import check_output, describe_input, write_folder, write_json, write_manifest
 from retrievalkit.cli.options import (
-    PRECISION,
     json_option,
     output_option,
     overwrite_option,
     parse,
+    precision_option,
     refuse,
     section,
     set_option,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from retrievalkit.model.retriever import Retriever
 
 __all__ = [
-    "PRECISION",
+    "precision_option",
     "json_option",
     "output_option",
     "overwrite_option",

@@ -54,10 +54,10 @@ def encode(
         side: Which tower and which length limit to use.
         output: The vectors folder to write.
         encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
-        pooler: Pooler for a pretrained model; refused for a checkpoint.
+        pooler: Pooler for a pretrained model (None = its own, see `Retriever.create`); refused for a checkpoint.
         encoder_options: Options of that encoder.
         pooler_options: Options of that pooler.
-        precision: What to compute in.
+        precision: The number format to compute in; the manifest records what "auto" was.
         batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
         shard_texts: Texts of a shard: the unit of memory and of resuming.
         overwrite: Replace an output folder that is there already.

@@ -1,11 +1,11 @@
-"""The program behind `rkit rerank apply`: a cross-encoder's scores of a run or of training examples.
+"""The program behind `rkit rerank apply`: scores the documents of a run, or of training examples, by a cross-encoder.
 
     rkit rerank apply RERANKER --run RUN --queries QUERIES --corpus CORPUS [--k 100] --output RERANKED
     rkit rerank apply RERANKER --examples EXAMPLES --corpus CORPUS --output SCORED
 
-A run comes out in the order of the scores; examples come out with a teacher's score for each of their documents, which
-`rkit train --loss distill_kl` and `margin_mse` learn from. Pairs are scored window by window: memory does not grow
-with them, and a killed command, run again, goes on at the first window that is not whole.
+A run is written in the order of the scores; examples are written with a teacher's score for each of their documents,
+which `rkit train --loss distill_kl` and `margin_mse` learn from. Pairs are scored window by window: memory does not
+grow with their number, and a killed command that is run again continues at the first incomplete window.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ class Settings:
 
     Args:
         max_length: Most tokens of a pair, for a cross-encoder that was not trained here; None = 512, or its limit.
-        precision: What to compute in; "auto" is bf16 where the hardware multiplies in it.
-        batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
-        window: Pairs that are sorted by length and scored between two writings: the unit of memory and of resuming.
+        precision: The number format to compute in. In fp32 a pair has the same score, but for rounding in the last
+            digits, whatever it is batched with; bf16 and "auto" are faster where the hardware multiplies in bf16.
+        batch_tokens: Most tokens of a batch, padding included; None = a size that suits the device.
+        window: Pairs that are sorted by length and scored together: the unit of memory and of resuming.
     """
 
     max_length: int | None = None
-    precision: Precision = "auto"
+    precision: Precision = "fp32"
     batch_tokens: int | None = None
     window: int = WINDOW
 
@@ -67,7 +68,7 @@ def rerank_run(
     k: int = DEPTH,
     settings: Settings | None = None,
 ) -> dict[str, Any]:
-    """Rank the best documents of a run anew.
+    """Re-rank the best documents of a run.
 
     Args:
         reranker: Name or folder of a cross-encoder.
@@ -75,7 +76,7 @@ def rerank_run(
         queries: The texts of its queries.
         corpus: The texts of its documents.
         output: The run to write: the first `k` documents of each query, by score; equal scores stay in their order.
-        k: How deep to look.
+        k: Documents per query.
         settings: How to score.
 
     Returns:
@@ -85,26 +86,26 @@ def rerank_run(
         InputError: Something about the input is wrong; nothing was written.
     """
     _check_output(output, run)
-    found = {query: hits[:k] for query, hits in read_run(run).items()}
-    texts = _texts_of(found, run, queries)
+    first = {query: hits[:k] for query, hits in read_run(run).items()}
+    texts = _texts_of(first, run, queries)
     opened = open_corpus(corpus)
-    _check_documents(found, run, opened)
+    _check_documents(first, run, opened)
     job = _Job.open(reranker, opened, settings or Settings())
     identity = {"run": fingerprint(run), "queries": fingerprint(queries), "k": k}
-    count = sum(map(len, found.values()))
+    count = sum(map(len, first.values()))
 
     def pairs() -> Iterator[tuple[str, str]]:
-        return ((texts[query], document) for query, hits in found.items() for document, _ in hits)
+        return ((texts[query], document) for query, hits in first.items() for document, _ in hits)
 
     with job.scores(pairs, count, Path(output), identity) as scores:
         values = iter(scores.tolist())
         ranked: Run = {
-            # Sorting is stable.
+            # The sort is stable: equal scores stay in the order of the run.
             query: sorted(((document, next(values)) for document, _ in hits), key=lambda hit: -hit[1])
-            for query, hits in found.items()
+            for query, hits in first.items()
         }
         write_run(output, ranked)
-    return {"output": str(output), "queries": len(found), "pairs": count}
+    return {"output": str(output), "queries": len(first), "pairs": count}
 
 
 def score_examples(
@@ -141,7 +142,7 @@ def score_examples(
         return ((row.query, document) for row in read.rows for document in _documents(row))
 
     with job.scores(pairs, count, Path(output), {"examples": fingerprint(examples)}) as scores:
-        # The shortest numbers that give the same 32-bit floats.
+        # As text and back: the shortest decimals that stand for these 32-bit floats.
         values = map(float, scores.astype(str))
         write_examples(output, (replace(row, teacher=dict(zip(_documents(row), values))) for row in read.rows))  # noqa: B905
     return {"output": str(output), "examples": len(read), "without_negatives": without, "pairs": count}
@@ -152,7 +153,7 @@ def _check_output(output: str | Path, source: str | Path) -> None:
         msg = f"output '{output}' is a folder, and a file is to be written there. Choose another --output."
         raise ArtifactError(msg)
     if Path(output).exists() and Path(source).exists() and Path(output).samefile(source):
-        msg = f"output '{output}' is what is read. Choose another --output."
+        msg = f"output '{output}' is the input too. Choose another --output."
         raise InputError(msg)
 
 
@@ -163,7 +164,7 @@ def _texts_of(run: Run, path: str | Path, queries: str | Path) -> dict[str, str]
         close = nearest(missing[0], texts)
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
-            f"{len(missing)} of its {len(run)} queries, such as '{missing[0]}', are none of the {len(texts)} queries "
+            f"{len(missing)} of its {len(run)} queries, such as '{missing[0]}', are not among the {len(texts)} queries "
             f"of '{queries}'{hint} Give the queries that were searched."
         )
         raise DataError(msg, file=path)
@@ -173,8 +174,8 @@ def _texts_of(run: Run, path: str | Path, queries: str | Path) -> dict[str, str]
 def _check_documents(run: Run, path: str | Path, corpus: Corpus) -> None:
     missing = corpus.missing({document for hits in run.values() for document, _ in hits})
     if missing:
-        one = next(document for hits in run.values() for document, _ in hits if document in missing)
-        raise corpus.unknown(one, file=path, line=_line_of(one, path))
+        first = next(document for hits in run.values() for document, _ in hits if document in missing)
+        raise corpus.unknown(first, file=path, line=_line_of(first, path))
 
 
 def _line_of(document: str, path: str | Path) -> int | None:
@@ -187,7 +188,7 @@ def _without_negatives(examples: Examples) -> int:
     if without == len(examples):
         msg = (
             f"none of the {without} examples of '{examples.source}' has negatives, and distillation compares a "
-            f"teacher's scores of positives and negatives. Find some: rkit mine-negatives --from bm25"
+            f"teacher's scores of positives and negatives. Mine some: rkit mine-negatives --from bm25"
         )
         raise InputError(msg)
     return without
@@ -207,21 +208,21 @@ class _Job:
 
     @classmethod
     def open(cls, reranker: str | Path, corpus: Corpus, settings: Settings) -> _Job:
-        chosen = resolve_precision(settings.precision, default_device())
+        precision = resolve_precision(settings.precision, default_device())
         model = CrossEncoder.load(reranker, max_length=settings.max_length)
-        return cls(model, corpus, replace(settings, precision=chosen))
+        return cls(model, corpus, replace(settings, precision=precision))
 
     @contextmanager
     def scores(
         self, pairs: Callable[[], Iterator[tuple[str, str]]], count: int, output: Path, identity: Mapping[str, Any]
     ) -> Iterator[np.ndarray]:
-        """The scores of all pairs, float32, from a file; it is removed once the block has ended.
+        """The scores of all pairs, float32, mapped from a file; it is removed at the end of the block.
 
         Args:
-            pairs: Makes them anew.
-            count: How many there are.
-            output: What is made of them: the scores are kept beside it, in a hidden folder, until that is whole.
-            identity: What is scored: where a killed command left scores of something else, these are not used.
+            pairs: Gives the pairs, from the first one on at each call.
+            count: The number of pairs.
+            output: The final output; the scores are kept in a hidden folder beside it until it is complete.
+            identity: The inputs; scores that a killed command left are used only if theirs are the same.
         """
         settings = {name: value for name, value in vars(self.settings).items() if name != "max_length"}
         identity = {
@@ -246,7 +247,7 @@ class _Job:
             yield np.memmap(path, dtype="<f4", mode="r", shape=(count,))
 
     def _whole_windows(self, path: Path) -> int:
-        """How many pairs an earlier, killed command scored; a window that it had not finished is cut off."""
+        """The number of pairs that an earlier, killed command scored; its incomplete window is cut off."""
         windows = path.stat().st_size // (4 * self.settings.window) if path.exists() else 0
         if path.exists():
             with path.open("r+b") as stream:
@@ -255,8 +256,8 @@ class _Job:
 
     def _tokenized(self, pairs: Iterator[tuple[str, str]]) -> Iterator[list[Pair]]:
         while window := list(islice(pairs, self.settings.window)):
-            wanted = {document: self.corpus.get(document) for _, document in window}
-            passages = [(wanted[document].title, wanted[document].text) for _, document in window]
+            by_id = {document: self.corpus.get(document) for _, document in window}
+            passages = [(by_id[document].title, by_id[document].text) for _, document in window]
             yield self.model.tokenize([query for query, _ in window], passages)
 
     @contextmanager
@@ -269,7 +270,7 @@ class _Job:
 
 @contextmanager
 def _work_folder(output: Path, identity: Mapping[str, Any]) -> Iterator[Path]:
-    """A folder beside the output for the scores; it stays only where the command is interrupted."""
+    """A folder beside the output for the scores; it stays only if the command is interrupted."""
     work = artifacts.partial_folder(output)
     note, text = work / _IDENTITY, json.dumps(identity, sort_keys=True)
     if work.is_dir() and (not note.is_file() or note.read_text(encoding="utf-8") != text):

@@ -604,7 +604,7 @@ ROW = '{"query_id": "q0-1", "query": "lima", "positives": ["c0"], "negatives": [
 WRONG = {
     "queries are missing": (
         lambda at: at.apply("--run", at.run, "--queries", at.write("q0-2\tlima\n")),
-        "3 of its 3 queries, such as 'q0-1', are none of the 1 queries",
+        "3 of its 3 queries, such as 'q0-1', are not among the 1 queries",
     ),
     "an unknown document of a run": (
         lambda at: (
@@ -619,7 +619,7 @@ WRONG = {
     ),
     "a file cut short": (lambda at: at.to_examples(at.write(ROW + ROW[:40])), "given:2: "),
     "examples without negatives": (lambda at: at.to_examples(at.collection.folder), "none of the 84 examples"),
-    "an encoder": (lambda at: at.to_run(reranker=at.encoder), "is no re-ranker"),
+    "an encoder": (lambda at: at.to_run(reranker=at.encoder), "is not a re-ranker"),
     "a length for ours": (lambda at: at.to_run("--max-length", 20), "drop --max-length"),
     "no run and no examples": (lambda at: at.apply(), "give either --run RUN"),
     "a run and examples": (lambda at: at.to_run("--examples", at.examples), "give either --run RUN"),
@@ -629,7 +629,7 @@ WRONG = {
         lambda at: at.to_examples(at.examples, "--queries", at.collection.queries),
         "--queries goes with --run",
     ),
-    "an output that is read": (lambda at: at.to_run(output=at.run), "is what is read"),
+    "an output that is read": (lambda at: at.to_run(output=at.run), "is the input too"),
     "an output that is a folder": (lambda at: at.to_run(output=""), "is a folder"),
     "an unknown option": (
         lambda at: (

@@ -13,7 +13,7 @@ import click
 
 from retrievalkit import registry
 from retrievalkit.cli.options import json_option
-from retrievalkit.errors import PluginError, RetrievalkitError
+from retrievalkit.errors import OptionError, PluginError, RetrievalkitError
 from retrievalkit.hookspecs import Finding
 
 _PACKAGES = {
@@ -64,11 +64,15 @@ def _package(name: str, use: str) -> Finding:
 def _processor() -> Finding:
     import torch
 
-    from retrievalkit.model.precision import default_device, resolve_precision
+    from retrievalkit.model.precision import auto_precision, default_device
 
     device = default_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return Finding("processor", f"{name}, precision auto = {resolve_precision('auto', device)}")
+    try:
+        precision, reason = auto_precision(device)
+    except OptionError as error:
+        return Finding("processor", name, ok=False, hint=str(error))
+    return Finding("processor", f"{name}, precision auto = {precision} ({reason})")
 
 
 def _checks() -> list[Finding]:

@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from retrievalkit.cli.options import (
-    PRECISION,
     echo,
     json_option,
     output_option,
     overwrite_option,
     parse,
+    precision_option,
     refuse,
     section,
     set_option,
@@ -25,8 +25,8 @@ from retrievalkit.cli.options import (
 @click.option("--side", type=click.Choice(["document", "query"]), default="document", show_default=True)
 @output_option
 @click.option("--encoder", help="For a pretrained model; a checkpoint has its own.")
-@click.option("--pooler", help="For a pretrained model; a checkpoint has its own.")
-@click.option("--precision", type=PRECISION, default="auto", show_default=True)
+@click.option("--pooler", help="For a pretrained model: its own (modules.json), else cls, where not given.")
+@precision_option("texts are encoded in", "auto")
 @click.option("--batch-tokens", type=int, help="Most tokens of a batch, padding included.")
 @overwrite_option
 @json_option
@@ -55,4 +55,6 @@ def encode(
         pooler_options=pooler_options,
         **flags,
     )
-    echo(as_json, manifest, f"{flags['output']}: {manifest['counts']['texts']:,} texts encoded")
+    pooling = manifest["checkpoint"].get("description", {}).get("pooling")
+    line = f"{flags['output']}: {manifest['counts']['texts']:,} texts encoded"
+    echo(as_json, manifest, f"{line} ({pooling})" if pooling else line)

@@ -12,6 +12,7 @@ from retrievalkit.cli.options import (
     json_option,
     overwrite_option,
     parse,
+    precision_option,
     section,
     set_option,
 )
@@ -28,6 +29,7 @@ from retrievalkit.errors import OptionError
 @click.option("--check-count", type=click.IntRange(min=1), help="How many queries are checked; 100 where not given.")
 @click.option("--check-k", type=click.IntRange(min=1), help="Hits of a query that are checked; 10 where not given.")
 @click.option("--model", help="With --check-queries: the checkpoint that encodes them, where it was moved.")
+@precision_option("the queries of --check-queries are encoded in", "fp32", unset=True)
 @json_option
 @set_option
 def index(
@@ -49,6 +51,9 @@ def index(
     if given and not check:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         msg = f"{named} is about a check of the index. Add --check, or leave it out."
+        raise OptionError(msg)
+    if "precision" in given and "check_queries" not in given:
+        msg = "--precision is for the encoding of --check-queries, and texts of the folder are encoded. Leave it out."
         raise OptionError(msg)
     if output is None:
         if not check:

@@ -12,6 +12,7 @@ from retrievalkit.cli.options import (
     json_option,
     output_option,
     parse,
+    precision_option,
     set_option,
 )
 
@@ -53,6 +54,7 @@ from retrievalkit.cli.options import (
 @click.option("--weights", help="One number a source, such as 0.3,0.7; or a file that rkit search --tune has written.")
 @click.option("--merge-with", help="Examples to put in front of the mined ones.")
 @click.option("--keep", type=click.IntRange(min=1), help="Negatives of an example to keep when merging.")
+@precision_option("questions are encoded and pairs scored in (passages too if given)", "fp32", unset=True)
 @click.option("--seed", type=int, default=42, show_default=True)
 @json_option
 @set_option
@@ -70,6 +72,6 @@ def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, 
     from retrievalkit.mine import program as mine
     from retrievalkit.mine.audit import audit_table
 
-    places = {name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with")}
+    places = {name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with", "precision")}
     audit = mine.mine(source, **places, **mine.check_settings(given_flags(flags) | parse(settings)))
     click.echo(json.dumps(audit, indent=2, default=str) if as_json else audit_table(audit))

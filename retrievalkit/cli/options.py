@@ -63,7 +63,23 @@ def exclude_self_option(function: Function) -> Function:
     return click.option("--exclude-self", "--ignore-same-id", "ignore_same_id", is_flag=True, help=text)(function)
 
 
-PRECISION = click.Choice(["auto", "fp32", "bf16", "fp16"])
+def precision_option(purpose: str, default: str, *, unset: bool = False) -> Callable[[Function], Function]:
+    """`--precision`, for every command that encodes.
+
+    Args:
+        purpose: What is done in that number format, for the help.
+        default: The precision that the command takes.
+        unset: The value is None where the option is not given, for commands that have to know; the program then
+            takes the default.
+    """
+    told = f"Number format that {purpose}; auto is bf16 if the hardware multiplies in it, else fp32."
+    return click.option(
+        "--precision",
+        type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
+        default=None if unset else default,
+        show_default=default if unset else True,
+        help=told,
+    )
 
 
 def parse(settings: tuple[str, ...]) -> Settings:

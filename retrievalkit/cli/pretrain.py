@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from retrievalkit.cli.options import (
-    PRECISION,
     echo,
     given_flags,
     json_option,
     output_option,
     overwrite_option,
     parse,
+    precision_option,
     section,
     set_option,
 )
@@ -30,7 +30,7 @@ from retrievalkit.cli.options import (
 @click.option("--micro-batch-size", type=int, help="Samples computed at once.")
 @click.option("--learning-rate", type=float)
 @click.option("--max-length", type=int, help="Most tokens of a text.")
-@click.option("--precision", type=PRECISION)
+@precision_option("the model is trained in", "auto", unset=True)
 @click.option("--seed", type=int)
 @click.option("--resume", is_flag=True, help="Go on with a pre-training that was cut off.")
 @overwrite_option

@@ -8,13 +8,13 @@ import click
 
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.cli.options import (
-    PRECISION,
     echo,
     given_flags,
     json_option,
     output_option,
     overwrite_option,
     parse,
+    precision_option,
     set_option,
 )
 
@@ -38,7 +38,7 @@ def rerank() -> None:
 @click.option("--negatives", type=int, help="Hard negatives of a query in a step.")
 @click.option("--learning-rate", type=float)
 @click.option("--max-length", type=int, help="Most tokens of a query and a passage together.")
-@click.option("--precision", type=PRECISION)
+@precision_option("the model is trained in (held-out examples are ranked in fp32)", "auto", unset=True)
 @click.option("--seed", type=int)
 @click.option("--resume", is_flag=True, help="Go on with a training that was cut off.")
 @overwrite_option
@@ -86,7 +86,7 @@ def rerank_train(
 @click.option("--corpus", required=True, help="The texts of the documents.")
 @output_option
 @click.option("--max-length", type=int, help="For a cross-encoder that was not trained here; ours has its own.")
-@click.option("--precision", type=PRECISION, default="auto", show_default=True)
+@precision_option("pairs are scored in", "fp32")
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens of a batch, padding included.")
 @json_option
 def rerank_apply(

@@ -9,6 +9,7 @@ import click
 from retrievalkit.cli.options import (
     json_option,
     parse,
+    precision_option,
 )
 
 
@@ -19,6 +20,7 @@ from retrievalkit.cli.options import (
 @click.option("--query", help="One query, typed here; prints hits as people read them.")
 @click.option("--interactive", "-i", is_flag=True, help="Read queries from a prompt, or line by line from a pipe.")
 @click.option("--model", help="The checkpoint that encodes queries; the one that made the index where not given.")
+@precision_option("queries are encoded in", "fp32", unset=True)
 @click.option("--k", type=click.IntRange(min=1), help="Hits of a query; 1000 for --queries, 10 for hits to read.")
 @click.option(
     "--fusion",

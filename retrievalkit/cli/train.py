@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from retrievalkit.cli.options import (
-    PRECISION,
     echo,
     given_flags,
     json_option,
     output_option,
     overwrite_option,
     parse,
+    precision_option,
     section,
     set_option,
 )
@@ -28,7 +28,7 @@ from retrievalkit.cli.options import (
 @click.option("--dev", help="Held-out examples, by which the best state is chosen.")
 @output_option
 @click.option("--encoder", default="transformer", show_default=True, help="Encoder (rkit plugins list).")
-@click.option("--pooler", default="cls", show_default=True, help="Pooler (rkit plugins list).")
+@click.option("--pooler", help="Pooler (rkit plugins list); the model's own (modules.json), else cls, where not given.")
 @click.option("--loss", help="Loss, or a sum of them such as contrastive+flops; the pooler's own where not given.")
 @click.option("--epochs", type=float)
 @click.option("--batch-size", type=int, help="Queries of a step.")
@@ -44,7 +44,7 @@ from retrievalkit.cli.options import (
 @click.option("--separate-towers/--shared-tower", default=False, help="An encoder for each side, or one for both.")
 @click.option("--query-length", type=int, help="Most tokens of a query.")
 @click.option("--document-length", type=int, help="Most tokens of a passage.")
-@click.option("--precision", type=PRECISION)
+@precision_option("the model is trained in", "auto", unset=True)
 @click.option("--seed", type=int)
 @click.option("--resume", is_flag=True, help="Go on with a training that was cut off.")
 @overwrite_option
@@ -57,7 +57,7 @@ def train(
     dev: str | None,
     output: str,
     encoder: str,
-    pooler: str,
+    pooler: str | None,
     loss: str | None,
     query_length: int | None,
     document_length: int | None,
@@ -105,5 +105,7 @@ def train(
     )
     counts = manifest["counts"]
     if processes.is_main():
-        echo(as_json, manifest, f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps")
+        taken = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
+        line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{taken}"
+        echo(as_json, manifest, line)
     processes.leave()

@@ -56,7 +56,7 @@ def mine(
     model: str | Path | None = None,
     indexer_options: Mapping[str, Any] | None = None,
     fusion: Mapping[str, Any] | None = None,
-    precision: Precision = "auto",
+    precision: Precision | None = None,
     **choices: Any,
 ) -> dict[str, Any]:
     """Mine negatives and write training examples.
@@ -72,7 +72,8 @@ def mine(
         model: For an index whose checkpoint has been moved: where it is.
         indexer_options: Options of the indexer `bm25` that is built for "bm25".
         fusion: For several sources: how their hits are fused, see `Sources`.
-        precision: What a checkpoint or a re-ranker computes in.
+        precision: The number format in which texts are encoded and pairs are scored; None = fp32 for questions and
+            pairs, as their scores are compared, and auto for passages.
         **choices: Which hits become negatives: the options of `MiningOptions`.
 
     Returns:
@@ -91,6 +92,9 @@ def mine(
     where = None if model is None else str(model)
     sources = Sources([str(one) for one in names], where, indexer_options or {}, fusion or {}, precision)
     sources.check()
+    if precision is not None and options.reranker is None and {"bm25", "run"}.issuperset(sources.kinds):
+        msg = f"--precision {precision} is for a checkpoint, an index or a re-ranker, and there is none. Leave it out."
+        raise OptionError(msg)
     opened = open_corpus(corpus)
     read = against_corpus(_read(examples, options), opened)
     other = None if merge_with is None else against_corpus(read_examples(merge_with), opened)
@@ -144,12 +148,12 @@ def _counted(rows: Iterable[Example], sizes: Counter[int]) -> Iterator[Example]:
         yield row
 
 
-def _scores(options: MiningOptions, corpus: Corpus, precision: Precision) -> tuple[PairScores | None, str]:
+def _scores(options: MiningOptions, corpus: Corpus, precision: Precision | None) -> tuple[PairScores | None, str]:
     if options.reranker is None:
         return None, ""
     from retrievalkit.mine.reranker import open_scores
 
-    return open_scores(options.reranker, corpus.get, precision=precision)
+    return open_scores(options.reranker, corpus.get, precision=precision or "fp32")
 
 
 def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

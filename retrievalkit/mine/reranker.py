@@ -18,14 +18,14 @@ WINDOW = 4_096
 
 
 def open_scores(
-    reranker: str | Path, passages: Callable[[str], Passage], *, precision: Precision = "auto"
+    reranker: str | Path, passages: Callable[[str], Passage], *, precision: Precision = "fp32"
 ) -> tuple[PairScores, str]:
     """What scores pairs, and a fingerprint of it.
 
     Args:
         reranker: A folder that `rkit rerank train` wrote, the name or folder of a cross-encoder, or a run file.
         passages: Id -> passage.
-        precision: What to compute in.
+        precision: The number format to compute in; in fp32 a pair has the score that `rkit rerank apply` gives it.
 
     Raises:
         InputError: There is no such re-ranker, or it is something else.

@@ -21,7 +21,8 @@ from retrievalkit.mine.options import Question
 if TYPE_CHECKING:
     from retrievalkit.model.precision import Precision
     from retrievalkit.search.fusion import Fusion
-    from retrievalkit.search.searcher import OpenRun, Searcher
+    from retrievalkit.search.searcher import Searcher
+    from retrievalkit.search.sources import OpenRun
 
 Hits = tuple[Sequence[str], Sequence[float]]
 """The ids and scores of what a question found, best first."""
@@ -42,14 +43,15 @@ class Sources:
         fusion: Of several: how their hits are made one list, as `rkit search` does: `method` ("rrf" where not given),
             `weights` (numbers, or a file that `rkit search --tune` wrote), `normalization`, `missing`,
             `rrf_k`.
-        precision: What a checkpoint computes in.
+        precision: The number format in which checkpoints encode; None = questions in fp32, as their scores are
+            compared, and the corpus in auto.
     """
 
     names: Sequence[str]
     model: str | None = None
     indexer_options: Mapping[str, Any] = field(default_factory=dict)
     fusion: Mapping[str, Any] = field(default_factory=dict)
-    precision: Precision = "auto"
+    precision: Precision | None = None
 
     @property
     def kinds(self) -> list[str]:
@@ -121,11 +123,12 @@ class Sources:
         """
         import numpy as np
 
-        from retrievalkit.search.searcher import BATCH_QUERIES, OpenRun, Searcher, to_stderr
+        from retrievalkit.search.searcher import BATCH_QUERIES, Searcher, to_stderr
+        from retrievalkit.search.sources import OpenRun
 
         named = dict(zip(self.names, self.kinds, strict=True))
         places = [name if kind == "run" else self._built(name, kind, corpus, work) for name, kind in named.items()]
-        searcher = Searcher(places, model=self.model, precision=self.precision, note=to_stderr)
+        searcher = Searcher(places, model=self.model, precision=self.precision or "fp32", note=to_stderr)
         check_queries([one.query for one in questions])
         for name, source in zip(self.names, searcher.sources, strict=True):
             if isinstance(source, OpenRun):
@@ -168,7 +171,7 @@ class Sources:
             return index
         vectors = work / f"vectors-{place}"
         if artifacts.kind_of(vectors) is None:
-            encode(name, corpus.source, side="document", output=vectors, precision=self.precision)
+            encode(name, corpus.source, side="document", output=vectors, precision=self.precision or "auto")
         build_index(str(vectors), indexer="flat", output=index)
         return index
 

@@ -1,7 +1,7 @@
-"""How texts reach the model: in batches by a budget of tokens over texts sorted by length, made ahead of time.
+"""Batches of texts by a budget of tokens, and a thread that prepares them ahead of the model.
 
-Padding costs as much as text does. Texts of like length share a batch, and a batch is full when its padded size reaches
-the budget, so that short texts come in large batches and long texts in small ones.
+Padding costs as much as text does. Texts of similar length share a batch, and a batch is full when its padded size
+reaches the budget, so that short texts come in large batches and long texts in small ones.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 409
 
     Args:
         lengths: Number of tokens of each text.
-        budget: Most tokens of a batch, padding included; a longer text is a batch of its own.
+        budget: Most tokens of a batch, padding included; a longer text gets a batch of its own.
         most: Most texts of a batch.
 
     Returns:
-        Batches of positions in `lengths`, longest texts first, so that memory is at its peak at the start. Equal
-        lengths stay in their order.
+        Batches of positions in `lengths`, longest texts first, so that memory peaks at the start and a batch that is
+        too large fails at once. Equal lengths stay in their order.
     """
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     batches: list[list[int]] = []
@@ -39,9 +39,9 @@ def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = 409
 
 
 def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:
-    """The items of `source`, made by a thread that stays `ahead` items ahead of the consumer.
+    """The items of `source`, produced by a thread that stays `ahead` items ahead of the consumer.
 
-    The thread starts with the first item that is asked for, and ends when the consumer stops asking.
+    The thread starts when the first item is requested, and ends when the consumer stops.
     """
     done = object()
     items: queue.Queue[Any] = queue.Queue(maxsize=ahead)
@@ -65,6 +65,6 @@ def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:
             yield item
     finally:
         stopped.set()
-        # Makes room for a thread that waits to hand an item over.
+        # Makes room for a thread that waits to put an item.
         with contextlib.suppress(queue.Empty):
             items.get_nowait()

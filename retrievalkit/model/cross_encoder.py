@@ -1,21 +1,19 @@
-"""A re-ranker: a model that reads a query and a passage together, and gives the pair one score.
+"""A re-ranker: a model that reads a query and a passage together and scores the pair.
 
-It is a Hugging Face model for sequence classification with one label, or with two, of which the second says "relevant".
+It is a Hugging Face model for sequence classification with one label, or with two of which the second is "relevant".
 A folder that `rkit rerank train` wrote is an ordinary Hugging Face folder, which sentence-transformers' CrossEncoder
 loads too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from retrievalkit import artifacts
@@ -24,7 +22,7 @@ from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, Un
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.first_token import read_first_token_alone
 from retrievalkit.model.precision import Precision, autocast, default_device
-from retrievalkit.model.pretrained import locate_model, quiet
+from retrievalkit.model.pretrained import load_pretrained, locate_model, quiet
 
 KIND = "reranker"
 DEFAULT_LENGTH = 256
@@ -33,14 +31,9 @@ _CPU_BATCH_TOKENS = 1_024
 _GPU_BATCH_TOKENS = 65_536
 _RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
 _ENDLESS = 1_000_000
-# What transformers raises at a model that is not there, is damaged, or needs a package that is not installed.
-_LOADING_ERRORS = (
-    *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError),
-    SafetensorError,
-)
 
 Pair = tuple[np.ndarray, int]
-"""The token ids of a query and a passage, and at which of them the passage begins."""
+"""The token ids of a query and a passage, and the position at which the passage begins."""
 
 
 class CrossEncoder(nn.Module):
@@ -50,7 +43,7 @@ class CrossEncoder(nn.Module):
         model: A model for sequence classification.
         tokenizer: Its tokenizer.
         max_length: Most tokens of a pair, special tokens included; None = 256, or the model's limit if that is less.
-        source: Where it came from, for complaints.
+        source: Where it came from, for error messages.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, max_length: int | None, source: str) -> None:
@@ -70,14 +63,14 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def create(cls, source: str | Path, *, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
-        """A re-ranker to be trained, from a pretrained encoder; a head that its weights lack starts from the seed.
+        """A re-ranker to be trained, from a pretrained encoder; a head that its weights lack is drawn by the seed.
 
         Raises:
-            InputError: There is no such model, or other weights than the head's are missing.
+            InputError: There is no such model, or weights other than the head's are missing.
         """
         _check_kind(source, "--model")
         located = locate_model(source)
-        with _loading(located), torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model, report = _load(located, num_labels=1, ignore_mismatched_sizes=True)
         lacking = {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
@@ -96,29 +89,28 @@ class CrossEncoder(nn.Module):
             device: Where to put it; None = the GPU where there is one, else the CPU.
 
         Raises:
-            InputError: There is no such model, it has no head of one label or two, or it has a length of its own.
+            InputError: There is no such model, it lacks a head of one label or two, or it brings a length of its own.
         """
-        ours = _check_kind(source, "the re-ranker")
-        if ours and max_length is not None:
+        trained_here = _check_kind(source, "the re-ranker")
+        if trained_here and max_length is not None:
             msg = f"'{source}' was trained with a length of its own: drop --max-length."
             raise InputError(msg)
         located = locate_model(source)
-        with _loading(located):
-            model, report = _load(located)
+        model, report = _load(located)
         if missing := sorted(report["missing_keys"]):
             msg = (
-                f"'{source}' is no re-ranker: its weights lack the head that scores pairs ('{missing[0]}'). "
+                f"'{source}' is not a re-ranker: its weights lack the head that scores pairs ('{missing[0]}'). "
                 f"Train one from it: rkit rerank train --model {source}"
             )
             raise InputError(msg)
         _check_labels(model.config, source)
         tokenizer = _tokenizer(located)
         length = max_length or min(_longest_input(model, tokenizer), 512)
-        made = cls(model, tokenizer, max_length=length, source=str(source))
-        made.fingerprint = _fingerprint(located)
-        made.to(device or default_device()).eval()
+        reranker = cls(model, tokenizer, max_length=length, source=str(source))
+        reranker.fingerprint = _fingerprint(located)
+        reranker.to(device or default_device()).eval()
         read_first_token_alone(model)
-        return made
+        return reranker
 
     @property
     def device(self) -> torch.device:
@@ -136,11 +128,11 @@ class CrossEncoder(nn.Module):
             return_attention_mask=False,
             return_token_type_ids=self._typed,
         )
-        ids = [np.asarray(one, dtype=np.int32) for one in encoded["input_ids"]]
+        token_ids = [np.asarray(ids, dtype=np.int32) for ids in encoded["input_ids"]]
         if not self._typed:
-            return [(one, len(one)) for one in ids]
-        types = encoded["token_type_ids"]
-        return [(one, len(one) - int(sum(own))) for one, own in zip(ids, types, strict=True)]
+            return [(ids, len(ids)) for ids in token_ids]
+        # Type 1 marks the tokens of the passage.
+        return [(ids, len(ids) - sum(types)) for ids, types in zip(token_ids, encoded["token_type_ids"], strict=True)]
 
     def collate(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
         """Pad pairs to the longest of them."""
@@ -156,7 +148,7 @@ class CrossEncoder(nn.Module):
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """The scores (pairs,) of a batch, float32: the logit, or by how much that of "relevant" is the larger one."""
+        """The scores (pairs,) of a batch, float32: the logit, or of two logits "relevant" minus the other."""
         logits: Tensor = self.model(**batch).logits.float()  # (pairs, labels)
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
@@ -165,47 +157,48 @@ class CrossEncoder(nn.Module):
         pairs: Sequence[Pair],
         *,
         batch_tokens: int | None = None,
-        precision: Precision = "auto",
+        precision: Precision = "fp32",
         advance: Callable[[int], None] | None = None,
     ) -> np.ndarray:
         """The scores of tokenised pairs, float32, in the order given.
+
+        In fp32 a pair's score is the same, but for rounding in the last digits, whatever it is batched with. In bf16
+        it differs with the batch by about 1 %.
 
         Args:
             pairs: What `tokenize` made.
             batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
             precision: What to compute in.
-            advance: Told of each batch how many pairs it has.
+            advance: Called after each batch with its number of pairs.
 
         Raises:
-            RetrievalkitError: A score is no finite number.
+            RetrievalkitError: A score is not finite.
         """
         device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
         self.eval()
         scores = np.empty(len(pairs), dtype=np.float32)
-        waiting: list[tuple[list[int], Tensor]] = []
+        pending: list[tuple[list[int], Tensor]] = []
         try:
             with torch.inference_mode(), autocast(precision, device):
                 for rows in token_budget_batches(lengths, batch_tokens or default_batch_tokens(device)):
                     batch = self.collate([pairs[row] for row in rows])
-                    # Not fetched yet, which would make the CPU wait for the GPU.
-                    waiting.append((rows, self(to_device(batch, device))))
+                    # Fetched at the end: fetching makes the CPU wait for the GPU.
+                    pending.append((rows, self(to_device(batch, device))))
                     if advance is not None:
                         advance(len(rows))
         finally:
             self.train(was_training)
-        for rows, found in waiting:
-            scores[rows] = found.cpu().numpy()
+        for rows, values in pending:
+            scores[rows] = values.cpu().numpy()
         if not np.isfinite(scores).all():
-            msg = (
-                f"'{self.source}' gives a pair a score that is not finite. Look at the model, or use --precision fp32."
-            )
+            msg = f"'{self.source}' gives a pair a score that is not finite. Check the model, or use --precision fp32."
             raise RetrievalkitError(msg)
         return scores
 
     def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder; the tokenizer's longest input says how long a pair may be."""
+        """Write a Hugging Face folder; the tokenizer's `model_max_length` stores the maximum length of a pair."""
         if self.tokenizer.is_fast:
-            # What the last call cut and padded to is no property of the tokenizer.
+            # A fast tokenizer remembers the truncation of its last call, and would store it.
             self.tokenizer.backend_tokenizer.no_truncation()
             self.tokenizer.backend_tokenizer.no_padding()
         self.tokenizer.model_max_length = self.max_length
@@ -227,7 +220,7 @@ class CrossEncoder(nn.Module):
 
 
 def default_batch_tokens(device: torch.device) -> int:
-    """The most tokens of a batch of pairs where nothing else is asked for."""
+    """Most tokens of a batch of pairs, unless the caller sets it."""
     return _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
 
 
@@ -237,7 +230,7 @@ def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tenso
 
 
 def _check_kind(source: str | Path, role: str) -> bool:
-    """Whether it is a folder that `rkit rerank train` wrote; a folder of another kind is refused."""
+    """Whether the source is a folder that `rkit rerank train` wrote; refuses our folders of other kinds."""
     kind = artifacts.kind_of(source)
     if kind == "checkpoint":
         inner = next((name for name in ("encoder", "query") if (Path(source) / name).is_dir()), "encoder")
@@ -251,33 +244,22 @@ def _check_kind(source: str | Path, role: str) -> bool:
 
 
 def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    options = {"dtype": torch.float32, "output_loading_info": True, **options}
-    found: tuple[Any, dict[str, Any]] = transformers.AutoModelForSequenceClassification.from_pretrained(
-        located, **options
+    loaded: tuple[Any, dict[str, Any]] = load_pretrained(
+        transformers.AutoModelForSequenceClassification,
+        located,
+        dtype=torch.float32,
+        output_loading_info=True,
+        **options,
     )
-    return found
+    return loaded
 
 
 def _tokenizer(located: str) -> Any:
-    with _loading(located):
-        return transformers.AutoTokenizer.from_pretrained(located)
-
-
-@contextmanager
-def _loading(source: str) -> Iterator[None]:
-    """Quiet loading, and one clear message where a model cannot be loaded."""
-    try:
-        with quiet():
-            yield
-    except _LOADING_ERRORS as error:
-        what = "the folder" if Path(source).exists() else "the hub or a local folder"
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        msg = f"cannot load the model '{source}' from {what}: {reason}"
-        raise InputError(msg) from error
+    return load_pretrained(transformers.AutoTokenizer, located)
 
 
 def _of_head(name: str, model: Any) -> bool:
-    """Whether a weight is what pretrained encoders lack: it lies outside of the encoder, or is BERT's pooler."""
+    """Whether a weight is one that pretrained encoders lack: outside of the encoder, or in BERT's pooler."""
     prefix = f"{model.base_model_prefix}."
     return not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")
 
@@ -297,7 +279,7 @@ def _check_labels(config: Any, source: str | Path) -> None:
         return
     msg = (
         f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one, or two of which the second is "
-        f"called {', '.join(_RELEVANT)}."
+        f"named {', '.join(_RELEVANT)}."
     )
     raise UnsupportedError(msg)
 
@@ -307,7 +289,7 @@ def _longest_input(model: Any, tokenizer: Any) -> int:
     tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
     for table in tables:
         if isinstance(table, nn.Embedding):
-            # RoBERTa and its kin count from behind the padding's position on.
+            # RoBERTa and related models number positions from behind the padding's on.
             first = 0 if table.padding_idx is None else table.padding_idx + 1
             limit = min(limit, table.num_embeddings - first)
     longest = getattr(model.config, "max_position_embeddings", None)

@@ -1,7 +1,7 @@
-"""A classifier reads one token of the last layer, the first, so that layer needs to compute no other.
+"""The last layer of a classifier, computed for its first token only: a classifier reads no other token of it.
 
-Of a six-layer model this saves about a seventh of the work, of twelve layers half of that. It is for inference with
-BERT and its kin, and takes hold only where it gives the scores that the model gives without.
+This saves about a seventh of the work of a six-layer model, half of that with twelve layers. It is for inference with
+BERT-like models, and is kept only if a trial gives the scores of the unchanged model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class FirstToken(nn.Module):
     """The last layer of a BERT, for the first token alone.
 
     Args:
-        layer: The layer, whose weights are used.
+        layer: The layer to replace; its weights are used.
     """
 
     def __init__(self, layer: nn.Module) -> None:
@@ -37,17 +37,20 @@ class FirstToken(nn.Module):
         # (batch, 1, tokens or 1, tokens): one row for each query token, or one for all.
         mask = None if attention_mask is None else attention_mask[:, :, :1]
         context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        found: Tensor = layer.feed_forward_chunk(
+        state: Tensor = layer.feed_forward_chunk(
             layer.attention.output(context.transpose(1, 2).flatten(2), first)  # (batch, 1, width)
         )
-        return found
+        return state
 
 
 def read_first_token_alone(model: Any) -> bool:
-    """Make a classification model compute its last layer for the first token alone; says whether it could.
+    """Make a classification model compute its last layer for the first token only.
 
     Args:
-        model: In eval mode; it is not to be trained or saved afterwards.
+        model: In eval mode; it must not be trained or saved afterwards.
+
+    Returns:
+        Whether the model was changed.
     """
     config = model.config
     if config.model_type not in _LIKE_BERT or getattr(config, "_attn_implementation", "") != "sdpa":
@@ -66,7 +69,7 @@ def read_first_token_alone(model: Any) -> bool:
 
 
 def _trial(model: Any) -> Tensor:
-    """The logits of two short texts, of which one is padded."""
+    """The logits of two short texts, one of them padded."""
     ids = torch.arange(2, device=model.device).add(1).clamp(max=model.config.vocab_size - 1).expand(2, 2)
     mask = torch.tensor([[1, 1], [1, 0]], device=model.device)
     with torch.inference_mode():

@@ -1,18 +1,27 @@
-"""The number format that models compute in: what "auto" means on this processor, and the context that applies it.
+"""The number format that models compute in: what "auto" means on this machine, and the context that applies it.
 
-Weights stay float32; matrix products are done in the lower precision (automatic mixed precision).
+Weights stay float32; in bf16 and fp16 only the matrix products are done in the lower precision (automatic mixed
+precision). A bf16 number has 8 significant bits, so that a sum depends on the order in which it is added up, and with
+it a text's vector on what the text is batched with. Hence two defaults:
+
+    fp32   where the result is a score to be compared: queries of a search, pairs of a re-ranker
+    auto   where speed counts and errors average out: training, the encoding of a corpus
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
-from retrievalkit.errors import UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+AUTO = "RKIT_PRECISION"
+"""Environment variable: what "auto" means, fp32 or bf16, whatever the hardware."""
 
 
 def default_device() -> torch.device:
@@ -21,28 +30,45 @@ def default_device() -> torch.device:
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """A definite format for "auto": bf16 where the hardware multiplies in it, else fp32.
+    """The format that a model computes in: never "auto".
 
     Raises:
         UnsupportedError: fp16 on a CPU.
+        OptionError: RKIT_PRECISION is neither fp32 nor bf16.
     """
     if precision == "fp16" and device.type == "cpu":
         msg = "precision fp16 needs a GPU. Use auto, bf16 or fp32 on a CPU."
         raise UnsupportedError(msg)
-    if precision != "auto":
-        return precision
+    return auto_precision(device)[0] if precision == "auto" else precision
+
+
+def auto_precision(device: torch.device) -> tuple[Precision, str]:
+    """What "auto" means on a device, and the reason: bf16 if the hardware multiplies in it, else fp32.
+
+    Raises:
+        OptionError: RKIT_PRECISION is neither fp32 nor bf16.
+    """
+    if wanted := os.environ.get(AUTO):
+        if wanted not in ("fp32", "bf16"):
+            msg = f"{AUTO} is '{wanted}', and sets what precision auto means: fp32 or bf16. Set it to one of these."
+            raise OptionError(msg)
+        return cast("Precision", wanted), f"set by {AUTO}"
     if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
-    return "bf16" if _cpu_multiplies_bf16() else "fp32"
+        if torch.cuda.is_bf16_supported():
+            return "bf16", "the GPU multiplies in bf16"
+        return "fp32", "the GPU does not multiply in bf16"
+    if _cpu_multiplies_bf16():
+        return "bf16", "the processor multiplies in bf16"
+    # Such processors emulate bf16, several times slower than fp32.
+    return "fp32", "the processor does not multiply in bf16"
 
 
 def _cpu_multiplies_bf16() -> bool:
-    # Other CPUs emulate bf16, several times slower than fp32.
     probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(getattr(torch.cpu, probe)() for probe in probes if hasattr(torch.cpu, probe))
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which a model computes in that precision."""
+    """The context in which a model computes in a precision."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(resolve_precision(precision, device))
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

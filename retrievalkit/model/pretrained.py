@@ -1,5 +1,7 @@
-"""Pretrained models: where they lie, which they are, their weights, and transformers kept quiet while they load.
+"""Pretrained models: where they lie, how they are loaded, which they are, and the weights of any module.
 
+Everything that comes from the Hugging Face hub passes through here, so that a model which cannot be had is always the
+same error, within seconds, and no code that came with a model runs unless it was asked for.
 Imports nothing heavy at its top: recipes ask where a model lies.
 """
 
@@ -9,8 +11,9 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts import NOT_WEIGHTS
@@ -19,10 +22,73 @@ from retrievalkit.errors import InputError
 if TYPE_CHECKING:
     from torch import nn
 
+_PROBE_SECONDS = 4.0
+
+
+def locate_model(model: str | Path) -> str:
+    """The folder or hub name of a model; `package:NAME/FOLDER` is a folder inside an installed Python package.
+
+    Raises:
+        InputError: The package is not installed, or lacks the folder.
+    """
+    name = str(model)
+    if not name.startswith("package:"):
+        return name
+    package, _, inside = name.removeprefix("package:").partition("/")
+    try:
+        spec = importlib.util.find_spec(package) if package else None
+    except ImportError:  # the package that `package` would be part of is missing
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        msg = f"model '{name}' is in the Python package '{package}', which is not installed. Install it with pip."
+        raise InputError(msg)
+    folder = Path(next(iter(spec.submodule_search_locations))) / inside
+    if not folder.is_dir():
+        msg = f"model '{name}': the package '{package}' has no folder '{inside}'."
+        raise InputError(msg)
+    return str(folder)
+
+
+def model_fingerprint(model: str) -> str:
+    """Identifies a pretrained model: the fingerprint of its files if it is a folder, else its name."""
+    located = locate_model(model)
+    return artifacts.fingerprint_folder(located, skip=NOT_WEIGHTS) if os.path.isdir(located) else located
+
+
+def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
+    """Call `kind.from_pretrained`, quietly.
+
+    Args:
+        kind: A class of transformers: of configurations, tokenizers or models.
+        source: Folder or hub name, as `locate_model` gives it.
+        **options: For `from_pretrained`; `trust_remote_code` is False where it is not given.
+
+    Raises:
+        InputError: There is no such model, it is damaged, it needs a missing package, or the hub cannot be reached.
+    """
+    unreachable = None if os.path.isdir(source) else _hub_problem()
+    with _explained(source, unreachable), _from_the_cache(unreachable is not None), quiet():
+        return kind.from_pretrained(source, **{"trust_remote_code": False, **options})
+
+
+def model_file(source: str, name: str, *, revision: str | None = None) -> Path | None:
+    """A file of a model, downloaded if the model is on the hub; None if it has no such file."""
+    if os.path.isdir(source):
+        path = Path(source) / name
+        return path if path.is_file() else None
+    from transformers.utils import cached_file
+
+    try:
+        with _from_the_cache(_hub_problem() is not None):
+            path_in_cache = cached_file(source, name, revision=revision)
+    except (OSError, ValueError):
+        return None
+    return Path(path_in_cache) if path_in_cache else None
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing but errors from transformers; afterwards its settings are as they were."""
+    """Silences transformers but for errors; its settings are restored at the end."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -34,36 +100,6 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def model_fingerprint(model: str) -> str:
-    """Says which pretrained model this is: by its files where it is a folder, else its name."""
-    located = locate_model(model)
-    return artifacts.fingerprint_folder(located, skip=NOT_WEIGHTS) if os.path.isdir(located) else located
-
-
-def locate_model(model: str | Path) -> str:
-    """The folder or hub name of a model; `package:NAME/FOLDER` is a folder inside an installed Python package.
-
-    Raises:
-        InputError: The package is not installed, or has no such folder.
-    """
-    name = str(model)
-    if not name.startswith("package:"):
-        return name
-    package, _, inside = name.removeprefix("package:").partition("/")
-    try:
-        spec = importlib.util.find_spec(package) if package else None
-    except ImportError:  # of a package that `package` would be in
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        msg = f"model '{name}' is in the Python package '{package}', which is not installed. Install it with pip."
-        raise InputError(msg)
-    folder = Path(next(iter(spec.submodule_search_locations))) / inside
-    if not folder.is_dir():
-        msg = f"model '{name}': the package '{package}' has no folder '{inside}'."
-        raise InputError(msg)
-    return str(folder)
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -78,3 +114,61 @@ def load_weights(model: nn.Module, path: Path) -> None:
     import safetensors.torch
 
     safetensors.torch.load_model(model, str(path))
+
+
+@cache
+def _hub_problem() -> str | None:
+    """Why the hub cannot be reached; None if it can, or if the user has chosen to work offline.
+
+    Asked once, without the library's retries: these take minutes for the several files of a model.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PROBE_SECONDS)
+    except Exception as error:  # noqa: BLE001 - the exceptions depend on the HTTP library of huggingface_hub's release
+        return f"{constants.ENDPOINT} cannot be reached ({_first_line(error)})"
+    return None
+
+
+@contextmanager
+def _from_the_cache(offline: bool) -> Iterator[None]:
+    """Lets the library look at its cache alone; its own option, `local_files_only`, does not reach every request."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or offline
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@contextmanager
+def _explained(source: str, unreachable: str | None) -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    # All that transformers raises at a model that is absent, is damaged, or needs a package that is not installed.
+    except (
+        *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError),
+        SafetensorError,
+    ) as error:
+        if unreachable:
+            msg = (
+                f"cannot load the model '{source}': it is no local folder, the cache does not hold it, and "
+                f"{unreachable}. Check the name and the network, or give a folder or package:NAME/FOLDER."
+            )
+        else:
+            place = "the folder" if os.path.exists(source) else "the hub or a local folder"
+            msg = f"cannot load the model '{source}' from {place}: {_first_line(error)}"
+        raise InputError(msg) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

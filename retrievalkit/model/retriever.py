@@ -1,8 +1,7 @@
-"""Two towers and a pooler: what turns queries and documents into representations that the scoring rule can compare.
+"""Two towers and a pooler: they turn queries and documents into representations that the scoring rule compares.
 
-A checkpoint folder holds all that encoding needs (encoder, pooler, lengths, prefixes, titles), so none of it is ever
-given again. Parts are stored by name, options and the version of the distribution that brought them, never by import
-path.
+A checkpoint folder holds all that encoding needs (encoder, pooler, lengths, prefixes, titles), so that none of it is
+ever an option again. Parts are stored by name, options and the version of their distribution, never by import path.
 """
 
 from __future__ import annotations
@@ -27,23 +26,22 @@ from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.precision import Precision, autocast, default_device
 from retrievalkit.model.pretrained import model_fingerprint
+from retrievalkit.model.sentence_transformers import MODULES, OwnSettings, own_settings
 from retrievalkit.registry import describe
 
 CONFIGURATION = "retrievalkit.json"
-
 POOLER_WEIGHTS = "pooler.safetensors"
 
-"""Files and folders of a checkpoint that tell of its training, and have no part in its fingerprint."""
-
 TRUST = "RKIT_TRUST_REMOTE_CODE"
-
 """Environment variable: 1 lets a checkpoint run the Python code that came with its model."""
-
 
 # On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
 CPU_BATCH_TOKENS = 4_096
-
 GPU_BATCH_TOKENS = 65_536
+
+_DEFAULT_POOLER = "cls"
+# In the description of an untrained retriever only: a checkpoint has no use for them.
+_UNTRAINED = ("model", "pooling")
 
 
 class Retriever(nn.Module):
@@ -52,8 +50,9 @@ class Retriever(nn.Module):
     Attributes:
         towers: {"shared": encoder} or {"query": encoder, "document": encoder}.
         pooler: Turns token states of either side into a Representation.
-        description: Names, options and versions of the parts: what `retrievalkit.json` holds.
-        fingerprint: Says which checkpoint this is; "" for one that has not been saved.
+        description: Names, options and versions of the parts, as in `retrievalkit.json`. Of a retriever that was not
+            loaded from a checkpoint also "model", and "pooling" (a phrase for people) if no pooler was named.
+        fingerprint: Identifies the weights and the options.
     """
 
     def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:
@@ -69,7 +68,7 @@ class Retriever(nn.Module):
         model: str | Path,
         *,
         encoder: str = "transformer",
-        pooler: str = "cls",
+        pooler: str | None = None,
         encoder_options: Mapping[str, Any] | None = None,
         pooler_options: Mapping[str, Any] | None = None,
         separate_towers: bool = False,
@@ -80,29 +79,39 @@ class Retriever(nn.Module):
         Args:
             model: Name or folder of a model that the encoder can load.
             encoder: Registered name of the encoder.
-            pooler: Registered name of the pooler.
+            pooler: Registered name of the pooler; None = the model's own pooling, prompts and lengths if it is a
+                sentence-transformers model (options given here win), else "cls".
             encoder_options: Options of the encoder.
             pooler_options: Options of the pooler.
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).
-            seed: Of what is not pretrained, such as a pooler's projection.
+            seed: Seed of the weights that are not pretrained, such as a pooler's projection.
 
         Raises:
             InputError: The model, a name or an option is wrong, or the parts do not fit together.
         """
+        named = pooler is not None
+        own = None if named or encoder != "transformer" else own_settings(model, revision=_revision(encoder_options))
+        if own is not None:
+            pooler = own.pooler
+            encoder_options = {**own.encoder_options, **(encoder_options or {})}
+            pooler_options = {**own.pooler_options, **(pooler_options or {})}
+        pooler = pooler or _DEFAULT_POOLER
         description = {
             "separate_towers": separate_towers,
             "encoder": describe("encoder", encoder, encoder_options or {}),
             "pooler": describe("pooler", pooler, pooler_options or {}),
         }
         folders = {side: str(model) for side in (SIDES if separate_towers else ("shared",))}
-        # The caller's random numbers stay as they are, and two calls make equal retrievers.
+        # The caller's random state is not touched, and two calls make equal retrievers.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             retriever = cls._assemble(folders, description)
-        # Before the model's place is added: a model that was moved is the same model.
+        # Before the model's path is added: a model that was moved is the same model.
         retriever.fingerprint = artifacts.fingerprint_value([description, model_fingerprint(str(model))])
         # Absolute, so that the retriever can be made again from another working directory.
         retriever.description["model"] = os.path.abspath(model) if os.path.isdir(model) else str(model)
+        if not named:
+            retriever.description["pooling"] = _pooling(retriever.description["pooler"], own)
         return retriever
 
     @classmethod
@@ -124,8 +133,8 @@ class Retriever(nn.Module):
         """Load a checkpoint folder, in eval mode.
 
         Args:
-            folder: What `save` wrote.
-            device: Where to put it; None = the GPU where there is one, else the CPU.
+            folder: A folder that `save` wrote.
+            device: Where to put it; None = the GPU if there is one, else the CPU.
 
         Raises:
             ArtifactError: It is not a checkpoint folder, or a plugin that it needs is not installed.
@@ -149,7 +158,7 @@ class Retriever(nn.Module):
 
     @classmethod
     def from_description(cls, description: dict[str, Any], device: torch.device | str | None = None) -> Retriever:
-        """The retriever that `create` made, from what it stored in `description`: for models that were not trained."""
+        """Make an untrained retriever again, from the `description` of the one that `create` made."""
         encoder, pooler = description["encoder"], description["pooler"]
         _check_trust(description, description["model"])
         with _missing_plugins_explained(description, description["model"]):
@@ -172,7 +181,7 @@ class Retriever(nn.Module):
             self.tower(side).save(target)
         state = {name: tensor.contiguous().cpu() for name, tensor in self.pooler.state_dict().items()}
         save_file(state, folder / POOLER_WEIGHTS)
-        description = {key: value for key, value in self.description.items() if key != "model"}
+        description = {key: value for key, value in self.description.items() if key not in _UNTRAINED}
         # A branch or tag names the model that training started from, not this folder.
         description["encoder"] = dict(description["encoder"])
         description["encoder"]["options"] = {
@@ -203,18 +212,24 @@ class Retriever(nn.Module):
         side: Side,
         *,
         batch_tokens: int | None = None,
-        precision: Precision = "auto",
+        precision: Precision = "fp32",
     ) -> Representation:
         """The representation of texts as it is indexed: float32, on the CPU, in the order given.
+
+        In fp32 a text's representation is the same, but for rounding in the last digits, whatever it is batched with.
+        In bf16 it differs with the batch by about 1 %.
 
         Args:
             texts: (title, text) pairs; queries have the title "".
             side: "query" or "document".
-            batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
-            precision: What to compute in.
+            batch_tokens: Most tokens of a batch, padding included; None = a size that suits the device.
+            precision: The number format to compute in.
+
+        Raises:
+            InputError: There are no texts.
         """
         if not texts:
-            msg = "there is no text to encode"
+            msg = "there is no text to encode. Give at least one."
             raise InputError(msg)
         token_ids = self.tower(side).tokenize(texts, side)
         parts, order = [], []
@@ -231,9 +246,9 @@ class Retriever(nn.Module):
         side: Side,
         *,
         batch_tokens: int | None = None,
-        precision: Precision = "auto",
+        precision: Precision = "fp32",
     ) -> Iterator[tuple[list[int], Representation]]:
-        """Encode tokenised texts in batches of like length; yields their positions and their representation."""
+        """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
         if batch_tokens is None:
             batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
         was_training = self.training
@@ -249,8 +264,19 @@ class Retriever(nn.Module):
             self.train(was_training)
 
 
+def _revision(encoder_options: Mapping[str, Any] | None) -> str | None:
+    revision: str | None = (encoder_options or {}).get("revision")
+    return revision
+
+
+def _pooling(pooler: Mapping[str, Any], own: OwnSettings | None) -> str:
+    """Which pooling was taken for a model without a named pooler, such as "mean pooling, normalised, from ..."."""
+    normalised = ", normalised" if pooler["options"].get("normalize") else ""
+    return f"{pooler['name']} pooling{normalised}, " + (f"from {MODULES}" if own is not None else "the default")
+
+
 def checkpoint_fingerprint(folder: str | Path) -> str:
-    """The fingerprint of a checkpoint's weights and configuration: that in its manifest, or computed."""
+    """The fingerprint of a checkpoint's weights and configuration, from its manifest or computed."""
     if artifacts.kind_of(folder) == "checkpoint":
         recorded = artifacts.read_manifest(folder).get("fingerprint")
         if isinstance(recorded, str):
@@ -263,12 +289,12 @@ def _damage_explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        msg = f"the checkpoint '{folder}' is damaged: {' '.join(str(error).split())} Copy or train it anew."
+        msg = f"the checkpoint '{folder}' is damaged: {' '.join(str(error).split())} Copy it or train it again."
         raise ArtifactError(msg) from error
 
 
 def _check_trust(description: Mapping[str, Any], where: str | Path) -> None:
-    """Refuse code that came with a model, unless this user (and not who made the folder) has asked for it."""
+    """Refuse code that came with a model, unless this user (rather than the author of the folder) has asked for it."""
     if description["encoder"]["options"].get("trust_remote_code") and os.environ.get(TRUST) != "1":
         msg = (
             f"'{where}' runs Python code that came with its model ('trust_remote_code' is in its description). "
@@ -306,7 +332,7 @@ def open_retriever(
     encoder_options: Mapping[str, Any] | None = None,
     pooler_options: Mapping[str, Any] | None = None,
 ) -> Retriever:
-    """The retriever of a checkpoint folder, or of a pretrained model with a pooler.
+    """The retriever of a checkpoint folder, or of a pretrained model with a pooler (see `Retriever.create`).
 
     Raises:
         InputError: Parts were named for a checkpoint, which has its own; or there is no such model.
@@ -321,7 +347,7 @@ def open_retriever(
     retriever = Retriever.create(
         model,
         encoder=encoder or "transformer",
-        pooler=pooler or "cls",
+        pooler=pooler,
         encoder_options=encoder_options,
         pooler_options=pooler_options,
     )
@@ -329,7 +355,7 @@ def open_retriever(
 
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
-    """The manifest's entry for what encoded the texts; an untrained model's parts are written out in full."""
+    """The manifest's entry for the model that encoded the texts; of an untrained one it holds all parts and options."""
     entry: dict[str, Any] = artifacts.describe_input(model, retriever.fingerprint)
     if "model" in retriever.description:
         entry["description"] = retriever.description

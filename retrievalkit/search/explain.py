@@ -1,11 +1,12 @@
-"""Why a hit was found: which terms made its score, which of its vectors is the nearest, which tokens are alike.
+"""Why a hit was found: the terms that make its score, the nearest of its vectors, or the pairs of similar tokens.
 
-An index of texts is asked itself. For an index of vectors the few texts that were found are encoded again, with the
-checkpoint that made it: that costs little, and works with every indexer.
+An index of texts explains its own scores. For an index of vectors the few texts that were found are encoded again with
+the checkpoint that made it: that costs little, and works with every indexer.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,14 +20,15 @@ from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores, vector_scores, viewed
 from retrievalkit.search.fusion import Candidates
 from retrievalkit.search.hits import Found, TokenPair
-from retrievalkit.search.searcher import OpenIndex, Searcher, Source
+from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.sources import OpenIndex, Source
 
 MOST = 20
-"""Terms and pairs of tokens of a hit; fewer are printed."""
+"""Most terms and pairs of tokens per hit; fewer are printed."""
 
-Given = tuple[int | None, float | None]
-Names = list[list[str]] | None
-"""For each text the token at each of its vectors; None where vectors are not of tokens."""
+RankAndScore = tuple[int | None, float | None]
+TokenNames = list[list[str]] | None
+"""For each text the token at each of its vectors; None if the vectors are not of tokens."""
 
 
 def explain(
@@ -38,72 +40,80 @@ def explain(
     candidates: Candidates | None = None,
     why: bool = True,
 ) -> list[tuple[Found, ...]]:
-    """For each hit what each index has to say of it.
+    """Explain each hit, source by source.
 
     Args:
-        searcher: What was searched.
-        query: What was searched for.
-        hits: What was found.
-        corpus: The texts; without them little can be said for vectors.
-        candidates: Where several were searched, what each of them found.
-        why: Whether to look for what made the scores; else only ranks and scores are told.
+        searcher: The sources that were searched.
+        query: The query.
+        hits: Its hits.
+        corpus: The texts; without them scores of vectors are not explained.
+        candidates: If several sources were searched, the hits of each.
+        why: Whether to explain the scores; if not, only ranks and scores are given.
     """
-    rows = []
+    ids = [document for document, _ in hits]
+    columns = []
     for number, source in enumerate(searcher.sources):
-        told = _told(searcher, source, query, [name for name, _ in hits], corpus) if why else [Found("")] * len(hits)
-        given = _given(number, hits, candidates)
-        found = [
-            replace(one, index=source.label, rank=rank, score=score)
-            for one, (rank, score) in zip(told, given, strict=True)
+        reasons = _reasons(searcher, source, query, ids, corpus) if why else [Found("")] * len(hits)
+        ranked = _ranks_and_scores(number, hits, candidates)
+        column = [
+            replace(reason, index=source.label, rank=rank, score=score)
+            for reason, (rank, score) in zip(reasons, ranked, strict=True)
         ]
-        rows.append(found)
-    return list(zip(*rows, strict=True))
+        columns.append(column)
+    return list(zip(*columns, strict=True))
 
 
-def _given(number: int, hits: Sequence[tuple[str, float]], candidates: Candidates | None) -> list[Given]:
-    """The rank and the score of each hit in what one index found; a score may have been computed."""
+def _ranks_and_scores(
+    number: int, hits: Sequence[tuple[str, float]], candidates: Candidates | None
+) -> list[RankAndScore]:
+    """The rank and the score of each hit in one source; a hit with a score alone was not found, but computed."""
     if candidates is None:
         return [(rank, score) for rank, (_, score) in enumerate(hits, 1)]
-    place = {name: row for row, name in enumerate(candidates.ids)}
-    rows = [place[name] for name, _ in hits]
+    row_of = {document: row for row, document in enumerate(candidates.ids)}
+    rows = [row_of[document] for document, _ in hits]
     pairs = zip(candidates.ranks[rows, number].tolist(), candidates.scores[rows, number].tolist(), strict=True)
-    return [(rank or None, None if score != score else score) for rank, score in pairs]
+    return [(rank or None, None if math.isnan(score) else score) for rank, score in pairs]
 
 
-def _told(searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None) -> list[Found]:
-    nothing = Found("")
+def _reasons(
+    searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None
+) -> list[Found]:
+    """What explains the score of each document in one source; empty where nothing is known."""
+    unknown = Found("")
     if not isinstance(source, OpenIndex) or not ids:
-        return [nothing] * len(ids)
+        return [unknown] * len(ids)
     if not source.needs_encoding:
         try:
-            return [Found("", terms=one) for one in source.indexer.contributions(query.text, ids)]
+            return [Found("", terms=terms) for terms in source.indexer.contributions(query.text, ids)]
         except UnsupportedError:
-            return [nothing] * len(ids)
+            return [unknown] * len(ids)
     lacking = set(ids) if corpus is None else corpus.missing(ids)
-    passages = {} if corpus is None else {name: corpus.get(name) for name in ids if name not in lacking}
-    texts = [(one.title, one.text) for one in passages.values()]
-    told = _compared(searcher.encoders.of(source), query.text, texts, source) if texts else []
-    by_id = dict(zip(passages, told, strict=False))
-    return [by_id.get(name, nothing) for name in ids]
+    passages = {} if corpus is None else {document: corpus.get(document) for document in ids if document not in lacking}
+    texts = [(passage.title, passage.text) for passage in passages.values()]
+    reasons = _compared(searcher, query.text, texts, source) if texts else []
+    # None at all for an index of one vector per text.
+    by_id = dict(zip(passages, reasons, strict=False))
+    return [by_id.get(document, unknown) for document in ids]
 
 
-def _compared(retriever: Retriever, query: str, texts: Sequence[Text], index: OpenIndex) -> list[Found]:
-    """What a query and each of the texts have in common, by what the index compares of their representations."""
+def _compared(searcher: Searcher, query: str, texts: Sequence[Text], index: OpenIndex) -> list[Found]:
+    """What a query has in common with each text, by those parts of the representations that the index compares."""
+    retriever, precision = searcher.encoders.of(index), searcher.encoders.precision
     view = index.indexer.view
-    asked = viewed(retriever.encode([("", query)], "query"), view)
+    asked = viewed(retriever.encode([("", query)], "query", precision=precision), view)
     counts = index.manifest.get("counts", {})
     if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
-        # Of one vector there is no more to say than the score.
+        # With one vector on either side the score is all there is.
         return []
-    documents = viewed(retriever.encode(texts, "document"), view)
-    found = [Found("")] * len(texts)
+    documents = viewed(retriever.encode(texts, "document", precision=precision), view)
+    reasons = [Found("")] * len(texts)
     if asked.vectors is not None:
-        found = _by_vectors(retriever, query, texts, asked, documents)
+        reasons = _by_vectors(retriever, query, texts, asked, documents)
     if asked.weights is None:
-        return found
+        return reasons
     return [
-        replace(one, terms=more.terms, dense=more.dense, lexical=more.lexical)
-        for one, more in zip(found, _by_weights(retriever, asked, documents), strict=True)
+        replace(reason, terms=lexical.terms, dense=lexical.dense, lexical=lexical.lexical)
+        for reason, lexical in zip(reasons, _by_weights(retriever, asked, documents), strict=True)
     ]
 
 
@@ -115,19 +125,19 @@ def _by_vectors(
     retriever: Retriever, query: str, texts: Sequence[Text], asked: Representation, documents: Representation
 ) -> list[Found]:
     products = vector_scores(asked, documents)[0]  # (m_q, D, m_d)
-    best, place = (one.T for one in products.max(dim=2))  # (D, m_q)
+    best, nearest = (values.T for values in products.max(dim=2))  # (D, m_q)
     names = _token_names(retriever, texts, documents, "document")
     if len(products) == 1:
-        return [_view(retriever, documents, row, int(place[row, 0]), names) for row in range(len(texts))]
+        return [_view(retriever, documents, row, int(nearest[row, 0]), names) for row in range(len(texts))]
     own = _token_names(retriever, [("", query)], asked, "query")
     if own is None or names is None:
         return [Found("")] * len(texts)
-    asked_for = [token if there else "" for token, there in zip(own[0], _words(retriever, query), strict=True)]
-    return [Found("", tokens=_pairs(asked_for, names[row], best[row], place[row])) for row in range(len(texts))]
+    words = [token if is_word else "" for token, is_word in zip(own[0], _is_word(retriever, query), strict=True)]
+    return [Found("", tokens=_pairs(words, names[row], best[row], nearest[row])) for row in range(len(texts))]
 
 
-def _view(retriever: Retriever, documents: Representation, row: int, number: int, names: Names) -> Found:
-    """Which of a document's vectors is the nearest to a query of one vector."""
+def _view(retriever: Retriever, documents: Representation, row: int, number: int, names: TokenNames) -> Found:
+    """The document's vector that is nearest to a query of one vector."""
     mask = documents.vector_mask
     views = _vectors(documents) if mask is None else int(mask[row].sum())
     if views == 1:
@@ -137,17 +147,17 @@ def _view(retriever: Retriever, documents: Representation, row: int, number: int
     return Found("", view=f"{label} '{token}'" if token else label, view_number=number, views=views)
 
 
-def _pairs(asked: Sequence[str], names: Sequence[str], best: Tensor, place: Tensor) -> tuple[TokenPair, ...]:
-    """The words of a query with the document's that they are most like, the likest first."""
+def _pairs(words: Sequence[str], names: Sequence[str], best: Tensor, nearest: Tensor) -> tuple[TokenPair, ...]:
+    """Each word of a query with the most similar token of a document, in the order of their similarity."""
     pairs: dict[str, TokenPair] = {}
-    for token, score, number in zip(asked, best.tolist(), place.tolist(), strict=True):
+    for token, score, number in zip(words, best.tolist(), nearest.tolist(), strict=True):
         if token:
             pairs.setdefault(token, TokenPair(token, names[number], round(score, 6)))
     return tuple(sorted(pairs.values(), key=lambda pair: -pair.score)[:MOST])
 
 
 def _by_weights(retriever: Retriever, asked: Representation, documents: Representation) -> list[Found]:
-    """The terms that both have, and what each adds; and where there are vectors too, the two parts of the score."""
+    """The terms that query and document share, with their contributions; with vectors also both parts of the score."""
     assert asked.weights is not None
     assert documents.weights is not None
     products = asked.weights * documents.weights  # (D, vocabulary)
@@ -155,19 +165,19 @@ def _by_weights(retriever: Retriever, asked: Representation, documents: Represen
     dense = None
     if asked.vectors is not None:
         dense = scores(replace(asked, weights=None), replace(documents, weights=None))[0]
-    found = []
+    reasons = []
     for row, (own, numbers) in enumerate(zip(values.tolist(), terms.tolist(), strict=True)):
         shared = [(number, round(value, 6)) for number, value in zip(numbers, own, strict=True) if value > 0]
         names = retriever.tower("document").tokens([number for number, _ in shared])
-        one = Found("", terms={name: value for name, (_, value) in zip(names, shared, strict=True)})
+        reason = Found("", terms={name: value for name, (_, value) in zip(names, shared, strict=True)})
         if dense is not None:
-            one = replace(one, dense=float(dense[row]), lexical=float(products[row].sum()))
-        found.append(one)
-    return found
+            reason = replace(reason, dense=float(dense[row]), lexical=float(products[row].sum()))
+        reasons.append(reason)
+    return reasons
 
 
-def _token_names(retriever: Retriever, texts: Sequence[Text], encoded: Representation, side: Side) -> Names:
-    """The tokens of the vectors, where there is a vector for each token."""
+def _token_names(retriever: Retriever, texts: Sequence[Text], encoded: Representation, side: Side) -> TokenNames:
+    """The tokens of the vectors, if there is a vector for each token."""
     encoder = retriever.tower(side)
     batch = encoder.collate(encoder.tokenize(texts, side), side)
     if batch.input_ids.shape[1] != _vectors(encoded) or (side == "document" and encoded.vector_mask is None):
@@ -175,8 +185,8 @@ def _token_names(retriever: Retriever, texts: Sequence[Text], encoded: Represent
     return [encoder.tokens(ids) for ids in batch.input_ids.tolist()]
 
 
-def _words(retriever: Retriever, query: str) -> list[bool]:
-    """Which tokens of a query are of its text, and not added to it."""
+def _is_word(retriever: Retriever, query: str) -> list[bool]:
+    """For each token of a query whether it comes from its text; others are added by the encoder."""
     encoder = retriever.tower("query")
     batch = encoder.collate(encoder.tokenize([("", query)], "query"), "query")
     words: list[bool] = ((batch.attention_mask > 0) & ~batch.special_mask)[0].tolist()

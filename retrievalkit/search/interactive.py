@@ -21,7 +21,8 @@ from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits, render
-from retrievalkit.search.searcher import Place, Searcher, located
+from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.sources import Place, locate_input
 
 PROMPT = "query> "
 
@@ -184,7 +185,7 @@ class Reader:
             entry = index.manifest.get("corpus")
             try:
                 if entry is not None:
-                    return open_corpus(located(entry, index.folder) or entry["source"])
+                    return open_corpus(locate_input(entry, index.folder) or entry["source"])
                 problem = f"the manifest of '{index.folder}' names no corpus"
             except InputError as error:
                 problem = str(error)

@@ -31,7 +31,8 @@ from retrievalkit.model.precision import Precision
 from retrievalkit.score import check_k
 from retrievalkit.search.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.interactive import Reader
-from retrievalkit.search.searcher import BATCH_QUERIES, Note, OpenRun, Options, Place, Searcher, to_stderr
+from retrievalkit.search.searcher import BATCH_QUERIES, Note, Searcher, to_stderr
+from retrievalkit.search.sources import OpenRun, Options, Place
 from retrievalkit.search.tuning import METRIC, Tuned, read_choice, write_choice
 from retrievalkit.search.tuning import tune as tune_fusion
 
@@ -53,7 +54,7 @@ def search(
     rrf_k: int | None = None,
     depth: int | None = None,
     options: Options | None = None,
-    precision: Precision = "auto",
+    precision: Precision = "fp32",
     batch_size: int = BATCH_QUERIES,
     note: Note = to_stderr,
 ) -> Run:
@@ -73,7 +74,7 @@ def search(
         rrf_k: For "rrf" fusion: its constant.
         depth: Hits of each index that are fused; 1,000 where not given, or k where that is more.
         options: Options of indexers that are to be other than when they built their index; see `Searcher`.
-        precision: What queries are encoded in.
+        precision: The number format to encode queries in.
         batch_size: Queries that are encoded and searched at once.
         note: Told what a user should know.
 
@@ -235,6 +236,7 @@ class Request:
     query: str | None = None
     interactive: bool = False
     model: str | None = None
+    precision: Precision | None = None
     k: int | None = None
     depth: int | None = None
     fusion: Method | None = None
@@ -339,7 +341,15 @@ def perform(request: Request, note: Note = to_stderr) -> None:
     request.chosen()
     wanted = None if request.queries is None else read_queries(request.queries, request.split)
     judged = None if request.tune is None else _judged(request)
-    searcher = Searcher(request.places, model=request.model, options=request.options, note=note)
+    searcher = Searcher(
+        request.places,
+        model=request.model,
+        options=request.options,
+        precision=request.precision or "fp32",
+        note=note,
+    )
+    encoded = any(index.needs_encoding for index in searcher.indexes)
+    _check_effect({"--precision": request.precision}, encoded, "an index of vectors")
     fusion = request.settled(searcher)
     if request.read_by_people:
         _read(request, searcher, fusion)

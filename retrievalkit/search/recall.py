@@ -23,8 +23,10 @@ from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, UnsupportedError
+from retrievalkit.model.precision import Precision
 from retrievalkit.score import check_k, scores_of, top_k, viewed
-from retrievalkit.search.searcher import Encoders, OpenIndex, open_index
+from retrievalkit.search.encoders import Encoders
+from retrievalkit.search.sources import OpenIndex, open_index
 
 SEED = 0
 QUERIES = 100
@@ -65,6 +67,7 @@ def check_index(
     k: int = DEPTH,
     options: Mapping[str, Any] | None = None,
     model: str | Path | None = None,
+    precision: Precision | None = None,
 ) -> Recall:
     """Compare an index with brute force; what is found is noted in its manifest.
 
@@ -75,6 +78,7 @@ def check_index(
         k: Hits of each.
         options: Options of the indexer that are to be other than when it was built.
         model: The checkpoint that encodes the queries of a file, if it is not where it was.
+        precision: The number format to encode them in; None = fp32.
 
     Raises:
         InputError: There is nothing to compare with, or the vectors were altered.
@@ -86,7 +90,7 @@ def check_index(
         raise UnsupportedError(msg)
     store = VectorStore(_vectors(index), view=index.indexer.view)
     total = _Total()
-    for asked in _own_texts(store, count) if queries is None else _encoded(index, queries, count, model):
+    for asked in _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision):
         total.add(index, store, viewed(asked, index.indexer.view), min(k, len(store)))
     source = "texts of the folder" if queries is None else str(queries)
     found = Recall(total.queries, k, round(total.share, 6), total.exact, total.difference, source)
@@ -182,12 +186,15 @@ def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
         yield Representation(vectors, torch.from_numpy(mask), weights)
 
 
-def _encoded(index: OpenIndex, file: str | Path, count: int, model: str | Path | None) -> Iterator[Representation]:
-    """The first queries of a file, as the checkpoint that made the index encodes them."""
+def _encoded(
+    index: OpenIndex, file: str | Path, count: int, model: str | Path | None, precision: Precision | None
+) -> Iterator[Representation]:
+    """The first queries of a file, encoded by the checkpoint that made the index."""
     queries = read_queries(file)[:count]
-    retriever = Encoders(model, [index], "auto").of(index)
+    encoders = Encoders(model, [index], precision or "fp32")
     for start in range(0, len(queries), _BATCH):
-        yield retriever.encode([("", query.text) for query in queries[start : start + _BATCH]], "query")
+        texts = [("", query.text) for query in queries[start : start + _BATCH]]
+        yield encoders.of(index).encode(texts, "query", precision=encoders.precision)
 
 
 def _note(index: OpenIndex, found: Recall, options: Mapping[str, Any]) -> None:

@@ -194,6 +194,7 @@ def pretrain(
             counts={**store.counts, "steps": steps},
             wants=made.wants,
             fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
+            precision=resolve_precision(options.precision, default_device()),
         )
         (staging / "README.md").write_text(_model_card(manifest), encoding="utf-8")
     return manifest

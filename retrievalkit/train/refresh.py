@@ -157,7 +157,7 @@ class Negatives:
     def _scores(self) -> PairScores | None:
         if self.options.reranker is None:
             return None
-        return open_scores(self.options.reranker, self.corpus.get, precision=self.precision)[0]
+        return open_scores(self.options.reranker, self.corpus.get)[0]
 
 
 class RefreshNegatives(transformers.TrainerCallback):

@@ -182,6 +182,7 @@ def train_reranker(
             **identity,
             counts={"examples": len(data.sampler), "without_negatives": data.dropped, "steps": steps},
             fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
+            precision=resolve_precision(options.precision, default_device()),
         )
         (staging / "README.md").write_text(_model_card(manifest, reranker), encoding="utf-8")
     return manifest

@@ -229,4 +229,4 @@ class KeepBestReranker(KeepBest):
     def measure(self, epoch: int) -> tuple[str, float]:  # noqa: ARG002 - the same in all
         """The measure and its value; lower is better."""
         dev: DevLists = self.dev  # type: ignore[assignment]
-        return "average_rank", dev.average_rank(self.objective, self.precision)  # type: ignore[arg-type]
+        return "average_rank", dev.average_rank(self.objective, "fp32")  # type: ignore[arg-type]

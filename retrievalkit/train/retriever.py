@@ -146,7 +146,7 @@ def train(
     corpus: str | None = None,
     dev: str | None = None,
     encoder: str = "transformer",
-    pooler: str = "cls",
+    pooler: str | None = None,
     loss: str | None = None,
     encoder_options: Mapping[str, Any] | None = None,
     pooler_options: Mapping[str, Any] | None = None,
@@ -166,7 +166,7 @@ def train(
         corpus: The passages that the examples name; None where the examples bring them along.
         dev: Held-out examples, by which the best state is chosen; None keeps the last state.
         encoder: Registered name of the encoder.
-        pooler: Registered name of the pooler.
+        pooler: Registered name of the pooler; None = the model's own pooling, else "cls" (see `Retriever.create`).
         loss: Registered name of the loss, or several with plus signs, whose sum it is; None = the pooler's default.
         encoder_options: Options of the encoder.
         pooler_options: Options of the pooler.
@@ -238,6 +238,7 @@ def train(
                 inputs=inputs,
                 counts={"examples": len(data.sampler), "steps": steps},
                 fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
+                precision=resolve_precision(options.precision, default_device()),
                 **({"processes": processes.count()} if processes.count() > 1 else {}),
             )
             (staging / "README.md").write_text(model_card(manifest), encoding="utf-8")

@@ -221,7 +221,7 @@ def test_sentence_transformers_loads_the_folder(rerankers, texts):
 
 
 def test_an_encoder_is_no_reranker(models):
-    with pytest.raises(InputError, match=r"is no re-ranker: its weights lack the head .*rkit rerank train --model"):
+    with pytest.raises(InputError, match=r"is not a re-ranker: its weights lack the head .*rkit rerank train --model"):
         CrossEncoder.load(models["bert"])
 
 

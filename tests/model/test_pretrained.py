@@ -1,15 +1,25 @@
-"""transformers is quiet for a while, and then as it was."""
+"""Pretrained models are loaded quietly, with one error for whatever goes wrong, and soon where there is no network."""
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+import time
+
 import pytest
+import transformers
 from transformers.utils import logging
 
-from retrievalkit.model.pretrained import quiet
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.runs import write_run
+from retrievalkit.errors import InputError
+from retrievalkit.model.pretrained import load_pretrained, model_file, quiet
 
 
 @pytest.mark.parametrize("bars", [True, False])
-def test_settings_come_back(bars):
+def test_settings_of_transformers_are_restored(bars):
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     try:
         logging.set_verbosity_info()
@@ -23,3 +33,59 @@ def test_settings_come_back(bars):
     finally:
         logging.set_verbosity(before[0])
         (logging.enable_progress_bar if before[1] else logging.disable_progress_bar)()
+
+
+@pytest.mark.parametrize("kind", [transformers.AutoConfig, transformers.AutoTokenizer, transformers.AutoModel])
+def test_a_model_that_is_not_there_is_one_error(kind, tmp_path):
+    """Of the configuration, the tokenizer and the weights alike; by name and by folder."""
+    with pytest.raises(InputError, match=r"cannot load the model 'no/such-model' from the hub or a local folder: ."):
+        load_pretrained(kind, "no/such-model")
+    with pytest.raises(InputError, match=f"cannot load the model '{tmp_path}' from the folder: ."):
+        load_pretrained(kind, str(tmp_path))
+
+
+def test_code_of_a_model_is_not_run_unless_asked_for():
+    """It is said each time, so that no default of transformers decides."""
+
+    class Recorder:
+        @staticmethod
+        def from_pretrained(source, **options):
+            return options
+
+    assert load_pretrained(Recorder, "/") == {"trust_remote_code": False}
+    assert load_pretrained(Recorder, "/", trust_remote_code=True) == {"trust_remote_code": True}
+
+
+def test_files_of_a_model(tiny_model):
+    assert model_file(tiny_model, "config.json").is_file()
+    assert model_file(tiny_model, "modules.json") is None
+    assert model_file("no/such-model", "modules.json") is None
+
+
+COMMANDS = {
+    "encode": ["encode", "no/such-model", "CORPUS"],
+    "rerank apply": ["rerank", "apply", "no/such-model", "--run", "RUN", "--queries", "QUERIES", "--corpus", "CORPUS"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_hub_that_cannot_be_reached_is_an_error_within_seconds(command, tiny_collection, tmp_path):
+    """The library would try every file of the model again and again, for minutes."""
+    passage = next(iter(open_corpus(tiny_collection.corpus)))
+    write_run(tmp_path / "run.trec", {"q0-1": [(passage.id, 1.0)]})
+    names = {"CORPUS": tiny_collection.corpus, "QUERIES": tiny_collection.queries}
+    names |= {"RUN": tmp_path / "run.trec", "OUT": tmp_path / "out"}
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "cache")}
+    words = [str(names.get(word, word)) for word in [*COMMANDS[command], "--output", "OUT"]]
+    program = [sys.executable, "-c", "from retrievalkit.cli import main; main()", *words]
+    start = time.monotonic()
+    ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert f"{endpoint} cannot be reached" in ended.stderr
+    assert "the cache does not hold it" in ended.stderr
+    # Nearly all of it is the import of torch and transformers.
+    assert time.monotonic() - start < 30

@@ -16,7 +16,7 @@ from retrievalkit.score import scores
 from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import gather
 from retrievalkit.search.hits import Found, TokenPair
-from retrievalkit.search.searcher import OpenIndex, OpenRun
+from retrievalkit.search.sources import OpenIndex, OpenRun
 
 CORPUS = Corpus.of([Passage("a", "", "first"), Passage("b", "", "second")])
 TERMS = ("zero", "one", "two", "three")
@@ -30,7 +30,8 @@ class FakeRetriever:
         self.encoded = []
         self.pooler = SimpleNamespace(view_names=lambda count: [f"layer {9 - number}" for number in range(count)])
 
-    def encode(self, texts, side):
+    def encode(self, texts, side, *, precision):
+        assert precision == "fp32"
         self.encoded += [text for _, text in texts]
         rows = [0] if side == "query" else [("first", "second").index(text) for _, text in texts]
         return self.given[side].rows(torch.tensor(rows))
@@ -56,7 +57,7 @@ def index(label, retriever=None, counts=None, contributions=None, view="all"):
 
 
 def told(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, **options):
-    encoders = SimpleNamespace(of=lambda _: retriever)
+    encoders = SimpleNamespace(of=lambda _: retriever, precision="fp32")
     searcher = SimpleNamespace(sources=[source] if not isinstance(source, list) else source, encoders=encoders)
     return explain(searcher, Query("q", "asked"), hits, corpus=corpus, **options)
 
@@ -159,7 +160,8 @@ def test_tokens_that_found_their_like_are_told(late_interaction):
     """By ColBERT: pairs of words, without what was added to the query; a word is its own like in the same text."""
     corpus = Corpus.of([Passage("a", "", "the capital of peru"), Passage("b", "Peru", "people pay with the sol")])
     searcher = SimpleNamespace(
-        sources=[index("colbert", late_interaction)], encoders=SimpleNamespace(of=lambda _: late_interaction)
+        sources=[index("colbert", late_interaction)],
+        encoders=SimpleNamespace(of=lambda _: late_interaction, precision="fp32"),
     )
     query = Query("q", "the capital of peru")
     [[first], [second]] = explain(searcher, query, [("a", 2.0), ("b", 1.0)], corpus=corpus)

@@ -28,7 +28,7 @@ from retrievalkit.errors import (
 )
 from retrievalkit.evaluate.program import evaluate
 from retrievalkit.index import build_index
-from retrievalkit.search import fusion, searcher
+from retrievalkit.search import encoders, fusion, searcher, sources
 from retrievalkit.search import program as search
 from retrievalkit.search.fusion import Fusion, fuse
 
@@ -73,7 +73,7 @@ class FakeRetriever:
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch):
     """A fake encoder, and an indexer of texts from a local file."""
-    monkeypatch.setattr(searcher, "Retriever", FakeRetriever)
+    monkeypatch.setattr(encoders, "Retriever", FakeRetriever)
     monkeypatch.setattr(FakeRetriever, "loads", 0)
     monkeypatch.setattr(FakeRetriever, "encoded", 0)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(ROOT / "tests" / "overlap_plugin.py"))
@@ -325,7 +325,7 @@ def test_mistakes_are_found_before_anything_is_searched(words, mistake, message)
 
 def test_fusion_options_are_checked_before_anything_is_searched(stage1, words, monkeypatch):
     """A wrong number of weights or an unknown method costs no search."""
-    monkeypatch.setattr(searcher, "open_index", lambda folder: pytest.fail("it was opened"))
+    monkeypatch.setattr(sources, "open_index", lambda folder: pytest.fail("it was opened"))
     for options in ({"weights": [1.0]}, {"fusion": "linear", "weights": [1.0, 2.0, 3.0]}):
         with pytest.raises(OptionError, match="weights for 2 runs"):
             search.search([stage1[1], words], queries=ask("a"), **options)
@@ -439,7 +439,7 @@ def test_an_index_that_cannot_compute_is_named_once(stage1, words):
     fused = search.search([stage1[1], words], note=notes.append, batch_size=1, **options)
     [note] = notes
     assert note.startswith("what 'words' did not find has its lowest score of the query: Overlap finds texts")
-    lowest = searcher.open_index(words).search(["number 3"], 2)[0][-1][1]
+    lowest = sources.open_index(words).indexer.search(["number 3"], 2)[1][0][-1]
     expected = {name: score + lowest for name, score in brute("number 3", "one").items()}
     assert all(
         score == pytest.approx(expected[name], rel=1e-5) for name, score in fused["q0"] if name not in ("t3", "t0")
@@ -674,12 +674,14 @@ def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):
 
 def test_options_of_an_index_are_set_for_the_search(words, stage1):
     """For all that have it, by the name of the indexer, and by the name of the folder."""
-    assert searcher.open_index(words).search(["NUMBER"], 1) == [[("t0", 1.0)]]
-    opened = searcher.open_index(words, options={"lower": False})
-    assert opened.search(["NUMBER"], 1) == [[]]
+    [ids], [scores] = sources.open_index(words).indexer.search(["NUMBER"], 1)
+    assert (list(ids), list(scores)) == (["t0"], [1.0])
+    opened = sources.open_index(words, options={"lower": False})
+    [ids], _ = opened.indexer.search(["NUMBER"], 1)
+    assert not len(ids)
     assert (opened.name, opened.needs_encoding) == ("overlap", False)
     with pytest.raises(OptionError, match="has no option"):
-        searcher.open_index(words, options={"loud": True})
+        sources.open_index(words, options={"loud": True})
     for section in ("indexer", "overlap", "words"):
         assert search.search([words], queries=ask("NUMBER"), options={section: {"lower": False}}) == {"q0": []}
     several = searcher.Searcher([words, stage1[1]], options={"indexer": {"lower": False, "block": 7}})

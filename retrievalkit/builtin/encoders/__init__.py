@@ -1,4 +1,4 @@
-"""Encoders: from texts to token states."""
+"""Encoders turn texts into token states."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from retrievalkit.hookspecs import Register
 
 @hookimpl
 def register_encoders(register: Register) -> None:
-    """The built-in encoders, through the same hook as everybody's."""
+    """The built-in encoders, through the same hook as those of any plugin."""
     register("transformer", "retrievalkit.builtin.encoders.transformer:Transformer")

@@ -1,4 +1,11 @@
-"""A pretrained model with or without its vocabulary head: which class loads it, and what the head is made of."""
+"""What differs between the architectures of transformers, and what their configurations call it.
+
+    loading      model_class, weights_of_head        which class loads the weights, with or without the vocabulary head
+    computing    vocabulary_head, embed              the head and the embeddings apart from the layers
+    shape        layer_shape, longest_input, first_position, set_dropout
+
+Architectures are named by `config.model_type`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +22,7 @@ from retrievalkit.errors import UnsupportedError
 
 _WITH_DENSE = ("lm_head.dense", "gelu", "lm_head.layer_norm")
 
-# What stands between the hidden states and the projection to the vocabulary: modules, or names of activations.
+# The path from the hidden states to the projection to the vocabulary: names of modules, or of activations.
 _TRANSFORMS: dict[str, tuple[str, ...]] = {
     "albert": ("predictions.dense", "predictions.activation", "predictions.LayerNorm"),
     "bert": ("cls.predictions.transform",),
@@ -29,16 +36,28 @@ _TRANSFORMS: dict[str, tuple[str, ...]] = {
     "xlm-roberta": _WITH_DENSE,
 }
 
+# They number positions from behind the padding id on.
+_LIKE_ROBERTA = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "longformer", "xmod")
+
+# Names of the same setting in different configurations; the first that is set counts.
+_INNER = ("intermediate_size", "hidden_dim", "d_ff")
+_ACTIVATION = ("hidden_act", "hidden_activation", "activation", "dense_act_fn")
+_DROPOUT = ("hidden_dropout_prob", "dropout", "dropout_rate", "mlp_dropout")
+_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
+
+# Stands for "no limit".
+_ENDLESS = 1_000_000
+
 
 def model_class(config: Any, *, vocabulary_head: bool) -> Any:
     """The class of transformers that loads a model.
 
     Args:
         config: The model's configuration.
-        vocabulary_head: Whether its head is wanted too.
+        vocabulary_head: Whether to load its vocabulary head too.
 
     Raises:
-        UnsupportedError: The architecture has no vocabulary head, or one that is not known here.
+        UnsupportedError: The architecture has no vocabulary head, or none that is known here.
     """
     if not vocabulary_head:
         # Encoder-decoder models (T5) have a class for the encoder alone; AutoModel would want the decoder too.
@@ -56,6 +75,12 @@ def model_class(config: Any, *, vocabulary_head: bool) -> Any:
     raise UnsupportedError(msg)
 
 
+def weights_of_head(names: Iterable[str], model: Any) -> list[str]:
+    """The names of weights that belong to the vocabulary head of a model."""
+    inside = f"{model.base_model_prefix}."
+    return [name for name in names if not name.startswith(inside)]
+
+
 def vocabulary_head(model: Any, model_type: str) -> VocabularyHead:
     """The head of a model that `model_class` loaded with one."""
     projection: nn.Linear = model.get_output_embeddings()
@@ -68,12 +93,6 @@ def vocabulary_head(model: Any, model_type: str) -> VocabularyHead:
     return VocabularyHead(transform, projection.weight, projection.bias)
 
 
-def head_weights(names: Iterable[str], model: Any) -> list[str]:
-    """Those of a model's tensor names that belong to its vocabulary head."""
-    inside = f"{model.base_model_prefix}."
-    return [name for name in names if not name.startswith(inside)]
-
-
 def _part(model: nn.Module, name: str) -> Callable[[Tensor], Tensor]:
     if name in ACT2FN:
         activation: Callable[[Tensor], Tensor] = ACT2FN[name]
@@ -82,18 +101,18 @@ def _part(model: nn.Module, name: str) -> Callable[[Tensor], Tensor]:
 
 
 def embed(backbone: Any, batch: Batch) -> Tensor:
-    """(batch, tokens, width): what the first layer of a model is given, so its layer 0.
+    """(batch, tokens, width): the input of a model's first layer, which is its layer 0.
 
     Raises:
-        UnsupportedError: The architecture keeps no embeddings module apart from its layers.
+        UnsupportedError: The architecture has no embeddings module apart from its layers.
     """
     kind = backbone.config.model_type
     if not hasattr(backbone, "embeddings"):
         msg = f"embeddings are needed apart from the layers, and the architecture '{kind}' has no module for them."
         raise UnsupportedError(msg)
-    masked = {"mask": batch.attention_mask} if kind == "deberta-v2" else {}
-    states: Tensor = backbone.embeddings(input_ids=batch.input_ids, **masked)
-    # Where embeddings are narrower than the layers.
+    mask = {"mask": batch.attention_mask} if kind == "deberta-v2" else {}
+    states: Tensor = backbone.embeddings(input_ids=batch.input_ids, **mask)
+    # Embeddings may be narrower than the layers: in ELECTRA, and in ALBERT.
     if hasattr(backbone, "embeddings_project"):
         states = backbone.embeddings_project(states)
     if kind == "albert":
@@ -101,18 +120,8 @@ def embed(backbone: Any, batch: Batch) -> Tensor:
     return states
 
 
-# What architectures call the same; the first name that is there counts.
-_INNER = ("intermediate_size", "hidden_dim", "d_ff")
-
-_ACTIVATION = ("hidden_act", "hidden_activation", "activation", "dense_act_fn")
-
-_DROPOUT = ("hidden_dropout_prob", "dropout", "dropout_rate", "mlp_dropout")
-
-_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
-
-
 def layer_shape(config: Any) -> LayerShape:
-    """The shape of the layers of a model of transformers; what its configuration leaves out is as GPT-2 has it."""
+    """The shape of a model's layers; settings that its configuration lacks have GPT-2's defaults."""
     return LayerShape(
         heads=config.num_attention_heads,
         inner=_first(config, _INNER, 4 * config.hidden_size),
@@ -122,6 +131,29 @@ def layer_shape(config: Any) -> LayerShape:
     )
 
 
-def _first(config: Any, names: tuple[str, ...], otherwise: Any) -> Any:
-    found = (getattr(config, name, None) for name in names)
-    return next((value for value in found if value is not None), otherwise)
+def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
+    values = (getattr(config, name, None) for name in names)
+    return next((value for value in values if value is not None), default)
+
+
+def longest_input(config: Any) -> int:
+    """Most tokens that a model takes."""
+    positions = getattr(config, "max_position_embeddings", None)
+    # Relative positions (T5) have no limit.
+    if positions is None or positions <= 0:
+        return _ENDLESS
+    return int(positions) - first_position(config)
+
+
+def first_position(config: Any) -> int:
+    """The number of the first position, which is not 0 in RoBERTa and related models."""
+    # MPNet takes the padding id to be 1, whatever its configuration says.
+    offsets = dict.fromkeys(_LIKE_ROBERTA, (config.pad_token_id or 0) + 1) | {"mpnet": 2}
+    return offsets.get(config.model_type, 0)
+
+
+def set_dropout(config: Any, probability: float) -> None:
+    """Set every dropout probability of a configuration."""
+    names = [name for name in vars(config) if "dropout" in name and isinstance(getattr(config, name), int | float)]
+    for name in names:
+        setattr(config, name, probability)

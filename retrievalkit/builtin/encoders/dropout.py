@@ -1,9 +1,9 @@
 """Dropout that costs little on a CPU: masks from a fast generator, and attention that uses them.
 
-On a CPU, torch draws one number a value for a mask, which takes a third of a training step.
-Here one 64-bit draw serves four values. The probability is exact to 1/65536, and the kept values are scaled by what is
-really drawn, so that the expectation is unchanged. Masks follow from torch's own random state: a seed, or a state that
-gradient caching restores, gives the same masks again.
+On a CPU torch draws one random number per value of a mask, which takes a third of a training step. Here one 64-bit
+draw serves four values. The probability is rounded to 1/65536, and kept values are scaled by the rounded probability,
+so that the expectation is unchanged. Masks are seeded from torch's random state: a seed, or a state that gradient
+caching restores, gives the same masks again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def drop_mask(shape: Sequence[int], probability: float) -> Tensor:
 
 
 def keep_scale(probability: float) -> float:
-    """What kept values are multiplied by, so that the expectation is unchanged."""
+    """The factor for kept values that leaves the expectation unchanged."""
     return _RANGE / (_RANGE - _threshold(probability))
 
 
@@ -52,7 +52,7 @@ class FastDropout(nn.Dropout):
 
 
 def use_fast_dropout(model: nn.Module) -> None:
-    """Replace a model's dropout modules, and its attention where that is torch's fused one, which is slow to drop."""
+    """Replace a model's dropout modules, and torch's fused attention, whose dropout is slow on a CPU."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
@@ -74,17 +74,17 @@ def attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: torch's fused one, but with `drop_mask` where values are dropped on a CPU.
+    """Attention with the signature of transformers: torch's fused one, or with `drop_mask` for dropout on a CPU.
 
     Args:
         module: The attention layer.
         query: (batch, heads, tokens, width of a head).
         key: The same shape.
         value: The same shape.
-        attention_mask: (batch, 1 or heads, tokens, tokens), True = attend, or to be added; None = no mask.
-        dropout: Probability to drop an attention weight.
-        scaling: Of the inner products; None = 1 / sqrt(width).
-        **options: Whatever else transformers hands over.
+        attention_mask: (batch, 1 or heads, tokens, tokens), bool with True = attend, or a term to add; None = no mask.
+        dropout: Probability of dropping an attention weight.
+        scaling: Factor of the inner products; None = 1 / sqrt(width).
+        **options: Other arguments that transformers passes.
 
     Returns:
         (batch, tokens, heads, width of a head), and None for the weights.

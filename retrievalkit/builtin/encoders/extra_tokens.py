@@ -1,7 +1,7 @@
-"""Tokens that a pooler wants in front of every text, such as MVR's viewers: their ids, embeddings and positions.
+"""Tokens that a pooler needs in front of every text, such as MVR's viewers: their ids, embeddings and positions.
 
-New ones have ids behind the vocabulary and embeddings of their own, so that the vocabulary, and with it the vocabulary
-head, stays as it is. They are stored beside the model, in `extra_tokens.safetensors`.
+New tokens have ids after the vocabulary and embeddings of their own, so that the vocabulary, and with it the vocabulary
+head, is unchanged. Their embeddings are stored beside the model, in `extra_tokens.safetensors`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ WEIGHTS = "extra_tokens.safetensors"
 
 
 class ExtraTokenRows(nn.Module):
-    """The ids of each side's extra tokens, and the embeddings of those that are new.
+    """The ids of each side's extra tokens, and the embeddings of the new ones.
 
     Args:
-        wanted: What the pooler asked for, by side. Unused rows of the vocabulary are dealt out in this order.
-        vocabulary_size: New tokens are numbered from here on.
-        width: Of an embedding.
+        wanted: The pooler's needs, by side. Unused rows of the vocabulary are assigned in this order.
+        vocabulary_size: The id of the first new token.
+        width: Width of an embedding.
         unused: Ids of vocabulary rows that pre-training left unused.
 
     Raises:
-        UnsupportedError: There are not as many unused rows as are wanted.
+        UnsupportedError: There are fewer unused rows than the pooler needs.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ExtraTokenRows(nn.Module):
         self.new = nn.Parameter(torch.cat(rows)) if rows else None
 
     def insert(self, token_ids: Sequence[int], side: Side, *, starts_special: bool) -> list[int]:
-        """A tokenised text with the side's extra tokens: in the place of its first token, or behind it."""
+        """A tokenised text with the side's extra tokens, which replace or follow its first token."""
         extra = self.ids[side]
         if not extra or not starts_special:
             return [*extra, *token_ids]
@@ -61,19 +61,19 @@ class ExtraTokenRows(nn.Module):
         return [*first, *extra, *token_ids[1:]]
 
     def room(self, side: Side, *, starts_special: bool) -> int:
-        """How many tokens longer `insert` makes a text."""
+        """The number of tokens that `insert` adds to a text."""
         replaced = bool(self.ids[side]) and starts_special and self.wanted[side].replace_first
         return len(self.ids[side]) - int(replaced)
 
     def where(self, side: Side, *, starts_special: bool) -> Tensor | None:
-        """(n,) the positions of the side's extra tokens in a text; None where it has none."""
+        """(n,) the positions of the side's extra tokens in a text; None if the side has none."""
         if not self.ids[side]:
             return None
         first = int(starts_special and not self.wanted[side].replace_first)
         return torch.arange(first, first + len(self.ids[side]))
 
     def embed(self, input_ids: Tensor, embeddings: nn.Module) -> Tensor:
-        """(batch, tokens, width): the embeddings of ordinary and of new tokens."""
+        """(batch, tokens, width): the embeddings of all tokens, ordinary and new."""
         assert self.new is not None
         is_new = input_ids >= self.vocabulary_size
         known: Tensor = embeddings(input_ids.masked_fill(is_new, 0))
@@ -81,14 +81,14 @@ class ExtraTokenRows(nn.Module):
         return torch.where(is_new[:, :, None], own.to(known.dtype), known)
 
     def position_ids(self, input_ids: Tensor, extra: Tensor) -> Tensor | None:
-        """(batch, tokens) position numbers: one for all extra tokens, those of the text as without them.
+        """(batch, tokens) position numbers: the same for all extra tokens; the text's are as without extra tokens.
 
         Args:
             input_ids: (batch, tokens).
             extra: (batch, n) the positions of the extra tokens.
 
         Returns:
-            Numbers from 0 on; None where the tokens are numbered as ordinary ones.
+            Numbers from 0 on; None if extra tokens are numbered like ordinary ones.
         """
         side = next(side for side in SIDES if int(input_ids[0, extra[0, 0]]) in self.ids[side])
         tokens = self.wanted[side]
@@ -99,12 +99,12 @@ class ExtraTokenRows(nn.Module):
         return ordinary.masked_fill(is_extra, tokens.position)
 
     def save(self, folder: Path) -> None:
-        """Write the new embeddings, where there are any."""
+        """Write the embeddings of new tokens, if there are any."""
         if self.new is not None:
             save_file({"new": self.new.detach().cpu().contiguous()}, folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote, where it did.
+        """Read the file that `save` wrote, if there is one.
 
         Raises:
             InputError: The folder has embeddings for another number of extra tokens.
@@ -114,8 +114,8 @@ class ExtraTokenRows(nn.Module):
         stored = load_file(folder / WEIGHTS)["new"]
         if stored.shape != self.new.shape:
             msg = (
-                f"'{folder}' has embeddings {tuple(stored.shape)} of extra tokens, and the pooler wants "
-                f"{tuple(self.new.shape)}. Set the pooler's number of tokens as that model was trained."
+                f"'{folder}' has embeddings {tuple(stored.shape)} of extra tokens, and the pooler needs "
+                f"{tuple(self.new.shape)}. Set the pooler's number of tokens to that of the trained model."
             )
             raise InputError(msg)
         with torch.no_grad():
@@ -128,10 +128,10 @@ def unused_ids(tokenizer: Any) -> list[int]:
     return [row for _, row in sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))]
 
 
-def _check_unused(found: int, count: int, there_are: int) -> None:
-    if found < count:
+def _check_unused(assigned: int, count: int, available: int) -> None:
+    if assigned < count:
         msg = (
-            f"{count} extra tokens are wanted from unused rows of the vocabulary, and it has {there_are} of them in "
-            f"all. Take new embeddings instead (source=new), or fewer tokens."
+            f"{count} extra tokens are wanted from unused rows of the vocabulary, and it has {available} of them in "
+            f"all. Use new embeddings instead (source=new), or fewer tokens."
         )
         raise UnsupportedError(msg)

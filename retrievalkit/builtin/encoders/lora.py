@@ -1,6 +1,6 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) by PEFT: the model stays frozen, small matrices beside its own are trained.
+"""Low-rank adapters (LoRA, Hu et al. 2021) by PEFT: the model is frozen, and small matrices beside its own are trained.
 
-The adapters are stored beside the model's untouched weights, in `adapters.safetensors`.
+The adapters are stored beside the model's unchanged weights, in `adapters.safetensors`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WEIGHTS = "adapters.safetensors"
 
 
 class LowRank(NamedTuple):
-    """Rank of the adapters (0 = none), the scale of their output times the rank, and dropout in front of them."""
+    """Rank of the adapters (0 = none), alpha (their output is scaled by alpha / rank), and dropout before them."""
 
     rank: int = 0
     alpha: float = 16.0
@@ -25,7 +25,7 @@ class LowRank(NamedTuple):
 
 
 def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
-    """Put adapters beside every linear layer of a model, freeze all else, and read the adapters' weights if stored.
+    """Add adapters to every linear layer of a model, freeze the rest, and load the adapters' weights if stored.
 
     Raises:
         MissingDependencyError: PEFT is not installed.
@@ -45,7 +45,7 @@ def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
     own = {name for name in model.state_dict() if "lora_" in name}
     stored = load_file(folder / WEIGHTS)
     if set(stored) != own or any(stored[name].shape != model.state_dict()[name].shape for name in own):
-        msg = f"the adapters in '{folder}' are not of rank {options.rank}. Set encoder.lora_rank as they were trained."
+        msg = f"the adapters in '{folder}' are not of rank {options.rank}. Set encoder.lora_rank to theirs."
         raise InputError(msg)
     model.load_state_dict(stored, strict=False)
 

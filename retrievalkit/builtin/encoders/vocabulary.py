@@ -1,4 +1,4 @@
-"""What pre-training wants to know of a tokenizer: pieces of texts, where words begin, special tokens."""
+"""A tokenizer as pre-training needs it: pieces of texts, the beginnings of words, special tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.errors import UnsupportedError
 
-# How a token that begins a word is marked where a tokenizer does not part words before it cuts them.
+# Marks of a token that begins a word, in tokenizers that do not split texts into words first.
 _BEGINNINGS = ("\u2581", "\u0120")
 
 
@@ -16,7 +16,7 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     """The vocabulary of a fast tokenizer of transformers.
 
     Raises:
-        UnsupportedError: The tokenizer is a slow one, which does not tell where its tokens come from.
+        UnsupportedError: The tokenizer is a slow one, which does not report the origin of its tokens.
     """
     if not tokenizer.is_fast:
         msg = (
@@ -26,7 +26,7 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
         raise UnsupportedError(msg)
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     probe: list[int] = tokenizer("a")["input_ids"]
-    text = [place for place, token in enumerate(probe) if token not in special]
+    text = [position for position, token in enumerate(probe) if token not in special]
     before, after = probe[: text[0]], probe[text[-1] + 1 :]
     ordinary = sorted(set(tokenizer.get_vocab().values()) - special)
     return Vocabulary(lambda texts: _split(tokenizer, special, texts), before, after, tokenizer.mask_token_id, ordinary)
@@ -48,6 +48,6 @@ def _pieces(encoding: Any, special: set[int], backend: Any) -> tuple[Pieces, lis
     ends = [end for _, end in encoding.offsets]
     if special.isdisjoint(ids):
         return Pieces(ids, starts), ends
-    # Written in the text, as in documentation of tokenizers.
-    kept = [place for place, token in enumerate(ids) if token not in special]
-    return Pieces([ids[one] for one in kept], [starts[one] for one in kept]), [ends[one] for one in kept]
+    # Special tokens that are spelled out in the text, as in the documentation of tokenizers, are left out.
+    kept = [position for position, token in enumerate(ids) if token not in special]
+    return Pieces([ids[at] for at in kept], [starts[at] for at in kept]), [ends[at] for at in kept]

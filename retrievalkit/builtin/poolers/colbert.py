@@ -32,17 +32,17 @@ class ColBERT(Pooler):
     """Every token's state, projected and scaled to length 1.
 
     The defaults are the paper's; its queries have 32 tokens (--query-length 32). [CLS]- and [SEP]-like tokens and the
-    markers are vectors too. A text of which nothing is left (of punctuation alone) keeps what it has.
+    markers have vectors too. A text of punctuation alone keeps the vectors of its punctuation.
 
     Args:
-        dimension: Size of the vectors, to which a linear map without bias takes the states; None = as they are.
+        dimension: Size of the vectors, which a linear map without bias makes of the states; None = no projection.
         normalize: Whether each vector is scaled to length 1, so that inner products are cosines.
-        markers: Whether a token of the vocabulary that pre-training left unused stands behind the [CLS]-like token and
-            tells queries from documents, one for each.
-        query_filled: Whether queries are filled up with [MASK]-like tokens to their maximum length, and the states
-            there are vectors like any other: the paper's query augmentation.
-        skip_punctuation: Whether documents have no vectors at punctuation marks.
-        layer: The layer that states are taken from; 0 = embeddings, -1 = the last.
+        markers: Whether a token that pre-training left unused follows the [CLS]-like token, one for queries and
+            another for documents.
+        query_filled: Whether queries are padded with [MASK]-like tokens to their maximum length, whose states become
+            vectors like any other: the paper's query augmentation.
+        skip_punctuation: Whether punctuation marks of documents have no vectors.
+        layer: The layer whose states are used; 0 = embeddings, -1 = the last.
     """
 
     punctuation: Tensor
@@ -64,7 +64,7 @@ class ColBERT(Pooler):
         self.query_filled = query_filled
         self.skip_punctuation = skip_punctuation
         self.projection = None if dimension is None else nn.Linear(info.width, dimension, bias=False)
-        # Not stored: a loaded encoder has the same vocabulary, and says it again.
+        # Not stored: `bind` asks the loaded encoder, which has the same vocabulary.
         self.register_buffer("punctuation", torch.empty(0, dtype=torch.long), persistent=False)
         marker = ExtraTokens(1, source="unused", replace_first=False, position=None)
         self.needs = Needs(
@@ -75,17 +75,17 @@ class ColBERT(Pooler):
         )
 
     def bind(self, encoder: Encoder) -> None:
-        """Learn which tokens are punctuation marks, at the beginning of a word and within one."""
+        """Ask for the tokens of punctuation marks, at the beginning of a word and within one."""
         if self.skip_punctuation:
             marks = [*string.punctuation, *(f" {mark}" for mark in string.punctuation)]
             self.punctuation = torch.tensor(encoder.token_ids(marks), dtype=torch.long)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """The vectors (batch, tokens, dimension), and which of them are there."""
+        """The vectors (batch, tokens, dimension) and the mask of those that count."""
         mask = self._vector_mask(states, side)  # (batch, tokens)
         vectors = states.layers[self.layer]
         if mask is not None:
-            # Before anything is computed: what stands at padding may be anything, infinity too.
+            # Before anything is computed: states at padding may be infinite.
             vectors = vectors.masked_fill(~mask[:, :, None], 0.0)
         if self.projection is not None:
             vectors = self.projection(vectors)
@@ -94,16 +94,16 @@ class ColBERT(Pooler):
         return Representation(vectors, mask)
 
     def _vector_mask(self, states: TokenStates, side: Side) -> Tensor | None:
-        """(batch, tokens) True at what becomes a vector; None = everywhere."""
+        """(batch, tokens) True at tokens that become vectors; None = at all."""
         if side == "query" and self.query_filled:
             return None
         real = states.attention_mask.bool()
         if side == "document" and self.skip_punctuation:
             real = _or_else(real & ~torch.isin(states.input_ids, self.punctuation), real)
-        # A text without any token, which a model without special tokens makes of "", has its first position.
+        # "" has no token in a model without special tokens: its first position becomes a vector.
         return _or_else(real, torch.arange(real.shape[1], device=real.device).expand_as(real) == 0)
 
 
 def _or_else(mask: Tensor, other: Tensor) -> Tensor:
-    """The mask (batch, tokens), and the other one for texts where it has nothing."""
+    """The mask (batch, tokens), and the other one for texts whose mask is empty."""
     return torch.where(mask.any(dim=1, keepdim=True), mask, other)

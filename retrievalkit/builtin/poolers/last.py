@@ -9,7 +9,7 @@ from retrievalkit.builtin.poolers.single_vector import SingleVector
 
 
 class Last(SingleVector):
-    """One vector a text: the state of its last real token, which is the end token where the tokenizer adds one."""
+    """One vector per text: the state of its last real token, which is the end token if the tokenizer adds one."""
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """The last real token's state."""

@@ -1,4 +1,4 @@
-"""What `cls`, `mean` and `last` share: one vector a text, from one layer, normalised where that is wanted."""
+"""The base of `cls`, `mean`, `max` and `last`: one vector per text, from one layer, normalised on request."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, S
 
 
 class SingleVector(Pooler):
-    """One vector a text, made of the hidden states of one layer; a subclass says how."""
+    """One vector per text, made from the hidden states of one layer; `pool` says how."""
 
     def __init__(self, info: EncoderInfo, *, normalize: bool = False, layer: int = -1) -> None:
         """Choose the layer.
 
         Args:
-            info: Of the encoder.
+            info: The encoder's sizes.
             normalize: Scale each vector to length 1, so that inner products are cosines.
-            layer: The layer it is taken from; 0 = embeddings, -1 = the last.
+            layer: The layer whose states are pooled; 0 = embeddings, -1 = the last.
         """
         super().__init__()
         self.normalize = normalize
@@ -35,4 +35,4 @@ class SingleVector(Pooler):
 
     @abstractmethod
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Of the hidden states (batch, tokens, width) and their mask (batch, tokens), the vectors (batch, width)."""
+        """The vectors (batch, width) of hidden states (batch, tokens, width) with their mask (batch, tokens)."""

@@ -119,7 +119,7 @@ def test_new_rows_are_drawn_as_told_saved_and_loaded(model_of, tmp_path):
     again = prepared(str(tmp_path), seed=1, document=ExtraTokens(60))
     assert torch.equal(again.extra.new, stored)
     assert torch.equal(again(batch_of(again), [2]).last, encoder(batch_of(encoder), [2]).last)
-    with pytest.raises(InputError, match=r"\(60, 32\) of extra tokens, and the pooler wants \(4, 32\)"):
+    with pytest.raises(InputError, match=r"\(60, 32\) of extra tokens, and the pooler needs \(4, 32\)"):
         prepared(str(tmp_path), document=ExtraTokens(4))
 
 

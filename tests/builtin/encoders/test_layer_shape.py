@@ -63,5 +63,5 @@ def test_words_that_are_narrower_than_the_states_are_refused(tmp_path):
     transformers.ElectraForMaskedLM(config).save_pretrained(tmp_path)
     encoder = registry.create("encoder", "transformer", str(tmp_path))
     encoder.prepare(Needs(vocabulary_head=True))
-    with pytest.raises(UnsupportedError, match=r"as wide as the states \(32\) are needed, and those of .* are 12 wide"):
+    with pytest.raises(UnsupportedError, match=r"as wide as the hidden states \(32\) .* are 12 wide"):
         encoder.word_embeddings()

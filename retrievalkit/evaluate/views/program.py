@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import torch
-from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
 from torch import Tensor
 from torch.nn import functional
 
@@ -40,6 +38,7 @@ from retrievalkit.errors import InputError, MissingDependencyError, OptionError,
 from retrievalkit.evaluate.views.result import Analysis, View, draw, local_variation, mean, perplexity
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
+from retrievalkit.report.progress import ProgressBar
 from retrievalkit.score import vector_scores
 
 Scores = Literal["cosine", "softmax", "raw"]
@@ -255,8 +254,8 @@ class _Compared:
 def _compared(retriever: Retriever, judged: _Judged, precision: Precision) -> Iterator[_Compared]:
     """Every document with its queries, encoded in chunks so that memory does not grow with their number."""
     ids = list(judged.by_document)
-    with Progress(*Progress.get_default_columns()[:2], TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        for start in progress.track(range(0, len(ids), CHUNK_DOCUMENTS), description="analysing documents"):
+    with ProgressBar("analyse", len(ids), unit="documents") as progress:
+        for start in range(0, len(ids), CHUNK_DOCUMENTS):
             chunk = ids[start : start + CHUNK_DOCUMENTS]
             asked = list(dict.fromkeys(one for document_id in chunk for one in judged.by_document[document_id]))
             passages = [judged.passage(document_id) for document_id in chunk]
@@ -268,6 +267,7 @@ def _compared(retriever: Retriever, judged: _Judged, precision: Precision) -> It
                 query_ids = judged.by_document[document_id]
                 own = queries.rows(torch.tensor([place[one] for one in query_ids]))
                 yield _compare(document_id, query_ids, own, documents.rows(slice(row, row + 1)))
+            progress.advance(len(chunk))
 
 
 def _compare(

@@ -31,6 +31,7 @@ from retrievalkit.cli.options import (
     section,
     set_option,
 )
+from retrievalkit.report.progress import ProgressBar
 
 if TYPE_CHECKING:
     from retrievalkit.model.retriever import Retriever
@@ -53,6 +54,7 @@ __all__ = [
     "write_folder",
     "write_json",
     "write_manifest",
+    "ProgressBar",
 ]
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from retrievalkit import artifacts
 from retrievalkit.contracts import Representation, Side, Text
@@ -27,6 +25,7 @@ from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
+from retrievalkit.report.progress import ProgressBar
 
 SHARD_TEXTS = 8_192
 
@@ -138,17 +137,10 @@ class _Job:
 
     def shards(self, skip: int) -> Iterator[tuple[int, _Shard]]:
         """The encoded shards after the first `skip`, with their numbers."""
-        progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True)
-        )
-        with progress:
-            task = progress.add_task(f"encoding {self.side}s")
-            done = skip * self.shard_texts
+        done = min(skip * self.shard_texts, len(self.source.rows))
+        with ProgressBar(f"encode {self.side}s", len(self.source.rows), unit="texts", done=done) as progress:
             for number, ids, token_ids in prefetch(self._tokenized(skip)):
-                shard = self._encode(ids, token_ids)
-                yield number, shard
-                done += len(ids)
-                progress.update(task, description=f"encoding {self.side}s: {done:,}")
+                yield number, self._encode(ids, token_ids, progress)
 
     def _tokenized(self, skip: int) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
         rows = itertools.islice(iter(self.source), skip * self.shard_texts, None)
@@ -161,7 +153,7 @@ class _Job:
             # Lists of Python integers take many times the memory.
             yield number, [one for one, _ in shard], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 
-    def _encode(self, ids: list[str], token_ids: list[np.ndarray]) -> _Shard:
+    def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> _Shard:
         positions: list[list[int]] = []
         vectors: list[Representation] = []
         weights: list[scipy.sparse.csr_matrix] = []
@@ -169,6 +161,7 @@ class _Job:
             token_ids, self.side, batch_tokens=self.batch_tokens, precision=self.precision
         )
         for rows, part in batches:
+            progress.advance(len(rows))
             positions.append(rows)
             if part.weights is not None:
                 weights.append(scipy.sparse.csr_matrix(part.weights.numpy()))

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from retrievalkit import artifacts
 from retrievalkit.data import files
@@ -34,6 +32,7 @@ from retrievalkit.errors import ArtifactError, DataError, InputError, nearest
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.cross_encoder import CrossEncoder, Pair
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
+from retrievalkit.report.progress import ProgressBar
 
 WINDOW = 4_096
 DEPTH = 100
@@ -234,13 +233,13 @@ class _Job:
         with _work_folder(output, identity) as folder:
             path = folder / _SCORES
             done = self._whole_windows(path)
-            with path.open("ab") as stream, self._bar(count, done) as advance:
+            with path.open("ab") as stream, ProgressBar("re-rank", count, unit="pairs", done=done) as bar:
                 for window in prefetch(self._tokenized(islice(pairs(), done, None))):
                     scores = self.model.score(
                         window,
                         batch_tokens=self.settings.batch_tokens,
                         precision=self.settings.precision,
-                        advance=advance,
+                        advance=bar.advance,
                     )
                     stream.write(scores.astype("<f4").tobytes())
                     stream.flush()
@@ -259,13 +258,6 @@ class _Job:
             by_id = {document: self.corpus.get(document) for _, document in window}
             passages = [(by_id[document].title, by_id[document].text) for _, document in window]
             yield self.model.tokenize([query for query, _ in window], passages)
-
-    @contextmanager
-    def _bar(self, count: int, done: int) -> Iterator[Callable[[int], None]]:
-        columns = (TextColumn("[bold]re-ranking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            task = progress.add_task("", total=count, completed=done)
-            yield lambda pairs: progress.advance(task, pairs)
 
 
 @contextmanager

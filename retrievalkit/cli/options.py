@@ -41,6 +41,17 @@ def json_option(function: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Print a machine-readable result.")(function)
 
 
+def metrics_option(default: str) -> Callable[[Function], Function]:
+    """`--metrics`: given several times, it adds up."""
+    text = "Metrics by their names in ir-measures, between spaces; given several times, they add up."
+
+    def joined(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str:
+        del context, parameter
+        return " ".join(values)
+
+    return click.option("--metrics", multiple=True, default=[default], show_default=default, callback=joined, help=text)
+
+
 def ties_option(function: Function) -> Function:
     """`--ties`: the order of documents with equal scores."""
     text = (

@@ -2,7 +2,7 @@
 
 The conventions are those of `trec_eval -c`: a query of the judgements that is absent from the run has the value 0,
 nDCG's gain is the grade itself, and documents of equal score (as 32-bit numbers) stand in descending order of their
-ids. ir-measures hands its metrics to several programs, which break ties in different ways; here they all see one order.
+ids. ir-measures delegates to several programs, which break ties in different ways; here all of them get one order.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import subprocess
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal, get_args
@@ -26,6 +27,23 @@ METRICS = "nDCG@10 RR@10 R@1000"
 
 Over = Literal["qrels", "run"]
 PerQuery = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """How metrics are computed where programs differ.
+
+    Attributes:
+        ties: The order of documents with equal scores: "document_id", descending, as in trec_eval; or "run", as they
+            stand in the run, as in MS MARCO's script.
+        over: The queries that means are over: all of the "qrels", or only those in the "run" too.
+        ignore_same_id: Leave out documents that have the query's own id, as in BEIR's ArguAna and Quora.
+    """
+
+    ties: Ties = "document_id"
+    over: Over = "qrels"
+    ignore_same_id: bool = False
+
 
 _USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
 _OF_THE_FIRST = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, nothing below it counts
@@ -46,8 +64,8 @@ def per_query(
         run: The run.
         qrels: The judgements; a query of them that is not in the run has the value 0.
         metrics: See `evaluate`.
-        ties: See `evaluate`.
-        over: See `evaluate`.
+        ties: See `Conventions`.
+        over: See `Conventions`.
 
     Raises:
         InputError: No query of the run is in the qrels, or a metric cannot be computed.
@@ -57,8 +75,7 @@ def per_query(
     _check_choice("choice of queries", over, get_args(Over))
     measures = {name: _measure(name, qrels) for name in metric_names(metrics)}
     check_overlap(run, qrels)
-    # ids become numbers, as some of ir-measures' programs read nothing else; ranks become scores, so that all of its
-    # programs see one order
+    # Some of ir-measures' programs accept only numbers as ids. Ranks become scores, so that all programs see one order.
     numbers = {query_id: str(number) for number, query_id in enumerate(qrels)}
     ranked = {number: _ranks(query_id, run[query_id], ties) for query_id, number in numbers.items() if query_id in run}
     judged = {number: qrels[query_id] for query_id, number in numbers.items()}
@@ -75,7 +92,7 @@ def per_query(
 
 
 def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
-    """Refuse metrics that cannot be computed, before anything is read that takes its time.
+    """Refuse metrics that cannot be computed, before large files are read.
 
     Raises:
         UnknownNameError: A metric is unknown.
@@ -86,7 +103,7 @@ def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
 
 
 def check_overlap(run: Run, qrels: Qrels, name: str = "the run") -> None:
-    """Refuse judgements of other queries.
+    """Refuse judgements that belong to other queries.
 
     Raises:
         InputError: No query of the run is in the qrels.
@@ -100,14 +117,14 @@ def check_overlap(run: Run, qrels: Qrels, name: str = "the run") -> None:
 
 
 def doubts(run: Run, qrels: Qrels) -> list[str]:
-    """What may be wrong with a run and judgements of the same queries, as sentences."""
+    """Sentences about what may be wrong with a run and judgements of the same queries."""
     shared = [query_id for query_id in run if query_id in qrels and run[query_id]]
     found = []
     if shared and not any(document_id in qrels[one] for one in shared for document_id, _ in run[one]):
         documents = some(document_id for document_id, _ in run[shared[0]])
         found.append(
             f"no document of the run is judged: for query '{shared[0]}' the run has {documents}, the qrels "
-            f"{some(qrels[shared[0]])}. Are they of one collection?"
+            f"{some(qrels[shared[0]])}. Do they belong to the same collection?"
         )
     own = sum(run[one][0][0] == one for one in shared)
     if 2 * own > len(shared):
@@ -119,12 +136,12 @@ def doubts(run: Run, qrels: Qrels) -> list[str]:
 
 
 def without_same_id(run: Run) -> Run:
-    """The run without documents that have the id of the query: in some collections the queries are documents too."""
+    """The run without documents that have the query's id: in some collections queries are documents too."""
     return {query_id: [hit for hit in hits if hit[0] != query_id] for query_id, hits in run.items()}
 
 
 def mean(name: str, by_query: Mapping[str, float]) -> float:
-    """The mean, or the sum for what ir-measures counts, such as NumRel."""
+    """The mean; or the sum for metrics that count, such as NumRel."""
     aggregator = _parse(name).aggregator()
     for value in by_query.values():
         aggregator.add(value)
@@ -132,7 +149,7 @@ def mean(name: str, by_query: Mapping[str, float]) -> float:
 
 
 def metric_names(metrics: str | Sequence[str]) -> list[str]:
-    """The metrics asked for, each once, in order: a text is cut at spaces and commas that are in no parentheses.
+    """The distinct metrics, in order: a text is split at spaces and commas outside parentheses.
 
     Raises:
         OptionError: There is none.
@@ -145,12 +162,12 @@ def metric_names(metrics: str | Sequence[str]) -> list[str]:
 
 
 def _measure(name: str, qrels: Qrels) -> Any:
-    """The measure of ir-measures with this name, checked, since a wrong cutoff would stop the whole process there."""
+    """The measure of ir-measures with this name, checked: it would end the process for a wrong cutoff."""
     base = re.split(r"\W", name, maxsplit=1)[0]
     if base not in ir_measures.measures.registry:
         lower: dict[str, str] = {}
         for known in ir_measures.measures.registry:
-            lower.setdefault(known.lower(), known)  # a name stands before its aliases
+            lower.setdefault(known.lower(), known)  # names precede their aliases
         close = lower.get(nearest(base.lower(), lower) or "")
         hint = f"Write '{close}{name[len(base) :]}'." if close else f"Write metrics as in '{METRICS}'."
         raise UnknownNameError("metric", name, _USUAL, hint=hint)
@@ -170,12 +187,12 @@ def _measure(name: str, qrels: Qrels) -> Any:
 
 def _parse(name: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons complain of ir-measures' parser
+        warnings.simplefilter("ignore", DeprecationWarning)  # of ir-measures' parser, on newer Pythons
         return ir_measures.parse_measure(name)
 
 
 def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
-    """For nDCG of the web search kind, the gains 2^grade - 1: ir-measures would leave it to a Perl script."""
+    """For nDCG with exponential gains, the gains 2^grade - 1: ir-measures would call a Perl script for it."""
     if measure.NAME != "nDCG" or measure["dcg"] != "exp-log2":
         return measure
     grades = {grade for judged in qrels.values() for grade in judged.values()}
@@ -183,16 +200,16 @@ def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
 
 
 def ranking(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> list[str]:
-    """The documents in the order in which metrics see them.
+    """The documents in the order that metrics are computed on.
 
     Raises:
-        InputError: A score is no number, or a document comes twice.
+        InputError: A score is not a number, or a document is listed twice.
     """
     ids = [document_id for document_id, _ in hits]
     with np.errstate(over="ignore"):
         scores = np.array([score for _, score in hits], dtype=np.float32)
     if np.isnan(scores).any():
-        msg = f"the run has a score that is no number, for query '{query_id}'. Mend the run."
+        msg = f"the run has a score that is not a number, for query '{query_id}'. Correct the run."
         raise InputError(msg)
     if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
         ids = [document_id for _, document_id in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
@@ -203,7 +220,7 @@ def ranking(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> lis
 
 
 def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict[str, float]:
-    """Scores that fall by one a rank, so that no two are equal, best first."""
+    """Scores that fall by one per rank, so that no two are equal, best first."""
     return dict(zip(ranking(query_id, hits, ties), _falling(len(hits)), strict=True))
 
 
@@ -213,7 +230,7 @@ def _falling(count: int) -> list[float]:
 
 
 def _compute(measures: list[Any], qrels: Qrels, run: dict[str, dict[str, float]]) -> dict[Any, dict[str, float]]:
-    """Each measure's values, of so much of the rankings as it looks at: the rest would only cost time."""
+    """Each measure's values; rankings are cut to the depth that a measure needs, to save time."""
     by_depth: dict[int | None, list[Any]] = {}
     for measure in measures:
         by_depth.setdefault(_depth(measure), []).append(measure)
@@ -225,13 +242,13 @@ def _compute(measures: list[Any], qrels: Qrels, run: dict[str, dict[str, float]]
                 values[value.measure][value.query_id] = float(value.value)
         except _FAILURES as error:
             names = ", ".join(map(str, some_measures))
-            msg = f"ir-measures cannot compute {names}: {_reason(error)}. Leave out the metric that it names."
+            msg = f"ir-measures cannot compute {names}: {_reason(error)}. Leave out the metric named there."
             raise InputError(msg) from error
     return values
 
 
 def _depth(measure: Any) -> int | None:
-    """How many documents of a ranking a measure looks at; None where that is not known."""
+    """How many documents of a ranking a measure needs; None if unknown."""
     if measure.NAME not in _OF_THE_FIRST or measure.params.get("judged_only"):
         return None
     depth: int | None = measure.params.get("cutoff")

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from retrievalkit import artifacts
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import InputError
@@ -24,6 +21,7 @@ from retrievalkit.mine.audit import Audit
 from retrievalkit.mine.filters import Filter, Filtered, PairScores, make_filters, mine_part
 from retrievalkit.mine.options import Found, Mined, MiningOptions, Question
 from retrievalkit.mine.sources import Hits, Search
+from retrievalkit.report.progress import ProgressBar
 
 PART = 512
 HITS_AT_ONCE = 1 << 21
@@ -66,28 +64,28 @@ class Mining:
         filters = make_filters(self.options, self.corpus.get, self.scores)
         mined = MinedParts(folder, self.questions, self._audit(filters))
         done = mined.complete()
-        with self._bar(done * PART) as bar:
+        with ProgressBar("mine", len(self.questions), unit="questions", done=done * PART) as bar:
             for number, part in self._parts(search, done, bar):
                 outcomes = mine_part(part, self.options, filters)
                 audit = self._audit(filters)
                 audit.count(outcomes, filters)
                 mined.write(number, outcomes, audit)
-                bar.advance(bar.task_ids[0], len(part))
+                bar.advance(len(part))
         return mined
 
     def _audit(self, filters: Sequence[Filter]) -> Audit:
         return Audit([one.name for one in filters], questions=len(self.questions), seed=self.options.seed)
 
-    def _parts(self, search: Search, done: int, bar: Progress) -> Iterator[tuple[int, list[Found]]]:
+    def _parts(self, search: Search, done: int, bar: ProgressBar) -> Iterator[tuple[int, list[Found]]]:
         """The parts after the first ones, with their numbers and hits; many are searched for at once."""
         at_once = searched_at_once(self.options.depth)
         for start in range(0, len(self.questions), at_once):
             some = self.questions[start : start + at_once]
             if start + len(some) <= done * PART:
                 continue
-            bar.update(bar.task_ids[0], description=f"searching for {len(some):,} questions")
+            bar.update(label=f"search for {len(some):,} questions")
             found = self._search(search, some)
-            bar.update(bar.task_ids[0], description="mining")
+            bar.update(label="mine")
             for offset in range(0, len(some), PART):
                 number = (start + offset) // PART
                 if number >= done:
@@ -113,12 +111,6 @@ class Mining:
         few = 4 * len(wanted) < len(self.corpus)
         texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(wanted)) if few else self.corpus
         return answer_hits(run, answers, texts, depth=self.options.depth)
-
-    def _bar(self, done: int) -> Progress:
-        columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        bar.add_task("mining", total=len(self.questions), completed=done)
-        return bar
 
 
 class MinedParts:

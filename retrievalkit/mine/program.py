@@ -32,6 +32,7 @@ from retrievalkit.mine.options import MiningOptions
 from retrievalkit.mine.parts import PART, MinedParts, Mining
 from retrievalkit.mine.questions import group_questions
 from retrievalkit.mine.sources import Sources
+from retrievalkit.report.page import write_page
 
 if TYPE_CHECKING:
     from retrievalkit.model.precision import Precision
@@ -137,7 +138,7 @@ def _write(
             "negatives": distribution(sizes),
         }
         artifacts.write_json(audit_file(output), audit)
-        audit_page(audit, title=output.name).write(page_file(output))
+        write_page(page_file(output), audit_page(audit, title=output.name))
     return audit
 
 

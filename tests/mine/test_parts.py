@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import random
 import signal
 
+import markupsafe
 import pytest
 from click.testing import CliRunner
 
@@ -218,7 +218,7 @@ def test_the_audit_warns(data, tmp_path, options, warning):
     """Of what a person would want to know."""
     audit = mine_run(data, tmp_path / "out.jsonl", **options)
     assert any(warning in one for one in audit["warnings"]), audit["warnings"]
-    assert html.escape(warning) in mine.page_file(tmp_path / "out.jsonl").read_text()
+    assert str(markupsafe.escape(warning)) in mine.page_file(tmp_path / "out.jsonl").read_text()
 
 
 def test_the_page_holds_what_the_audit_says_and_nothing_is_taken_for_html(data, tmp_path):
@@ -230,7 +230,7 @@ def test_the_page_holds_what_the_audit_says_and_nothing_is_taken_for_html(data, 
     assert "<b>bold" not in page
     assert all(one["name"] in page for one in audit["filters"])
     assert all(f">{row['query_id']}" in page or row["query_id"] in page for row in audit["sample"])
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 1
 
 
 def test_an_audit_is_the_sum_of_its_parts(data, tmp_path):

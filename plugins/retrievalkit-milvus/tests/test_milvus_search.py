@@ -144,10 +144,10 @@ def test_scores_of_given_texts(draw, indexed, kind):
     wanted = [["t3", "nowhere", "t29", "t0"], [], ["t1"] * 3, ["t2"], [f"t{row}" for row in range(30)]]
     given = indexed(case).scores(case.queries, wanted)
     everything = scores(case.queries, case.documents).numpy()
-    for query, (ids, scores) in enumerate(zip(wanted, given, strict=True)):
+    for query, (ids, found) in enumerate(zip(wanted, given, strict=True)):
         expected = [np.nan if one == "nowhere" else everything[query, int(one[1:])] for one in ids]
-        assert scores.dtype == np.float32
-        np.testing.assert_allclose(scores, np.array(expected), rtol=1e-4, atol=1e-5)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, np.array(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_queries_and_texts_without_terms(draw, indexed, assert_found):

@@ -1,6 +1,6 @@
-"""What a comparison of runs found: its figures, and how they are shown in a terminal.
+"""The result of a comparison of runs, and how a terminal shows it.
 
-See `program` for what the figures mean, and `page` for how they are shown in a browser.
+See `program` for what the figures mean, and `page` for how a browser shows them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from retrievalkit.evaluate.metrics import PerQuery
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 ALL_PAIRS = "all"
 HEADER = (
     "metric", "run", "mean", "interval", "against", "difference", "interval of difference", "p", "p (Holm)",
     "p (t-test)", "p (t-test, Holm)", "won/tied/lost",
 )  # fmt: skip
+NUMERIC = [place for place, name in enumerate(HEADER) if name not in ("metric", "run", "against")]
+"""The columns of `HEADER` that hold numbers."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,10 @@ class TopHit:
     """One of the first documents of a ranking.
 
     Attributes:
-        grade: None where it is not judged.
-        title: "" where the corpus is not at hand, as `snippet`: the words of the text that are nearest to the query's.
-        matches: (start, end) of the snippet's characters that are words of the query.
+        grade: None if it is not judged.
+        title: "" without a corpus.
+        snippet: The part of the text that has most words of the query; "" without a corpus.
+        matches: (start, end) of the characters in the snippet that are words of the query.
     """
 
     rank: int
@@ -55,7 +59,13 @@ class TopHit:
 
 @dataclass(frozen=True)
 class Ranking:
-    """What a run found for a query: its first documents, and the ranks of the relevant ones among all of its own."""
+    """A run's ranking for a query.
+
+    Attributes:
+        first: Its first documents.
+        relevant_at: The ranks of its relevant documents.
+        relevant: How many documents are relevant, in the run or not.
+    """
 
     first: list[TopHit]
     relevant_at: list[int]
@@ -67,7 +77,7 @@ class QueryDifference:
     """A query on which two runs differ: the metric of the run and of the run it is compared with.
 
     Attributes:
-        rankings: Of these two runs, by their names.
+        rankings: Run -> its ranking, for these two runs.
     """
 
     query_id: str
@@ -78,7 +88,7 @@ class QueryDifference:
 
     @property
     def difference(self) -> float:
-        """Positive where the run is better."""
+        """Positive if the run is better."""
         return self.value - self.against
 
 
@@ -87,9 +97,11 @@ class Difference:
     """How much better a run is than another, and whether that may be chance.
 
     Attributes:
-        difference: The mean over the queries of run minus against, in [low, high] by bootstrap.
-        p_value: Of the paired randomisation test; `p_corrected` by Holm over the metric's pairs.
-        t_test: Of the paired t-test; `t_test_corrected` by Holm.
+        difference: The mean over the queries of run minus against; its bootstrap interval is [low, high].
+        p_value: Of the paired randomisation test.
+        t_test: The p-value of the paired t-test.
+        wins: Queries that the run wins; likewise `ties` and `losses`.
+        p_corrected: `p_value` corrected by Holm over the metric's pairs; likewise `t_test_corrected`.
         largest: The queries that differ most, best first, wins before losses.
     """
 
@@ -111,16 +123,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes:
-        means: One a metric and run, in the order asked for.
-        differences: One a metric and pair of runs.
+        means: One per metric and run, in the order asked for.
+        differences: One per metric and pair of runs.
         baseline: The run that the others are compared with, or "all" for each with each.
         per_query: {metric: {run: {query_id: value}}}.
         options: How it was computed: seed, permutations, resamples, confidence, ties, over, ignore_same_id.
-        notes: What a reader of the numbers should know, as sentences.
-        texts: Of the queries, as far as they are known.
+        notes: Sentences that a reader of the figures should know.
+        texts: Query id -> text, as far as known.
     """
 
     means: list[Mean]
@@ -141,24 +153,29 @@ class Comparison:
         """The metrics, in the order asked for."""
         return list(self.per_query)
 
+    def shows(self, difference: Difference) -> bool:
+        """Whether a difference is more than chance: by the corrected p-value, at the confidence of the intervals."""
+        # 1 - 0.95 is slightly more than 0.05 in floating point.
+        return bool(difference.p_corrected <= 1 - self.options["confidence"] + 1e-12)
+
     def to_json(self, *, per_query: bool = False) -> dict[str, Any]:
-        """A value that `json.dumps` takes."""
+        """The result as JSON values."""
         value = asdict(replace(self, per_query={}, texts={}))
         del value["per_query"], value["texts"]
         return value | {"per_query": self.per_query} if per_query else value
 
     def to_table(self) -> list[list[str]]:
-        """Rows of text under `HEADER`: one a metric and run, or a pair where a run is compared with several."""
+        """Rows of text under `HEADER`: one per metric and run, or per pair if a run is compared with several."""
         rows = []
         for mean in self.means:
             start = [mean.metric, mean.run, f"{mean.mean:.4f}", _interval(mean)]
-            found = [one for one in self.differences if (one.metric, one.run) == (mean.metric, mean.run)]
-            rows += [start + _cells(one) for one in found] or [start + ["-"] * (len(HEADER) - len(start))]
+            pairs = [one for one in self.differences if (one.metric, one.run) == (mean.metric, mean.run)]
+            rows += [start + _cells(one) for one in pairs] or [start + ["-"] * (len(HEADER) - len(start))]
         return rows
 
 
 def render(comparison: Comparison, console: Console) -> None:
-    """Print the comparison as people read it: a table a metric, then the queries that differ most by the first."""
+    """Print a table per metric, then the queries that differ most by the first metric."""
     from rich.text import Text
 
     for metric in comparison.per_query:
@@ -169,14 +186,17 @@ def render(comparison: Comparison, console: Console) -> None:
     options = comparison.options
     against = "each other" if comparison.baseline == ALL_PAIRS else comparison.baseline
     explanation = (
-        f"Differences are against {against}; intervals are of {options['confidence']:.0%}, by bootstrap. p is of the "
-        f"paired randomisation test, and of the t-test, by Holm over the pairs of a metric. Seed {options['seed']}."
+        f"Differences are against {against}; bold ones are more than chance. Intervals are of "
+        f"{options['confidence']:.0%}, by bootstrap. p is that of the paired randomisation test, and of the t-test, "
+        f"corrected by Holm over the pairs of a metric. Seed {options['seed']}."
     )
     for line in [explanation, *(f"Note: {note}" for note in comparison.notes)]:
         console.print(Text(line))
 
 
 def _metric_table(comparison: Comparison, metric: str, *, narrow: bool) -> Table:
+    from rich.text import Text
+
     shown = {"run": "run", "mean": "mean", "interval": "interval", "against": "against", "difference": "difference"}
     shown |= {
         "interval of difference": "interval",
@@ -189,21 +209,34 @@ def _metric_table(comparison: Comparison, metric: str, *, narrow: bool) -> Table
         shown[HEADER[-1]] = "w/t/l"
     if comparison.baseline != ALL_PAIRS:
         del shown["against"]
+    styles = {
+        (one.run, one.against): "bold green" if one.difference > 0 else "bold red"
+        for one in comparison.differences
+        if one.metric == metric and comparison.shows(one)
+    }
     rows = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table()]
-    cells = [[row[name] for name in shown] for row in rows if row["metric"] == metric]
+    cells = [
+        [
+            Text(row[name], styles.get((row["run"], row["against"]), "") if name == "difference" else "")
+            for name in shown
+        ]
+        for row in rows
+        if row["metric"] == metric
+    ]
     return _table(metric, list(shown.values()), cells, left=("run", "against"))
 
 
 def _largest_table(one: Difference) -> Table:
     title = f"{one.metric}: where {one.run} and {one.against} differ most"
     cells = [
-        [query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", "\n".join(_told(query))] for query in one.largest
+        [query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", "\n".join(_first_hits(query))]
+        for query in one.largest
     ]
     return _table(title, ["query", one.run, one.against, "text"], cells, left=("query", "text"))
 
 
-def _told(query: QueryDifference) -> Iterator[str]:
-    """The query's text, and what each run has first where that is known by more than its id."""
+def _first_hits(query: QueryDifference) -> Iterator[str]:
+    """The query's text, and each run's first document if more than its id is known."""
     yield query.text or ""
     for run, ranking in query.rankings.items():
         for hit in ranking.first[:1]:
@@ -218,7 +251,7 @@ def judgement(grade: int | None) -> str:
     return "not relevant" if grade < 1 else "relevant" if grade == 1 else f"relevant ({grade})"
 
 
-def _table(title: str, columns: list[str], cells: list[list[str]], left: Sequence[str]) -> Table:
+def _table(title: str, columns: list[str], cells: Sequence[Sequence[str | Text]], left: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -227,7 +260,8 @@ def _table(title: str, columns: list[str], cells: list[list[str]], left: Sequenc
     for name in columns:
         table.add_column(Text(name), justify="left" if name in left else "right", overflow="fold")
     for row in cells:
-        table.add_row(*map(Text, row))  # as Text, since names and queries may hold rich's own marks
+        # As Text, since names and queries may hold rich's own markup.
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table
 
 

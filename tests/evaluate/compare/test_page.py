@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import re
 import struct
+from io import StringIO
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import ArtifactError, DataError, InputError
+from retrievalkit.evaluate.compare.output import Output
 from retrievalkit.evaluate.compare.page import comparison_page
 from retrievalkit.evaluate.compare.plot import draw_differences, draw_means
-from retrievalkit.evaluate.compare.program import compare
+from retrievalkit.evaluate.compare.program import Sampling, compare
+from retrievalkit.evaluate.compare.result import render
+from retrievalkit.evaluate.metrics import Conventions
 
 QRELS = {f"q{n}": {f"d{n}": 1, "both": 2, "bad": 0, "lost": 1} for n in range(6)}
 PASSAGES = [Passage(f"d{n}", f"Title {n}", f"What <b>is</b> asked in number {n} & more.") for n in range(6)]
@@ -29,7 +34,7 @@ RUNS = {"first": FIRST, "second": SECOND}
 
 def shown(page):
     """The texts of a page, a line each."""
-    body = page.html().partition("<main>")[2].partition("<script>")[0]
+    body = page.partition("<main>")[2].partition("<script>")[0]
     return re.sub(r"\s*\n\s*", "\n", re.sub(r"<[^>]+>", "\n", body))
 
 
@@ -58,7 +63,12 @@ def test_equal_scores_stand_as_the_metric_sees_them():
     runs = {"a": {"q0": [("d0", 1.0), ("x", 1.0)]}, "b": {"q0": [("d0", 1.0)]}}
     found = compare(runs, qrels={"q0": {"d0": 1}}, metrics="RR@10").differences[0].largest[0]
     assert found.rankings["a"].relevant_at == [2]
-    assert compare(runs, qrels={"q0": {"d0": 1}}, metrics="RR@10", ties="run").differences[0].largest == []
+    assert (
+        compare(runs, qrels={"q0": {"d0": 1}}, metrics="RR@10", conventions=Conventions(ties="run"))
+        .differences[0]
+        .largest
+        == []
+    )
 
 
 def test_the_page_says_all_of_it():
@@ -68,12 +78,12 @@ def test_the_page_says_all_of_it():
     for text in ("0.5000", "0.8333", "5/0/1", "+0.5000", "-0.5000"):
         assert text in page
     assert "what is &lt;i&gt;asked&lt;/i&gt; in 5?" in page
-    assert "Bad &amp; worse\nnot relevant" in page.replace("\n  \n", "\n")
+    assert "Bad &amp; worse\n&ensp;\nnot relevant" in page
     assert "relevant (2)" in page
     assert "not judged" in page
     assert "Relevant documents at 2, 3; 1 of 3 not found." in page
     assert "Relevant documents: 3 of 3 not found." in page
-    assert len(re.findall("<details>", comparison_page(found).html())) == 6
+    assert len(re.findall("<details>", comparison_page(found))) == 6
 
 
 def test_a_shown_difference_is_called_better_or_worse():
@@ -103,17 +113,20 @@ def size(png):
 def test_pictures_grow_with_what_they_show_and_have_a_dark_twin():
     two = compare(RUNS, qrels=QRELS, metrics="RR@10")
     more = compare(RUNS | {"$x$_third": FIRST}, qrels=QRELS, metrics="RR@10 P@1", baseline="all")
-    assert size(draw_differences(more, "RR@10"))[1] == 3 * size(draw_differences(two, "RR@10"))[1]
-    light, dark = draw_means(two), draw_means(two, dark=True)
-    assert size(draw_means(more))[0] > size(light)[0]
-    assert light != dark
-    assert size(light) == size(dark)
+    assert size(draw_differences(more, "RR@10").light)[1] == 3 * size(draw_differences(two, "RR@10").light)[1]
+    drawn = draw_means(two)
+    assert size(draw_means(more).light)[0] > size(drawn.light)[0]
+    assert drawn.light != drawn.dark
+    assert size(drawn.light) == size(drawn.dark)
+    assert drawn.width / 96 == size(drawn.light)[0] / 160
 
 
 def test_many_queries_are_drawn_too():
     runs = {name: {f"q{n}": [("r" if n % 3 < k else "no", 1.0)] for n in range(900)} for k, name in enumerate("ab")}
-    found = compare(runs, qrels={f"q{n}": {"r": 1} for n in range(900)}, resamples=20, permutations=20)
-    assert size(draw_differences(found, "nDCG@10"))[0] > 1000
+    found = compare(
+        runs, qrels={f"q{n}": {"r": 1} for n in range(900)}, sampling=Sampling(resamples=20, permutations=20)
+    )
+    assert size(draw_differences(found, "nDCG@10").light)[0] > 1000
 
 
 @pytest.fixture
@@ -167,6 +180,36 @@ def test_equal_inputs_give_equal_bytes_and_a_folder_is_replaced_only_when_asked(
     assert {path.name: path.read_bytes() for path in (files / "out").iterdir()} == before
 
 
+def test_a_difference_is_coloured_only_if_it_is_shown():
+    """By the corrected p-value, on the page and on a terminal."""
+    qrels = {f"q{n}": {"r": 1} for n in range(8)}
+    runs = {name: {f"q{n}": [(one, 2.0), ("z", 1.0)] for n in range(8)} for name, one in (("a", "r"), ("b", "no"))}
+    for compared, colour in (((runs, qrels), True), ((RUNS, QRELS), False)):
+        found = compare(compared[0], qrels=compared[1], metrics="RR@10")
+        (one,) = found.differences
+        assert found.shows(one) is colour
+        cell = f'<span class="{"bad" if colour else ""}">{one.difference:+.4f}</span>'
+        assert cell in comparison_page(found)
+        stream = StringIO()
+        render(found, Console(file=stream, width=200, force_terminal=True, color_system="standard"))
+        assert (f"\x1b[1;31m{one.difference:+.4f}" in stream.getvalue()) is colour
+        assert "\x1b[1;32m" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("t.csv", "metric,run,mean"), ("t.md", "| metric | run | mean"), ("t.tex", "\\begin{tabular}{llrrl")],
+)
+def test_a_table_is_written_in_the_form_of_its_name(files, name, start):
+    """A row per run and metric; no plot, so no matplotlib."""
+    ran = rkit(files, "--output", files / name, "--metrics", "RR@10", "--metrics", "P@1")
+    assert ran.exit_code == 0, ran.output
+    written = (files / name).read_text()
+    assert written.startswith(start)
+    assert sum("second" in line for line in written.splitlines()) == 2
+    assert "P@1" in written
+
+
 def test_a_page_or_the_figures_alone(files):
     assert rkit(files, "--output", files / "a.html", "--no-plot").exit_code == 0
     page = (files / "a.html").read_text()
@@ -211,7 +254,7 @@ def test_queries_and_a_corpus_of_something_else_are_refused():
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path):
     (tmp_path / "out").write_text("mine")
     with pytest.raises(ArtifactError, match="is a file"):
-        compare(["no.trec", "none.trec"], qrels="no", output=tmp_path / "out")
+        compare(["no.trec", "none.trec"], qrels="no", output=Output(tmp_path / "out"))
     assert (tmp_path / "out").read_text() == "mine"
 
 
@@ -219,4 +262,9 @@ def test_documents_with_the_id_of_the_query_can_be_left_out():
     run = {"x": [("x", 2.0), ("y", 1.0)]}
     runs = {"a": run, "b": {"x": [("y", 1.0)]}}
     assert compare(runs, qrels={"x": {"y": 1}}, metrics="RR@10").differences[0].difference == 0.5
-    assert compare(runs, qrels={"x": {"y": 1}}, metrics="RR@10", ignore_same_id=True).differences[0].difference == 0
+    assert (
+        compare(runs, qrels={"x": {"y": 1}}, metrics="RR@10", conventions=Conventions(ignore_same_id=True))
+        .differences[0]
+        .difference
+        == 0
+    )

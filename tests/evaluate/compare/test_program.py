@@ -15,8 +15,9 @@ from rich.console import Console
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
-from retrievalkit.evaluate.compare.program import compare
+from retrievalkit.evaluate.compare.program import Sampling, compare
 from retrievalkit.evaluate.compare.result import HEADER, render
+from retrievalkit.evaluate.metrics import Conventions
 from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
 gaps = st.lists(st.integers(-4, 4).map(lambda number: number / 4), min_size=1, max_size=9)
@@ -221,7 +222,9 @@ def test_equal_seeds_give_equal_numbers_and_seeds_matter():
     generator = np.random.default_rng(5)
     runs = {name: run_of(generator.integers(0, 5, 60)) for name in "ab"}
     qrels = {query_id: {"r": 1} for query_id in runs["a"]}
-    first, again, other = (compare(runs, qrels=qrels, seed=seed, resamples=300) for seed in (1, 1, 2))
+    first, again, other = (
+        compare(runs, qrels=qrels, sampling=Sampling(seed=seed, resamples=300)) for seed in (1, 1, 2)
+    )
     assert first == again
     assert first.differences[0].p_value != other.differences[0].p_value
     assert first.means[0].low != other.means[0].low
@@ -232,7 +235,7 @@ def test_queries_that_a_run_lacks_count_zero_and_are_noted():
     found = compare(runs, qrels=QRELS, metrics="RR@10")
     assert found.differences[0].difference == -0.25
     assert found.notes == ["1 of 4 queries of the qrels are not in run 'three' and count 0: 'q1'."]
-    shared = compare(runs, qrels=QRELS, metrics="RR@10", over="run")
+    shared = compare(runs, qrels=QRELS, metrics="RR@10", conventions=Conventions(over="run"))
     assert (shared.differences[0].difference, shared.means[0].queries) == (0.0, 3)
 
 
@@ -291,7 +294,7 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(UnknownNameError, match="unknown metric"):
         compare(RUNS, qrels=QRELS, metrics="MPR@3")
     with pytest.raises(OptionError, match="confidence"):
-        compare(RUNS, qrels=QRELS, confidence=95)
+        compare(RUNS, qrels=QRELS, sampling=Sampling(confidence=95))
     apart = {"a": {"q0": [("r", 1.0)]}, "b": {"q1": [("r", 1.0)]}}
     with pytest.raises(InputError, match="no query in common"):
-        compare(apart, qrels=QRELS, over="run")
+        compare(apart, qrels=QRELS, conventions=Conventions(over="run"))

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
 from torch import Tensor
 
 from retrievalkit.commands import (
     Precision,
+    ProgressBar,
     check_output,
     describe_retriever,
     open_retriever,
@@ -126,8 +125,8 @@ def analyse_views(
 def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Iterator[Compared]:
     """Each document with its queries; encoded in chunks, so that memory does not grow with their number."""
     ids = list(judged.by_document)
-    with Progress(*Progress.get_default_columns()[:2], TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        for start in progress.track(range(0, len(ids), CHUNK_DOCUMENTS), description="analysing documents"):
+    with ProgressBar("analyse", len(ids), unit="documents") as progress:
+        for start in range(0, len(ids), CHUNK_DOCUMENTS):
             chunk = ids[start : start + CHUNK_DOCUMENTS]
             # A query may belong to several documents of the chunk, and is encoded once.
             query_ids = list(dict.fromkeys(one for document_id in chunk for one in judged.by_document[document_id]))
@@ -140,6 +139,7 @@ def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Ite
                 answered = judged.by_document[document_id]
                 own = queries.rows(torch.tensor([row_of[query_id] for query_id in answered]))
                 yield _compare(document_id, answered, own, documents.rows(slice(row, row + 1)))
+            progress.advance(len(chunk))
 
 
 def _compare(document_id: str, query_ids: Sequence[str], queries: Representation, document: Representation) -> Compared:

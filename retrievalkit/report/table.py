@@ -1,0 +1,80 @@
+"""Tables as text, in the four forms that people paste: a terminal, Markdown, LaTeX and CSV.
+
+All functions take rows of cells, which are texts already, so that every form of a table shows the same digits.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+Rows = Sequence[Sequence[str]]
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+}  # fmt: skip
+
+
+def text_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) -> str:
+    """Columns padded with spaces, for a terminal.
+
+    Args:
+        rows: Equally many cells in each; the first row holds the names of the columns if `header`.
+        header: Whether to underline the first row.
+        right: The columns (from 0) that are aligned to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    if header and lines:
+        lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def markdown_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) -> str:
+    """A table of GitHub's Markdown; see `text_table`. Markdown demands a header: without one the first row is empty."""
+    cells = [[_one_line(cell).replace("\\", "\\\\").replace("|", "\\|") for cell in row] for row in rows]
+    if not cells:
+        return ""
+    head, body = (cells[0], cells[1:]) if header else ([""] * len(cells[0]), cells)
+    rule = ["---:" if place in right else "---" for place in range(len(head))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *body))
+
+
+def latex_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) -> str:
+    """A `tabular` with the rules of the package booktabs; see `text_table`."""
+    columns = "".join("r" if place in right else "l" for place in range(len(rows[0]) if rows else 0))
+    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *_latex_lines(rows, header=header), "\\end{tabular}"])
+
+
+def csv_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) -> str:
+    """Comma-separated values; see `text_table`, whose other arguments change nothing here."""
+    del header, right
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue().removesuffix("\n")
+
+
+def _latex_lines(rows: Rows, *, header: bool) -> Iterator[str]:
+    yield "\\toprule"
+    for number, row in enumerate(rows):
+        yield f"{' & '.join(map(_latex, row))} \\\\"
+        if header and number == 0:
+            yield "\\midrule"
+    yield "\\bottomrule"
+
+
+def _latex(text: str) -> str:
+    return re.sub(r"[\\{}$&#%_~^<>]", lambda match: _LATEX[match[0]], _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

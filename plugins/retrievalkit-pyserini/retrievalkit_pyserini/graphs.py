@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,21 @@ def _codec(m: int, ef_construction: int, int8: bool) -> Any:
     kind = "Lucene99HnswScalarQuantizedVectorsFormat" if int8 else "Lucene99HnswVectorsFormat"
     graph = java_class(f"{codecs}.lucene99.{kind}")(m, ef_construction)
     # Lucene takes vectors of 1,024 numbers by itself.
-    longer = java_class("io.anserini.index.IndexHnswDenseVectors$DelegatingKnnVectorsFormat")
+    longer = _long_vectors_format()
     codec = java_class(java_class(f"{codecs}.Codec").getDefault().getClass().getName())()
     # Not by pyjnius, which frees a reference twice where it sets a field.
     assign = bind(setter(codec, "defaultKnnVectorsFormat"), 0, codec, longer(graph, MOST_DIMENSIONS))
     as_interface("java.lang.Runnable", assign).run()
     return codec
+
+
+def _long_vectors_format() -> Any:
+    """Anserini's format for vectors of more than 1,024 numbers, which Anserini 2 (Pyserini 2) has moved."""
+    jnius = importlib.import_module("jnius")
+    try:
+        return java_class("io.anserini.index.codecs.DelegatingKnnVectorsFormat")
+    except jnius.JavaException:
+        return java_class("io.anserini.index.IndexHnswDenseVectors$DelegatingKnnVectorsFormat")
 
 
 class GraphSearcher(DocumentSearcher):

@@ -1,0 +1,7 @@
+"""`python -m retrievalkit`: the command line."""
+
+from __future__ import annotations
+
+from retrievalkit.cli import main
+
+main()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
 from retrievalkit import registry
 from retrievalkit.cli import main
 

@@ -52,7 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     from mkdocs.structure.files import File
 
     for path, text in pages().items():
-        files.append(File.generated(config, path, content=_with_links(text)))
+        files.append(File.generated(config, path, content=_for_site(text)))
     return files
 
 
@@ -73,10 +73,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def _part(path: str, heading: str | None) -> str:
     text = (ROOT / path).read_text()
     if heading is None:
-        return _with_links(text.partition("\n")[2])  # without its title
+        return _for_site(text.partition("\n")[2])  # without its title
     found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     assert found, f"{path} has no section '{heading}', which a page of the documentation shows"
-    return _with_links(found[1])
+    return _for_site(found[1])
 
 
 def _plugin_folders() -> list[Path]:
@@ -159,8 +159,9 @@ def _components(kind: str, plural: str) -> str:
     return "\n".join(lines)
 
 
-def _with_links(text: str) -> str:
-    """Links to files that are no pages lead to the repository."""
+def _for_site(text: str) -> str:
+    """Links to files that are no pages lead to the repository; a table's code has bare pipes, unlike on GitHub."""
+    text = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)
     text = text.replace("(docs/write-a-plugin.md)", "(write-a-plugin.md)")
     text = re.sub(r"\((?:\.\./)+README\.md\)", f"({REPOSITORY})", text)
     return re.sub(

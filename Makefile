@@ -8,7 +8,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) i
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
-.PHONY: install install-dev quickstart test lint clean
+.PHONY: install install-dev quickstart test lint coverage docs dist release clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
@@ -21,6 +21,31 @@ lint: install-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# How much of the sources the tests run; fails below the floor in pyproject.toml.
+coverage: install-dev
+	rm -f .coverage
+	for tests in tests $(PLUGINS:%=%/tests); do \
+	  $(PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0 $$tests || exit 1; \
+	done
+	$(BIN)/coverage report
+
+# The documentation site, in site/; a warning (a dead link, a missing page) is an error.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Source distribution and wheel of the core and of every plugin, checked, and tried in an environment that has nothing else.
+dist: $(VENV)/installed-release
+	rm -rf dist build/wheels
+	for folder in . $(PLUGINS); do PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist $$folder || exit 1; done
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/wheels
+	build/wheels/bin/python -m pip install --quiet --constraint constraints.txt torch
+	build/wheels/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd build && wheels/bin/rkit --version && wheels/bin/rkit plugins list && wheels/bin/rkit doctor
+
+# All that a release needs, short of publishing it: twine upload dist/*
+release: test docs dist
 
 install: $(VENV)/installed
 install-dev: $(VENV)/installed-dev
@@ -37,5 +62,13 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[test,lint]'
 	touch $@
 
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[docs]'
+	touch $@
+
+$(VENV)/installed-release: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[release]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) quickstart
+	rm -rf $(VENV) quickstart site dist build

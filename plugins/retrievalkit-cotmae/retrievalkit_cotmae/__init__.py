@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from retrievalkit import hookimpl
 
+__version__ = "0.1.0"
+
 
 @hookimpl
 def register_poolers(register: Callable[[str, str], None]) -> None:

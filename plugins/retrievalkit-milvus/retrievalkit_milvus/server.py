@@ -194,8 +194,11 @@ def _close(client: Any, server: Any, folder: Path | None) -> None:
         client.close()
     if server is not None:
         grpc_server, database = server
-        # With no time to close, it would cancel calls that there are none of, and gRPC would print so.
-        grpc_server.stop(grace=5).wait()
+        try:
+            # With no time to close, it would cancel calls that there are none of, and gRPC would print so.
+            grpc_server.stop(grace=5).wait()
+        except RuntimeError:  # Python 3.12 and later: no thread can be started, as this takes, once Python is ending
+            grpc_server.stop(grace=None).wait()
         database.close()
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)

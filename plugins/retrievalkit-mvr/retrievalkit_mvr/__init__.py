@@ -5,6 +5,8 @@ from __future__ import annotations
 from retrievalkit import hookimpl
 from retrievalkit.hookspecs import Register
 
+__version__ = "0.1.0"
+
 
 @hookimpl
 def register_poolers(register: Register) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ FIELD = "vector"
 MOST_DIMENSIONS = 4096
 WRITE_BUFFER_MEGABYTES = 1024.0
 """Of vectors and their graph: every time that Lucene writes them out it starts another graph, to be joined later."""
+
+_INT8 = ("lucene104.Lucene104HnswScalarQuantizedVectorsFormat", "lucene99.Lucene99HnswScalarQuantizedVectorsFormat")
+_LONGER = ("codecs.DelegatingKnnVectorsFormat", "IndexHnswDenseVectors$DelegatingKnnVectorsFormat")
 
 
 class GraphWriter(DocumentWriter):
@@ -54,15 +58,26 @@ def _codec(m: int, ef_construction: int, int8: bool) -> Any:
     A Java program would override the codec's choice of a format; no class can be written here, so its field is set.
     """
     codecs = "org.apache.lucene.codecs"
-    kind = "Lucene99HnswScalarQuantizedVectorsFormat" if int8 else "Lucene99HnswVectorsFormat"
-    graph = java_class(f"{codecs}.lucene99.{kind}")(m, ef_construction)
+    exact = f"{codecs}.lucene99.Lucene99HnswVectorsFormat"
+    graph = (_first_class(*(f"{codecs}.{name}" for name in _INT8)) if int8 else java_class(exact))(m, ef_construction)
     # Lucene takes vectors of 1,024 numbers by itself.
-    longer = java_class("io.anserini.index.IndexHnswDenseVectors$DelegatingKnnVectorsFormat")
+    longer = _first_class(*(f"io.anserini.index.{name}" for name in _LONGER))
     codec = java_class(java_class(f"{codecs}.Codec").getDefault().getClass().getName())()
     # Not by pyjnius, which frees a reference twice where it sets a field.
     assign = bind(setter(codec, "defaultKnnVectorsFormat"), 0, codec, longer(graph, MOST_DIMENSIONS))
     as_interface("java.lang.Runnable", assign).run()
     return codec
+
+
+def _first_class(*names: str) -> Any:
+    """The first of these Java classes that this Anserini has: 2 (of Pyserini 2) has other names than 1."""
+    jnius = importlib.import_module("jnius")
+    for name in names[:-1]:
+        try:
+            return java_class(name)
+        except jnius.JavaException:
+            continue
+    return java_class(names[-1])
 
 
 class GraphSearcher(DocumentSearcher):

@@ -58,7 +58,8 @@ class LuceneHnsw(Indexer):
         threads: int | None = None,
     ) -> None:
         check(2 <= m <= 512, f"m is {m}, and must be from 2 to 512")
-        check(1 <= ef_construction <= 3200, f"ef_construction is {ef_construction}, and must be from 1 to 3200")
+        # From Pyserini 2 on, Lucene halves it and refuses 0.
+        check(2 <= ef_construction <= 3200, f"ef_construction is {ef_construction}, and must be from 2 to 3200")
         check(ef_search > 0, f"ef_search is {ef_search}, and must be 1 or more")
         self.threads = thread_count(threads)
         self.m, self.ef_construction, self.ef_search = m, ef_construction, ef_search

@@ -1,6 +1,7 @@
 """A small collection, indexed once for all tests, and folders of vectors and weights."""
 
 import os
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -76,7 +77,11 @@ def pyserini_import():
 
     with environment(OPENAI_API_KEY=None):
         before = set(os.environ.items())
-        return pyserini_module("pyserini.search.lucene"), {name for name, _ in set(os.environ.items()) ^ before}
+        try:
+            module = pyserini_module("pyserini.search.lucene")
+        except URLError as error:
+            pytest.skip(f"this version of Pyserini fetches a list of indexes while it is imported: {error}")
+        return module, {name for name, _ in set(os.environ.items()) ^ before}
 
 
 @pytest.fixture(scope="session")

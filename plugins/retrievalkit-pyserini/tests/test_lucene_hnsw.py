@@ -96,7 +96,7 @@ def test_options_change_the_index(tmp_path, store):
     best = [{f"t{row}" for row in np.argsort(-one)[:10]} for one in exact]
     recalls, sizes = {}, {}
     for name, options in {
-        "thin": {"m": 2, "ef_construction": 1, "ef_search": 10, "threads": 1},
+        "thin": {"m": 2, "ef_construction": 2, "ef_search": 10, "threads": 1},
         "usual": {"threads": 1},
         "bytes": {"quantization": "int8", "threads": 1},
     }.items():
@@ -162,6 +162,7 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights):
     [
         ({"m": 1}, "m is 1"),
         ({"ef_construction": 4000}, "ef_construction"),
+        ({"ef_construction": 1}, "ef_construction"),
         ({"ef_search": 0}, "ef_search"),
         ({"threads": 0}, "threads"),
         ({"quantization": "int4"}, "int4"),

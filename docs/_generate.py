@@ -1,0 +1,171 @@
+"""A hook of MkDocs: pages made of what is there already, so that nothing is written twice.
+
+Commands come from click, components from the registry, methods from the plugins' READMEs, and a few pages are files of
+the repository. A new command, component or plugin gets its page without a line here.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retrievalkit import registry
+from retrievalkit.cli import main
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).parent.parent
+REPOSITORY = "https://github.com/retrievalkit/retrievalkit"
+PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
+
+_COMMANDS = """# Commands
+
+Every command has `--help`. Progress goes to standard error, results to standard output, and `--json` prints a
+machine-readable result. Exit code 0: success; 1: the work failed; 2: wrong usage or bad input.
+
+| command | what it does |
+|---|---|"""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages that are made here into the navigation."""
+    assert config.nav is not None
+    for title, pages in (
+        ("Commands", [{f"rkit {name}": _page_of(name)} for name in main.commands]),
+        ("Components", [{name.capitalize(): f"components/{name}.md"} for name in PLURALS.values()]),
+        ("Methods", [{folder.name: f"methods/{folder.name}.md"} for folder in _plugin_folders()]),
+    ):
+        _section(config.nav, title).extend(pages)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages."""
+    from mkdocs.structure.files import File
+
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=_for_site(text)))
+    return files
+
+
+def pages() -> dict[str, str]:
+    """Every page that is made here: its path below docs/, and its Markdown."""
+    made = {_page_of(name): _command(name, command) for name, command in main.commands.items()}
+    made["commands/index.md"] = _commands()
+    made |= {f"components/{plural}.md": _components(kind, plural) for kind, plural in PLURALS.items()}
+    made |= {f"methods/{folder.name}.md": (folder / "README.md").read_text() for folder in _plugin_folders()}
+    return made | {page: (ROOT / path).read_text() for page, path in PAGES.items()}
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace `<!-- from FILE: HEADING -->` by the section of that heading, and `<!-- from FILE -->` by the file."""
+    return re.sub(r"<!-- from (\S+?)(?:: (.+?))? -->", lambda match: _part(match[1], match[2]), markdown)
+
+
+def _part(path: str, heading: str | None) -> str:
+    text = (ROOT / path).read_text()
+    if heading is None:
+        return _for_site(text.partition("\n")[2])  # without its title
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, f"{path} has no section '{heading}', which a page of the documentation shows"
+    return _for_site(found[1])
+
+
+def _plugin_folders() -> list[Path]:
+    return sorted(path for path in (ROOT / "plugins").iterdir() if (path / "README.md").is_file())
+
+
+def _section(nav: list[Any], title: str) -> list[Any]:
+    """The list of that title, at any depth."""
+    for entry in nav:
+        for name, below in entry.items() if isinstance(entry, dict) else ():
+            if name == title:
+                assert isinstance(below, list)
+                return below
+            if isinstance(below, list) and (found := _section(below, title)):
+                return found
+    return []
+
+
+def _page_of(command: str) -> str:
+    return f"commands/rkit-{command}.md"  # there is a command called index
+
+
+def _command(name: str, command: click.Command, level: int = 1) -> str:
+    """A command's usage, help and options, and those of the commands below it."""
+    context = click.Context(command, info_name=f"rkit {name}")
+    lines = [f"{'#' * level} rkit {name}", "", "```text", context.get_usage().removeprefix("Usage: "), "```", ""]
+    lines += [_help(command), ""]
+    if not isinstance(command, click.Group):
+        options = [one for one in command.get_params(context) if isinstance(one, click.Option)]
+        records = [option.get_help_record(context) for option in options]
+        lines += ["| option | |", "|---|---|", *(_row(*record) for record in records if record), ""]
+    if isinstance(command, click.Group):
+        lines += [_command(f"{name} {sub}", below, level + 1) for sub, below in command.commands.items()]
+    return "\n".join(lines)
+
+
+def _help(command: click.Command) -> str:
+    """The help as Markdown: click keeps the lines of a paragraph apart that begins with a backspace."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    kept = ("```bash\n" + one.removeprefix("\b\n") + "\n```" if one.startswith("\b") else one for one in paragraphs)
+    return "\n\n".join(kept)
+
+
+def _first_line(command: click.Command) -> str:
+    return _help(command).splitlines()[0]
+
+
+def _row(names: str, text: str) -> str:
+    cells = (f"<code>{html.escape(names)}</code>", html.escape(text))
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def _commands() -> str:
+    rows = [f"| [`{name}`](rkit-{name}.md) | {_first_line(command)} |" for name, command in main.commands.items()]
+    return "\n".join([_COMMANDS, *rows, ""])
+
+
+def _components(kind: str, plural: str) -> str:
+    """What is registered under a kind, with the options that its classes document."""
+    lines = [
+        f"# {plural.capitalize()}",
+        "",
+        f"What `rkit plugins list` shows of the kind `{kind}`. Each parameter is an option: `--set {kind}.NAME=VALUE`.",
+        "",
+    ]
+    for name in registry.names(kind):
+        found = registry.component(kind, name)
+        lines += [
+            f"## {name}",
+            "",
+            f"*{found.distribution}*",
+            "",
+            f"::: {found.target.replace(':', '.')}",
+            "    options:",
+            "      members: false",
+            "      show_bases: false",
+            "      show_signature: false",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _for_site(text: str) -> str:
+    """Links to files that are no pages lead to the repository; a table's code has bare pipes, unlike on GitHub."""
+    text = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)
+    text = text.replace("(docs/write-a-plugin.md)", "(write-a-plugin.md)")
+    text = re.sub(r"\((?:\.\./)+README\.md\)", f"({REPOSITORY})", text)
+    return re.sub(
+        r"\((plugins|recipes|benchmarks|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
+        rf"({REPOSITORY}/tree/main/\1\2)",
+        text,
+    )

@@ -1,0 +1,182 @@
+"""What surrounds the code: versions, metadata, workflows, forms, and that the documentation names what there is."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
+
+import retrievalkit
+from retrievalkit import registry
+from retrievalkit.cli import main
+
+ROOT = Path(__file__).parent.parent
+PLUGINS = sorted(path.name for path in (ROOT / "plugins").iterdir() if (path / "pyproject.toml").is_file())
+DISTRIBUTIONS = [".", *(f"plugins/{name}" for name in PLUGINS)]
+REPOSITORY = "https://github.com/retrievalkit/retrievalkit"
+
+
+def project(folder):
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+
+
+def load(path):
+    return yaml.safe_load((ROOT / path).read_text())
+
+
+def test_python_m_retrievalkit_is_rkit():
+    """The command line starts without its script, too."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "retrievalkit", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, f"rkit, version {retrievalkit.__version__}\n")
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS)
+def test_the_version_stands_in_the_module_alone(folder):
+    """What is built has the version of `__version__`, and pyproject.toml does not repeat it."""
+    assert "version" not in project(folder)
+    metadata = ProjectMetadata(str(ROOT / folder), PluginManager())
+    module = "retrievalkit" if folder == "." else Path(folder).name.replace("-", "_")
+    source = (ROOT / folder / module / "__init__.py").read_text()
+    assert f'__version__ = "{metadata.version}"' in source
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS)
+def test_every_distribution_leads_to_the_repository(folder):
+    """Links to source, issues and changelog are those of one repository."""
+    urls = project(folder)["urls"]
+    assert set(urls) >= {"Repository", "Issues", "Changelog"}
+    assert all(url.startswith(REPOSITORY) for url in urls.values())
+
+
+def test_the_workflow_tests_every_plugin_and_python():
+    """Each plugin folder is in the matrix, and each Python that the core's classifiers promise."""
+    jobs = load(".github/workflows/ci.yml")["jobs"]
+    assert jobs["plugin"]["strategy"]["matrix"]["plugin"] == PLUGINS
+    prefix = "Programming Language :: Python :: "
+    promised = [one.removeprefix(prefix) for one in project(".")["classifiers"] if one.startswith(prefix)]
+    for job in ("core", "plugin"):
+        assert jobs[job]["strategy"]["matrix"]["python"] == promised
+
+
+def test_the_workflow_runs_targets_that_make_has():
+    """Every `make` of a step is a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    steps = [step for job in load(".github/workflows/ci.yml")["jobs"].values() for step in job["steps"]]
+    called = {match for step in steps for match in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
+    assert called
+    assert called <= targets
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem
+)
+def test_an_issue_form_is_one(path):
+    """GitHub drops a form without a name, a description or a field that has a label."""
+    form = load(path)
+    assert form["name"]
+    assert form["description"]
+    assert all(field["attributes"]["label"] for field in form["body"] if field["type"] != "markdown")
+    assert len({field["id"] for field in form["body"]}) == len(form["body"])
+
+
+def test_citation_and_hooks_can_be_read():
+    """CITATION.cff has what the format asks for; each hook before a commit is named."""
+    citation = load("CITATION.cff")
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["repository-code"] == REPOSITORY
+    hooks = {hook["id"] for repository in load(".pre-commit-config.yaml")["repos"] for hook in repository["hooks"]}
+    assert {"ruff", "ruff-format", "mypy", "lint-imports", "end-of-file-fixer"} <= hooks
+
+
+def test_constraints_pin_each_package_once_for_a_python():
+    """A package has one line, or one for each range of Python versions."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+(; python_version [<>=]+ \"[\d.]+\")?", line) for line in lines)
+    keys = [(line.partition("==")[0].lower(), line.partition(";")[2]) for line in lines]
+    assert len(set(keys)) == len(keys)
+
+
+def documented_commands():
+    """(page, words) of each `rkit` command in the documentation's fenced blocks."""
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                if match := re.search(r"\brkit ([a-z].*)", line):
+                    yield page.relative_to(ROOT), match[1].split("#")[0].split()
+
+
+def test_the_documentation_names_only_commands_and_options_that_exist():
+    """In every page, for subcommands too."""
+    seen = 0
+    for page, words in documented_commands():
+        command = main.commands[words[0]]
+        if isinstance(command, click.Group):
+            command = command.commands[words[1]]
+        known = {name for parameter in command.params for name in parameter.opts + parameter.secondary_opts}
+        assert {word for word in words if re.match(r"--?[a-z]", word)} <= known, f"{page}: rkit {' '.join(words)}"
+        seen += 1
+    assert seen > 30
+
+
+def test_the_documentation_names_only_components_that_exist():
+    """Values of --pooler, --loss, --indexer and --pretrainer."""
+    for page, words in documented_commands():
+        for option, name in itertools.pairwise(words):
+            kind = option.removeprefix("--")
+            if kind in ("pooler", "loss", "indexer", "pretrainer") and name != "max_pooling":
+                for one in name.split("+"):
+                    assert one in registry.names(kind) or one in ("listwise", "pointwise"), f"{page}: {one}"
+
+
+@pytest.fixture
+def generate():
+    """The hook that makes pages of the documentation."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "_generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_command_and_component_has_its_page(generate):
+    """The page of a command has each of its options; that of a kind each of its components."""
+    pages = generate.pages()
+    for name, command in main.commands.items():
+        page = pages[f"commands/rkit-{name}.md"]
+        below = command.commands.values() if isinstance(command, click.Group) else [command]
+        for option in (one for each in below for one in each.params if isinstance(one, click.Option)):
+            assert option.opts[0] in page
+    for kind, hook in registry.HOOKS.items():
+        page = pages[f"components/{hook.removeprefix('register_')}.md"]
+        assert all(f"## {name}\n" in page for name in registry.names(kind))
+
+
+def test_the_api_reference_reads_every_plugin():
+    """Options of a plugin's components are read from its sources, whose folder mkdocs.yml names."""
+    plugins = {
+        key: value for one in load("mkdocs.yml")["plugins"] if isinstance(one, dict) for key, value in one.items()
+    }
+    assert plugins["mkdocstrings"]["handlers"]["python"]["paths"] == DISTRIBUTIONS
+
+
+def test_sections_that_pages_show_are_there():
+    """`<!-- from FILE: HEADING -->` names a file of the repository, and a heading in it."""
+    found = [
+        match
+        for page in (ROOT / "docs").rglob("*.md")
+        for match in re.findall(r"<!-- from (\S+?)(?:: (.+?))? -->", page.read_text())
+    ]
+    assert found
+    for path, heading in found:
+        assert not heading or f"\n## {heading}\n" in (ROOT / path).read_text(), f"{path}: {heading}"

@@ -12,8 +12,11 @@ from retrievalkit.recipe.settings import Section, join, read_yaml
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
-_KEYS = ("extends", "name", "description", "values", "defaults", "steps", "table", "variants", "baseline", "seeds")
-_STEP_KEYS = ("name", "command", "with", "output", "expected")
+_KEYS = (
+    "extends", "name", "description", "requires", "values", "defaults", "steps", "table", "variants", "baseline",
+    "seeds",
+)  # fmt: skip
+_STEP_KEYS = ("name", "title", "command", "with", "output", "expected")
 
 
 def find_recipe(source: str | Path) -> Path:

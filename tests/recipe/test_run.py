@@ -10,8 +10,11 @@ from filelock import FileLock
 
 from retrievalkit import artifacts
 from retrievalkit.errors import ArtifactError, DataError, InputError
+from retrievalkit.recipe.job import StepError
+from retrievalkit.recipe.outcome import Outcome
 from retrievalkit.recipe.recipe import load_recipe, parse_set
-from retrievalkit.recipe.run import STATE, StepError, run, summary
+from retrievalkit.recipe.run import run
+from retrievalkit.recipe.state import STATE
 
 COUNT = """\
 name: count
@@ -220,7 +223,9 @@ def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
     assert caught.value.exit_code == 2
     assert Path("out/index/content").exists()
     assert not Path("out/model").exists()
-    assert "[1/3] index: rkit build" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "[1/3] build → index" in shown
+    assert "Stopped in step 2 of 3, 'train'. Kept in 'out': 1 finished steps (index)" in shown
     calls.clear()
     start()
     assert [name for name, *_ in calls] == ["train", "evaluate"]
@@ -256,7 +261,7 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
     with pytest.raises(StepError, match=r"step 'figures' .*: no\.") as caught:
         start()
     assert caught.value.exit_code == 2
-    assert sorted(path.name for path in Path("out").iterdir()) == ["index", "model", STATE]
+    assert sorted(path.name for path in Path("out").iterdir()) == ["index", "logs", "model", STATE]
 
 
 @pytest.mark.parametrize(
@@ -309,9 +314,8 @@ def test_two_runs_do_not_write_into_one_folder(start, calls):
 
 
 def test_reference_figures_stand_beside_ours(start):
-    """The summary shows each reference figure, ours, and the difference; a figure that we have not is missing."""
-    text = summary(start())
-    lines = [line.split() for line in text.splitlines()]
+    """The summary shows each reference figure, ours, and the difference; "missing" where there is none of ours."""
+    lines = [line.split() for line in Outcome(start()).text().splitlines()]
     assert lines[1][0] == "index"
     assert ["figures", "nDCG@10", "0.4", "0.4000", "+0.0000", "a", "paper"] in lines
     assert ["figures", "RR@10", "0.3", "missing", "a", "paper"] in lines
@@ -372,8 +376,8 @@ def test_what_steps_print_is_not_mixed_with_the_result(start, cli, capsys):
         Path(output).write_text("")
 
     start(text="name: x\nsteps:\n  - {name: train, command: train, output: model}\n")
-    printed = capsys.readouterr()
-    assert (printed.out, "trained" in printed.err) == ("", True)
+    assert capsys.readouterr().out == ""
+    assert Path("out/logs/train.log").read_text() == "$ rkit train --output out/model\ntrained\n"
 
 
 def test_some_variants_may_be_run_first_and_the_others_later(start, calls):

@@ -125,7 +125,7 @@ def test_seeds_are_run_in_folders_of_their_own(write):
         ("", "", ["seeds=42,x"], r"^'seeds' is .*list of whole numbers"),
         ("", "", ["seeds=42,42"], r"^'seeds' is .*each seed once"),
         ("seeds: [42]", "seeds: [a]", [], r"yaml:21: 'seeds' is \['a'\]"),
-        (", seed: 7}", "}", ["train.seed=1", "stage2.seed=1", "taught.seed=1"], "'seed', which the recipe has not"),
+        (", seed: 7}", "}", ["train.seed=1", "stage2.seed=1", "taught.seed=1"], "'seed', which the recipe lacks"),
         ("", "", ["seed=3"], "--set seeds=3"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_value_may_be_options_that_variants_and_set_add_to(write):
         ("far: {values: {layers", "far: {values: {layrs", 16, "variant 'far': .*'layrs'; did you mean 'layers'"),
         ("{figures: {run:", "{figurs: {run:", 18, "variant 'bm25_only': .*'figurs'; did you mean 'figures'"),
         ("far: {values", "far: {value", 16, "key of a variant 'value'; did you mean 'values'"),
-        ("both: {", "far: {", 17, "'far' stands here twice; the first is in line 16"),
+        ("both: {", "far: {", 17, "'far' is here twice; the first is in line 16"),
         ("both: {", "bm25: {", 17, "the variant 'bm25' has the name of a step"),
         ("both: {", "seed-1: {", 17, "the variant 'seed-1' has the name of a folder of seeds"),
         ("both: {", "model: {", 17, "the variant 'model' has the name of a folder that a step writes"),

@@ -88,7 +88,7 @@ def times(steps: Sequence[StepResult]) -> str:
     rows = [("step", "seconds", "share", "")]
     for step in steps:
         kept = " (kept)" if step.skipped else ""
-        what = step.title.rpartition(": ")[0] or step.title  # without the reason, which follows a colon
+        what = step.title.partition(": ")[0]  # without the reason, which follows a colon
         rows.append((step.name, f"{step.seconds:.1f}", f"{step.seconds / total:.0%}", what + kept))
     rows.append(("all", f"{sum(step.seconds for step in steps):.1f}", "", ""))
     return text_table(rows, right=(1, 2))

@@ -58,7 +58,7 @@ class Progress:
                 _say(f"{_INDENT}| {line}")
             _say(f"{_INDENT}The whole log: {log.path}")
         how = "Interrupted" if interrupted else "Stopped"
-        kept = f"{len(self.done)} finished steps ({shortlist(self.done, 6)})" if self.done else "no finished step"
+        kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
         kept += f", and the last saved state of '{job.step.name}'" if interrupted and job.resumes else ""
         _say(
             f"{how} in step {self._place(job.step.name)} of {len(self.names)}, '{job.step.name}'. "

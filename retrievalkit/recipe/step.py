@@ -49,7 +49,7 @@ class Step:
         """The title, after the variant and seed that the step belongs to; a step without one shows its command."""
         folder, _, _ = self.name.rpartition("/")
         text = self.title or " → ".join(filter(None, (self.command, self.output)))
-        return f"{folder}: {text}" if folder and self.title else text
+        return f"{folder} · {text}" if folder and self.title else text
 
     @property
     def uses(self) -> tuple[str, ...]:

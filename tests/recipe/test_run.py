@@ -225,7 +225,7 @@ def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
     assert not Path("out/model").exists()
     shown = capsys.readouterr().err
     assert "[1/3] build → index" in shown
-    assert "Stopped in step 2 of 3, 'train'. Kept in 'out': 1 finished steps (index)" in shown
+    assert "Stopped in step 2 of 3, 'train'. Kept in 'out': the output of index." in shown
     calls.clear()
     start()
     assert [name for name, *_ in calls] == ["train", "evaluate"]

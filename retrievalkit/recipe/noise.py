@@ -45,8 +45,8 @@ def verdicts(seeds: Mapping[str, Sequence[float]], queries: Mapping[str, Sequenc
     """
     from retrievalkit.evaluate.significance import randomisation_test, t_test
 
-    by_seeds = _corrected({row: t_test(found) for row, found in seeds.items() if len(found) > 1})
-    by_queries = _corrected({row: randomisation_test(found) for row, found in queries.items() if found})
+    by_seeds = _corrected({row: t_test(gaps) for row, gaps in seeds.items() if len(gaps) > 1})
+    by_queries = _corrected({row: randomisation_test(gaps) for row, gaps in queries.items() if gaps})
     return {row: Verdict(by_seeds.get(row), by_queries.get(row)) for row in dict.fromkeys((*seeds, *queries))}
 
 

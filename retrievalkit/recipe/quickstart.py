@@ -157,25 +157,28 @@ class _Results:
 
     def means(self, metric: str) -> dict[str, float]:
         """Run -> its mean."""
-        return {one["run"]: one["mean"] for one in self.comparison["means"] if one["metric"] == metric}
+        return {mean["run"]: mean["mean"] for mean in self.comparison["means"] if mean["metric"] == metric}
 
     def difference(self, system: System) -> dict[str, float]:
         """The difference in nDCG@10 to the system that it should beat, and its p-values."""
         run, against = self.runs[system.name], self.runs[system.against]
-        for one in self.comparison["differences"]:
-            if one["metric"] == METRICS[0] and {one["run"], one["against"]} == {run, against}:
-                sign = 1 if one["run"] == run else -1  # a pair is there one way round only
-                difference = round(sign * one["difference"], 4)
-                return {"difference": difference, "p": one["p_value"], "p_corrected": one["p_corrected"]}
+        for pair in self.differences():
+            if {pair["run"], pair["against"]} == {run, against}:
+                sign = 1 if pair["run"] == run else -1  # each pair is listed one way round
+                difference = round(sign * pair["difference"], 4)
+                return {"difference": difference, "p": pair["p_value"], "p_corrected": pair["p_corrected"]}
         msg = f"the comparison has no pair of '{run}' and '{against}'"
         raise KeyError(msg)
 
+    def differences(self) -> list[dict[str, Any]]:
+        """Those of all pairs of runs in nDCG@10."""
+        return [pair for pair in self.comparison["differences"] if pair["metric"] == METRICS[0]]
+
     def recommendation(self) -> Recommendation:
-        """By names of systems."""
-        differences = [one for one in self.comparison["differences"] if one["metric"] == METRICS[0]]
-        chosen = recommend(list(self.runs.values()), self.means(METRICS[0]), differences)
+        """The recommended system and the best one, by their names in the table."""
+        by_run = recommend(list(self.runs.values()), self.means(METRICS[0]), self.differences())
         names = {run: name for name, run in self.runs.items()}
-        return Recommendation(names[chosen.system], names[chosen.best], chosen.p)
+        return Recommendation(names[by_run.system], names[by_run.best], by_run.p)
 
     def search_line(self, name: str) -> str | None:
         """A command that searches a system for a test question that it answers; None if it answers none."""
@@ -183,10 +186,10 @@ class _Results:
         from retrievalkit.data.queries import read_queries
         from retrievalkit.data.runs import read_run
 
-        system = next(one for one in SYSTEMS if one.name == name)
-        step = next(one for one in self.recipe.steps if one.name == system.step)
+        system = next(system for system in SYSTEMS if system.name == name)
+        step = next(step for step in self.recipe.steps if step.name == system.step)
         options = self.recipe.options_in(step, str(self.folder))
-        run, baseline = (read_run(str(self.steps[one.step].output)) for one in (system, SYSTEMS[0]))
+        run, baseline = (read_run(str(self.steps[searched.step].output)) for searched in (system, SYSTEMS[0]))
         judged = read_qrels(self.recipe.values["qrels"])
         text = question(read_queries(options["queries"]), judged, run, baseline)
         indexes = options["indexes"] if isinstance(options["indexes"], list) else [options["indexes"]]
@@ -212,14 +215,14 @@ def _print_tables(rows: Sequence[Mapping[str, Any]], title: str) -> None:
 
 
 def _print_closing(results: _Results) -> None:
-    chosen, means = results.recommendation(), results.means(METRICS[0])
-    value = f"{METRICS[0]} {means[results.runs[chosen.system]]:.3f}"
-    if chosen.p is None:
-        click.echo(f"\nRecommended: {chosen.system}, the best by {METRICS[0]} on these questions ({value}).")
+    recommended, means = results.recommendation(), results.means(METRICS[0])
+    value = f"{METRICS[0]} {means[results.runs[recommended.system]]:.3f}"
+    if recommended.p is None:
+        click.echo(f"\nRecommended: {recommended.system}, the best by {METRICS[0]} on these questions ({value}).")
     else:
-        best = f"{chosen.best} ({means[results.runs[chosen.best]]:.3f})"
-        reason = f"no difference to {best} is shown (p {chosen.p:.2f}), and it is simpler"
-        click.echo(f"\nRecommended: {chosen.system} ({value}): {reason}.")
+        best = f"{recommended.best} ({means[results.runs[recommended.best]]:.3f})"
+        reason = f"no difference to {best} is shown (p {recommended.p:.2f}), and it is simpler"
+        click.echo(f"\nRecommended: {recommended.system} ({value}): {reason}.")
     click.echo(f"Question by question: open {results.folder / PAGE} in a browser.")
-    if line := results.search_line(chosen.system):
+    if line := results.search_line(recommended.system):
         click.echo(f"Search with it, for one of these questions:\n\n  {line}\n")

@@ -92,7 +92,7 @@ class Recipe:
 
     def options_in(self, step: Step, folder: str) -> dict[str, Any]:
         """A step's options, with the outputs of other steps as paths in a folder; "" leaves them relative to it."""
-        outputs = {f"steps.{one.name}": joined_path(folder, one.output) for one in self.steps if one.output}
+        outputs = {f"steps.{other.name}": joined_path(folder, other.output) for other in self.steps if other.output}
         filled: dict[str, Any] = fill(dict(step.options), outputs.__getitem__)
         return filled
 
@@ -143,7 +143,7 @@ class _Reader:
 
         steps, names = arrange(list(self.variants.values()), selected, seeds, build)
         if any(step.lacks for step in steps):
-            complete = [name for name, one in self.variants.items() if not any(step.lacks for step in build(one, {}))]
+            complete = [name for name, own in self.variants.items() if not any(step.lacks for step in build(own, {}))]
             hint = f" Without it: --variants {','.join(complete)}" if complete else ""
             for step in steps:
                 step.check_given(hint)
@@ -176,11 +176,11 @@ class _Reader:
         """The recipe's values and the options of steps, with these overrides; later ones win."""
         values = self.values
         of_steps: dict[str, Any] = {}
-        for one in overrides:
-            mine = {name: value for name, value in one.items() if self.is_value(name, value)}
+        for given in overrides:
+            mine = {name: value for name, value in given.items() if self.is_value(name, value)}
             values = join(values, mine)
-            for name in one.keys() - mine.keys():
-                of_steps[name] = merged(of_steps.get(name, {}), one[name])
+            for name in given.keys() - mine.keys():
+                of_steps[name] = merged(of_steps.get(name, {}), given[name])
         return values, of_steps
 
     def is_value(self, name: str, override: Any) -> bool:
@@ -193,8 +193,8 @@ class _Reader:
         """Refuse an override of something that the recipe does not have."""
         nested = isinstance(value, Mapping)
         if nested and name in self.variants:
-            for inner, one in value.items():
-                self.check_override(inner, one)
+            for inner, override in value.items():
+                self.check_override(inner, override)
             return
         if name in (self.steps if nested else self.values) or (nested and isinstance(self.values.get(name), Section)):
             return
@@ -237,7 +237,7 @@ class _Reader:
     def check_name(self, name: str, sections: Section) -> None:
         """Refuse a variant whose name, or folder, something else has."""
         if not NAME.fullmatch(name):
-            sections.fail(f"the variant name '{name}' is not made of letters, digits, - and _.", name)
+            sections.fail(f"the variant name '{name}' has other characters than letters, digits, - and _.", name)
         folders = {step.output.partition("/")[0] for step in self.steps.values() if step.output}
         others = {
             "a step": name in self.steps,

@@ -112,7 +112,7 @@ def test_a_value_that_was_not_given_says_how_to_give_it(write):
         ("${corpus}/queries", "${queries}/queries", 6, "refers to itself"),
         ("  k: 10", "  k: ${kk}", 5, "unknown value 'kk'"),
         ("name: run\n", "name: bm25\n", 16, "another step has this name, in line 10"),
-        ("name: run\n", "name: a run\n", 16, "is not made of letters"),
+        ("name: run\n", "name: a run\n", 16, "has other characters than letters"),
         ("output: run.trec", "output: bm25", 16, "writes 'bm25' already"),
         ("output: run.trec", "output: ../run.trec", 19, "not inside the run's folder"),
         ("output: run.trec", "output: /run.trec", 19, "not inside the run's folder"),

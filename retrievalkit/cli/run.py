@@ -19,10 +19,19 @@ from retrievalkit.cli.options import (
 @output_option
 @click.option("--variants", help="Only these rows of its table: names or patterns, such as mlr,dpr_*.")
 @click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
+@click.option("--verbose", "-v", is_flag=True, help="Show the command line of each step.")
 @json_option
 @set_option
-def run(recipe: str, output: str, variants: str | None, as_json: bool, settings: tuple[str, ...], force: bool) -> None:
-    """Run the steps of a RECIPE (a file, or the name of one that comes along)."""
+def run(
+    recipe: str,
+    output: str,
+    variants: str | None,
+    as_json: bool,
+    settings: tuple[str, ...],
+    force: bool,
+    verbose: bool,
+) -> None:
+    """Run the steps of a RECIPE: a file, or the name of a recipe that comes with retrievalkit."""
     from retrievalkit.recipe import run as program
 
     wanted = None if variants is None else [name.strip() for name in variants.split(",") if name.strip()]
@@ -33,5 +42,6 @@ def run(recipe: str, output: str, variants: str | None, as_json: bool, settings:
         overrides=parse(settings),
         variants=wanted,
         force=force,
+        verbose=verbose,
     )
     echo(as_json, outcome.to_json(), outcome.text())

@@ -1,6 +1,6 @@
-"""Whether the components that a recipe's step names are installed and have the options that it sets.
+"""Checks that the components a recipe's step names are installed and have the options that it sets.
 
-Asked of all steps before the first one runs: a misspelt option of the tenth training should not show a day later.
+All steps are checked before the first one runs: a misspelt option of the tenth training should not show a day later.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ _KINDS = ("encoder", "pooler", "loss", "indexer", "pretrainer")
 
 
 def check_components(step: Step, command: click.Command, options: Mapping[str, Any]) -> None:
-    """Refuse components and settings that there are not.
+    """Refuse unknown components and settings.
 
     Args:
-        step: For the complaint.
+        step: The step, for the place in an error.
         command: Its command, which has the default components.
-        options: The step's, filled in.
+        options: The step's options, filled in.
 
     Raises:
-        DataError: Says which component or option, with file and line.
+        DataError: Names the component or option, with file and line.
     """
     settings = _nested(options.get("set") or {})
-    given = {str(one.name): one.default for one in command.params if isinstance(one.default, str)} | dict(options)
+    defaults = {str(option.name): option.default for option in command.params if isinstance(option.default, str)}
+    given = defaults | dict(options)
     if step.command == "train" and given.get("loss") is None:
         given["loss"] = _default_loss(str(given.get("pooler")))
-    # Where a command takes a few fixed names, these are no components.
-    fixed = {one.name for one in command.params if isinstance(one.type, click.Choice)}
-    for kind in (one for one in _KINDS if one not in fixed):
+    # An option with a fixed choice of names does not name a component.
+    fixed = {option.name for option in command.params if isinstance(option.type, click.Choice)}
+    for kind in _KINDS:
+        if kind in fixed:
+            continue
         name, section = given.get(kind), settings.pop(kind, {})
         if name is not None:
             _named(step, kind, lambda name=name, kind=kind, section=section: _check(kind, str(name), section))
@@ -44,7 +47,7 @@ def check_components(step: Step, command: click.Command, options: Mapping[str, A
 
 
 def _named(step: Step, option: str, check: Any) -> None:
-    """Run a check; what it complains about is the step's."""
+    """Run a check; its errors name the step."""
     try:
         check()
     except InputError as error:
@@ -52,7 +55,7 @@ def _named(step: Step, option: str, check: Any) -> None:
 
 
 def _default_loss(pooler: str) -> str | None:
-    """The loss that a pooler is trained with; None where that depends on its options, or there is no such pooler."""
+    """The loss that a pooler is trained with; None if its options decide, or if the pooler is unknown."""
     if pooler not in registry.names("pooler"):
         return None
     default = getattr(registry.get("pooler", pooler), "default_loss", None)

@@ -1,4 +1,4 @@
-"""The command line of a recipe's step: its options as the words one would type, checked before anything runs."""
+"""The command line of a recipe's step: its options as words, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from retrievalkit.recipe.recipe import Step, flatten
 def command_line(
     step: Step, command: click.Command, options: Mapping[str, Any], output: Path | None = None
 ) -> tuple[str, ...]:
-    """The words that give a command these options, and its output where it has a parameter for one.
+    """The words that set a command's options, and its output if it has a parameter for it.
 
     Raises:
-        DataError: The command has no such option, it needs one that is missing, or a value is of the wrong type.
+        DataError: The command lacks such an option, a required one is missing, or a value has the wrong type.
     """
     context = click.Context(command, info_name=f"rkit {step.command}")
     known = _parameters(command)
@@ -45,23 +45,23 @@ def command_line(
             else:
                 words += ["--output", str(output)]
         elif parameter.required and parameter.name not in given:
-            where = "beside" if parameter.name == "output" else "under"
+            where = "next to" if parameter.name == "output" else "under"
             msg = f"rkit {step.command} needs '{_shown(parameter)}'. Add it {where} 'with'."
             raise step.error(msg)
-    in_order = [word for one in command.params for word in arguments.get(str(one.name), [])]
+    in_order = [word for parameter in command.params for word in arguments.get(str(parameter.name), [])]
     return (*step.command.split(), *in_order, *words)
 
 
 def _parameters(command: click.Command) -> dict[str, click.Parameter]:
-    """A command's parameters by the names that a recipe may use: long options and arguments, with underscores."""
-    found: dict[str, click.Parameter] = {}
+    """A command's parameters by their names in recipes: long options and arguments, with underscores."""
+    parameters: dict[str, click.Parameter] = {}
     for parameter in command.params:
         if isinstance(parameter, click.Argument):
-            found[str(parameter.name)] = parameter
+            parameters[str(parameter.name)] = parameter
         for word in (*parameter.opts, *parameter.secondary_opts):
             if word.startswith("--"):
-                found[word.removeprefix("--").replace("-", "_")] = parameter
-    return found
+                parameters[word.removeprefix("--").replace("-", "_")] = parameter
+    return parameters
 
 
 def has(command: click.Command, name: str) -> bool:
@@ -70,32 +70,32 @@ def has(command: click.Command, name: str) -> bool:
 
 
 def _option_words(step: Step, name: str, option: click.Option, value: Any) -> list[str]:
-    word = next(one for one in (*option.opts, *option.secondary_opts) if _plain(one) == name)
+    word = next(word for word in (*option.opts, *option.secondary_opts) if _plain(word) == name)
     if name == "set":
         if not isinstance(value, Mapping):
             msg = f"'set' is {value!r}, and should be a mapping, such as {{pooler.layers: [4, 6]}}."
             raise step.error(msg, name)
-        return [part for key, one in flatten(value).items() for part in (word, f"{key}={_setting(one)}")]
+        return [part for key, inner in flatten(value).items() for part in (word, f"{key}={_setting(inner)}")]
     if option.is_flag:
         if not isinstance(value, bool):
-            msg = f"'{name}' is {value!r}, and is switched on or off: true or false."
+            msg = f"'{name}' is {value!r}, and should be true or false."
             raise step.error(msg, name)
         if value:
             return [word]
         opposite = option.secondary_opts if word in option.opts else option.opts
         return [opposite[0]] if opposite and option.secondary_opts else []
-    return [part for one in _values(option, value) for part in (word, one)]
+    return [part for text in _values(option, value) for part in (word, text)]
 
 
 def _values(parameter: click.Parameter, value: Any) -> list[str]:
     several = parameter.nargs == -1 or getattr(parameter, "multiple", False)
     if isinstance(value, list) and several:
-        return [_setting(one) for one in value]
+        return [_setting(element) for element in value]
     return [_setting(value)]
 
 
 def _setting(value: Any) -> str:
-    """A value as one would type it."""
+    """A value as it is typed."""
     if isinstance(value, list | tuple):
         return ",".join(map(_setting, value))
     return {True: "true", False: "false", None: "null"}.get(value, str(value)) if _is_constant(value) else str(value)
@@ -106,7 +106,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _check_type(step: Step, name: str, parameter: click.Parameter, value: Any, context: click.Context) -> None:
-    # A path may be what an earlier step will have written.
+    # A path may be the output of an earlier step, which is not there yet.
     if name == "set" or isinstance(parameter.type, click.Path | click.File):
         return
     try:
@@ -119,7 +119,7 @@ def _check_type(step: Step, name: str, parameter: click.Parameter, value: Any, c
 
 def _unknown_option(step: Step, name: str, known: Sequence[str]) -> Exception:
     if name == "output":
-        return step.error("'output' stands beside 'with', not in it.", name)
+        return step.error("'output' belongs next to 'with', not under it.", name)
     close = nearest(name, known)
     offer = f"did you mean '{close}'?" if close else f"it has {', '.join(known)}."
     return step.error(f"rkit {step.command} has no option '{name}' in a recipe; {offer}", name)

@@ -1,4 +1,4 @@
-"""Recipe files: where they are, and what they hold once they are joined to those that they extend."""
+"""Recipe files: where they are, and their content once joined with the recipes that they extend."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from retrievalkit.recipe.settings import Section, join, read_yaml
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
-_KEYS = ("extends", "name", "description", "values", "defaults", "steps", "table", "variants", "baseline", "seeds")
-_STEP_KEYS = ("name", "command", "with", "output", "expected")
+_KEYS = (
+    "extends", "name", "description", "requires", "values", "defaults", "steps", "table", "variants", "baseline",
+    "seeds",
+)  # fmt: skip
+_STEP_KEYS = ("name", "title", "command", "with", "output", "expected")
 
 
 def find_recipe(source: str | Path) -> Path:
@@ -39,14 +42,14 @@ def bundled_recipes() -> dict[str, Path]:
 
 
 def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
-    """What a recipe file and those that it extends hold together, with the steps by name.
+    """The content of a recipe file joined with the files that it extends, its steps by name.
 
     Args:
         path: The file.
         opened: The files that extend it.
 
     Raises:
-        DataError: One of them is no recipe, or extends itself; names file and line.
+        DataError: One of them is not a recipe, or extends itself; names file and line.
     """
     root = read_yaml(path)
     if not isinstance(root, Section):
@@ -81,15 +84,15 @@ def _steps_by_name(root: Section) -> Section:
     rows = root["steps"]
     if not isinstance(rows, list):
         root.fail(f"'steps' is {rows!r}, and should be a list of steps.", "steps")
-    found = Section(root.places["steps"])
+    steps = Section(root.places["steps"])
     for row in rows:
         if not isinstance(row, Section):
             root.fail("a step is a mapping.", "steps")
         row.check_keys(_STEP_KEYS, "step")
         name = row.wanted("name", str, "text")
         if not NAME.fullmatch(name):
-            row.fail(f"the step name '{name}' is not made of letters, digits, - and _.", "name")
-        if name in found:
-            row.fail(f"step '{name}': another step has this name, in line {found.places[name].line}. Rename one.")
-        found.put(name, row, row.place)
-    return found
+            row.fail(f"the step name '{name}' has other characters than letters, digits, - and _. Rename it.", "name")
+        if name in steps:
+            row.fail(f"step '{name}': another step has this name, in line {steps.places[name].line}. Rename one.")
+        steps.put(name, row, row.place)
+    return steps

@@ -1,17 +1,19 @@
 """A recipe: the steps of an experiment as data, each of them a command as one would type it.
 
     name: layers
-    description: One sentence that says what comes out.
-    values:                      # what `--set corpus=...` overrides; null = has to be given
+    description: One sentence about the result.
+    requires: {retrievalkit-mlr: pooler self_contrastive}    # distributions to have installed, and what they bring
+    values:                      # changed by `--set corpus=...`; null = has to be given
       corpus: null
       examples: ${corpus}/train.jsonl
       layers: [4, 6]
-      dev: null                  # wanted as ${dev?} below, so it may be missing
+      dev: null                  # used as ${dev?} below, so it may be missing
       seed: 42
     defaults:                    # options that all steps of a command share
       train: {batch_size: 32, seed: "${seed}"}
     steps:
       - name: model
+        title: "Train on layers ${layers}: the last one is indexed"    # what: why; the summary leaves out the reason
         command: train
         with: {corpus: "${corpus}", examples: "${examples}", dev: "${dev?}", set: {pooler.layers: "${layers}"}}
         output: model            # in the run's own folder
@@ -20,34 +22,36 @@
       - {name: search, command: search, with: {indexes: "${steps.index}", queries: test.jsonl}, output: run.trec}
       - name: figures
         command: evaluate
-        with: {run: "${steps.search}", qrels: test.tsv, json: true}
-        output: figures.json     # a command without --output: what it prints
+        with: {run: "${steps.search}", qrels: test.tsv, per-query: true, json: true}    # by query: to test significance
+        output: figures.json     # of a command without --output: what it prints
 
-    table: [figures]             # the steps whose figures are the table's columns; only what they need is run
-    variants:                    # its rows: what is different in each, and reference figures
-      near: {title: Layers 4 and 6, expected: {source: "Table 2", nDCG@10: 0.41}}
-      far: {title: Layers 2 and 6, values: {layers: [2, 6], model: {batch_size: 8}}, expected: {nDCG@10: 0.4}}
+    table: [figures]             # the steps whose figures are the table's columns; only what they build on is run
+    variants:                    # its rows: what differs in each, and reference figures
+      near: {title: "Layers ${layers}", expected: {source: "Table 2", nDCG@10: 0.41}}
+      far: {title: "Layers ${layers}", values: {layers: [2, 6], model: {batch_size: 8}}, expected: {nDCG@10: 0.4}}
     baseline: near               # the row that the others are compared with
     seeds: [42, 43, 44]          # each variant is run with each of these as the value `seed`
 
-The keys under `with` are the command's options and arguments, with dashes or underscores; `set` holds what `--set`
-takes. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all variants,
-`--set VARIANT.VALUE=...` for one, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the seeds. Reference
-figures may also stand as `expected` at a step; in a variant those of a second step in the table are STEP.FIGURE.
+The keys under `with` are the command's options and arguments, with dashes or underscores; `set` contains the settings
+of `--set`. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all
+variants, `--set VARIANT.VALUE=...` for one, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the seeds.
+Titles may contain values too, and follow them. Reference figures may also be given as `expected` at a step; in a
+variant those of a second step in the table are STEP.FIGURE.
 
 `extends: other.yaml` (or a list) starts from another recipe, by a path from this one's folder or by name. Mappings are
-joined key by key, steps and variants by name; `null` takes a variant or a figure away.
+joined key by key, steps and variants by name; `null` removes a variant or a figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.recipe.files import NAME, bundled_recipes, find_recipe, read_recipe
+from retrievalkit.recipe.log import FOLDER as LOGS
 from retrievalkit.recipe.settings import Section, flatten, join, parse_set, read_yaml
 from retrievalkit.recipe.step import Step, Values, fill, in_order, joined_path, merged, needed
 from retrievalkit.recipe.variants import SEED, Row, Variant, arrange, choose, parse_seeds
@@ -65,14 +69,15 @@ class Recipe:
     """A recipe with its values filled in.
 
     Attributes:
-        name: What it is called.
-        description: What comes out.
+        name: Its name.
+        description: One sentence about the result.
         values: Name -> value, overrides applied; those of variants are not among them.
         steps: In the order they run, those of all variants.
-        file: Where it was read.
+        file: The file it was read from.
         table: The steps whose figures are the columns; () = there is no table.
         rows: The table's rows.
         baseline: The row that the others are compared with; "" = none.
+        requires: Distributions to have installed -> what they bring.
     """
 
     name: str
@@ -83,10 +88,11 @@ class Recipe:
     table: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
     baseline: str = ""
+    requires: Mapping[str, str] = field(default_factory=dict)
 
     def options_in(self, step: Step, folder: str) -> dict[str, Any]:
-        """A step's options, with the outputs of other steps as paths in a folder ("" = relative to it)."""
-        outputs = {f"steps.{one.name}": joined_path(folder, one.output) for one in self.steps if one.output}
+        """A step's options, with the outputs of other steps as paths in a folder; "" leaves them relative to it."""
+        outputs = {f"steps.{other.name}": joined_path(folder, other.output) for other in self.steps if other.output}
         filled: dict[str, Any] = fill(dict(step.options), outputs.__getitem__)
         return filled
 
@@ -98,8 +104,8 @@ def load_recipe(
 
     Args:
         source: A file, or the name of a recipe that comes with retrievalkit ("quickstart").
-        overrides: What `parse_set` made of `--set`: values, and options of steps.
-        variants: Which of its variants are wanted, by name or pattern; None = all.
+        overrides: The settings of `--set`, as `parse_set` returns them: values, and options of steps.
+        variants: Which of its variants to run, by name or pattern; None = all.
 
     Raises:
         DataError: Something is wrong in the file; names file and line.
@@ -109,7 +115,7 @@ def load_recipe(
 
 
 class _Reader:
-    """Checks what a recipe holds and fills its values in; every complaint names file and line."""
+    """Checks a recipe and fills its values in; every error names file and line."""
 
     def __init__(self, root: Section) -> None:
         self.root = root
@@ -128,16 +134,16 @@ class _Reader:
         seeds = self.seeds(overrides)
         for name, value in overrides.items():
             self.check_override(name, value)
-        chosen = choose(self.variants, wanted, self.name)
-        # A value may have the name of a variant: what is set of that one is a mapping.
+        selected = choose(self.variants, wanted, self.name)
+        # A value may have the name of a variant; settings of the variant are a mapping.
         of_variants = {name: overrides.pop(name) for name in self.variants if isinstance(overrides.get(name), Mapping)}
 
         def build(variant: Variant, values: Mapping[str, Any]) -> Sequence[Step]:
             return self.filled([variant.overrides, overrides, of_variants.get(variant.name, {}), values])
 
-        steps, names = arrange(list(self.variants.values()), chosen, seeds, build)
+        steps, names = arrange(list(self.variants.values()), selected, seeds, build)
         if any(step.lacks for step in steps):
-            complete = [name for name, one in self.variants.items() if not any(step.lacks for step in build(one, {}))]
+            complete = [name for name, own in self.variants.items() if not any(step.lacks for step in build(own, {}))]
             hint = f" Without it: --variants {','.join(complete)}" if complete else ""
             for step in steps:
                 step.check_given(hint)
@@ -149,12 +155,17 @@ class _Reader:
             steps=tuple(steps),
             file=self.root.place.file,
             table=self.table,
-            rows=tuple(self.row(variant, names[variant.name]) for variant in chosen) if self.table else (),
+            rows=tuple(
+                self.row(variant, names[variant.name], [overrides, of_variants.get(variant.name, {})])
+                for variant in selected
+                if self.table
+            ),
             baseline=self.baseline,
+            requires={name: str(brings) for name, brings in self.root.section("requires").items()},
         )
 
     def filled(self, overrides: Iterable[Mapping[str, Any]]) -> list[Step]:
-        """The steps that are wanted, in order, with values in place of their names."""
+        """The steps to be run, in order, with values in place of their names."""
         values, of_steps = self.overridden(overrides)
         lookup = Values(values)
         steps = [step.with_options(of_steps.get(step.name, {})) for step in self.steps.values()]
@@ -162,14 +173,14 @@ class _Reader:
         return needed(ordered, self.table) if self.table else ordered
 
     def overridden(self, overrides: Iterable[Mapping[str, Any]]) -> tuple[Section, dict[str, Any]]:
-        """The values and the options of steps, with these in the place of what the recipe has; later ones win."""
+        """The recipe's values and the options of steps, with these overrides; later ones win."""
         values = self.values
         of_steps: dict[str, Any] = {}
-        for one in overrides:
-            mine = {name: value for name, value in one.items() if self.is_value(name, value)}
+        for given in overrides:
+            mine = {name: value for name, value in given.items() if self.is_value(name, value)}
             values = join(values, mine)
-            for name in one.keys() - mine.keys():
-                of_steps[name] = merged(of_steps.get(name, {}), one[name])
+            for name in given.keys() - mine.keys():
+                of_steps[name] = merged(of_steps.get(name, {}), given[name])
         return values, of_steps
 
     def is_value(self, name: str, override: Any) -> bool:
@@ -179,11 +190,11 @@ class _Reader:
         )
 
     def check_override(self, name: str, value: Any) -> None:
-        """Refuse an override of what there is not."""
+        """Refuse an override of something that the recipe does not have."""
         nested = isinstance(value, Mapping)
         if nested and name in self.variants:
-            for inner, one in value.items():
-                self.check_override(inner, one)
+            for inner, override in value.items():
+                self.check_override(inner, override)
             return
         if name in (self.steps if nested else self.values) or (nested and isinstance(self.values.get(name), Section)):
             return
@@ -195,7 +206,7 @@ class _Reader:
         raise UnknownNameError("value of the recipe", name, known, hint=hint)
 
     def seeds(self, overrides: dict[str, Any]) -> list[int]:
-        """The seeds; takes those of `--set seeds=...` out of the overrides."""
+        """The seeds; removes those of `--set seeds=...` from the overrides."""
         if "seeds" in overrides and "seeds" not in self.values:
             seeds, problem = parse_seeds(overrides.pop("seeds"))
         else:
@@ -203,9 +214,9 @@ class _Reader:
             if problem:
                 self.root.fail(problem, "seeds")
         if seeds and SEED not in self.values:
-            problem = "'seeds' are given to the value 'seed', which the recipe has not. Add it under 'values'."
+            problem = "'seeds' are assigned to the value 'seed', which the recipe lacks. Add it under 'values'."
         elif seeds and SEED in overrides:
-            problem = f"the recipe has 'seeds', which are given to 'seed': --set seeds={overrides[SEED]}"
+            problem = f"the recipe has 'seeds', which are assigned to 'seed'. Set them: --set seeds={overrides[SEED]}"
         if problem:
             raise OptionError(problem)
         return seeds
@@ -214,7 +225,7 @@ class _Reader:
         """The variants; one without a name where there are none."""
         sections = self.root.section("variants")
         if not any(sections.values()):
-            yield Variant("", self.name, Section(self.root.place))
+            yield Variant("", self.name, Section(self.root.place), place=self.root.place)
             return
         if not self.table:
             self.root.fail("variants need 'table': the steps whose figures are its columns.", "variants")
@@ -224,15 +235,16 @@ class _Reader:
                 yield self.variant(name, sections.section(name))
 
     def check_name(self, name: str, sections: Section) -> None:
-        """Refuse a variant whose name, or folder, is that of something else."""
+        """Refuse a variant whose name, or folder, something else has."""
         if not NAME.fullmatch(name):
-            sections.fail(f"the variant name '{name}' is not made of letters, digits, - and _.", name)
+            sections.fail(f"the variant name '{name}' has other characters than letters, digits, - and _.", name)
         folders = {step.output.partition("/")[0] for step in self.steps.values() if step.output}
         others = {
             "a step": name in self.steps,
             "a value": isinstance(self.values.get(name), Section),
             "a folder that a step writes": name in folders,
             "a folder of seeds": name.startswith("seed-"),
+            "the folder of logs": name == LOGS,
         }
         for kind in (kind for kind, same in others.items() if same):
             sections.fail(f"the variant '{name}' has the name of {kind}. Rename it.", name)
@@ -248,10 +260,11 @@ class _Reader:
         title = section.get("title")
         figures = section.section("expected")
         expected = {self.cell(figures, key): value for key, value in figures.items() if key != "source"}
-        return Variant(name, name if title is None else str(title), overrides, expected, figures.get("source"))
+        place = section.places.get("title", section.place)
+        return Variant(name, name if title is None else str(title), overrides, expected, figures.get("source"), place)
 
     def cell(self, figures: Section, key: str) -> tuple[str, str]:
-        """The step and the figure that a reference figure is of: FIGURE of the table's first step, or STEP.FIGURE."""
+        """The step and name of a reference figure: FIGURE is of the table's first step, STEP.FIGURE of another."""
         step, dot, figure = key.partition(".")
         if step in self.steps:
             return step, figure
@@ -259,22 +272,28 @@ class _Reader:
             figures.fail(str(UnknownNameError("step", step, self.steps)), key)
         return self.table[0], key
 
-    def row(self, variant: Variant, names: Mapping[int | None, Mapping[str, str]]) -> Row:
-        """A row of the table, with the references of its steps and, before them, of the variant."""
+    def row(
+        self,
+        variant: Variant,
+        names: Mapping[int | None, Mapping[str, str]],
+        overrides: Sequence[Mapping[str, Any]],
+    ) -> Row:
+        """A row of the table; a reference of the variant wins over the same one of a step."""
+        values, _ = self.overridden([variant.overrides, *overrides])
         steps = [self.steps[name] for name in self.table]
         expected = {(step.name, figure): value for step in steps for figure, value in step.expected.items()}
         sources = [variant.source, *(expected.pop((step.name, "source"), None) for step in steps)]
         expected |= variant.expected
         return Row(
             variant.name,
-            variant.title,
+            Values(values).label(variant.title, variant.place),
             cells={seed: {step: own[step] for step in self.table} for seed, own in names.items()},
             expected={key: value for key, value in expected.items() if value is not None and key[0] in self.table},
             source=next((str(one) for one in sources if one is not None), ""),
         )
 
     def step_names(self, key: str) -> tuple[str, ...]:
-        """The steps that a list of the recipe names."""
+        """The steps under a key of the recipe that lists names."""
         listed = self.root.get(key)
         if listed is None:
             return ()
@@ -300,6 +319,7 @@ def _step(section: Section, defaults: Section) -> Step:
         command=command,
         options=merged(shared, options),
         output=_output(section),
+        title=section.wanted("title", str, "text") if section.get("title") is not None else "",
         expected=section.section("expected"),
         place=section.place,
         places={key.replace("-", "_"): place for key, place in (shared.places | options.places).items()},
@@ -313,6 +333,8 @@ def _output(section: Section) -> str | None:
     path = PurePosixPath(output)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         section.fail(f"output '{output}' is not inside the run's folder. Give a relative path.", "output")
+    if path.parts[0] == LOGS:
+        section.fail(f"output '{output}' is in the folder of logs. Choose another output.", "output")
     return path.as_posix()
 
 

@@ -1,19 +1,25 @@
-"""The table of a recipe: a row a variant, our figures beside the reference figures, and what each row changes.
+"""The table of a recipe: a row for each variant, our figures beside the reference, and the difference to the baseline.
 
 Levels are comparable only where data and settings are those of the reference. The second table, each row less the
-baseline, tells whether a change goes the same way here and there.
+baseline, shows whether a difference is more than noise, and whether it has the sign of the reference's.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts
+from retrievalkit.recipe.noise import Verdict, verdicts
 from retrievalkit.recipe.recipe import Recipe, Row
+from retrievalkit.recipe.step import closure
+from retrievalkit.recipe.tables import markdown_table, text_table
+
+PerQuery = Mapping[str, Mapping[str, float]]
+"""Figure -> query -> value."""
 
 Table = list[tuple[str, ...]]
 
@@ -24,13 +30,17 @@ class Cell:
 
     Attributes:
         ours: Seed -> value.
-        reference: What it is compared with.
+        reference: The published value.
         seedless: Whether one run stands for all seeds, because they make no difference to it.
+        queries: Query -> value, averaged over the seeds; {} where only the mean is known.
+        verdict: Of a difference: whether it is more than noise.
     """
 
     ours: Mapping[int | None, float]
     reference: float | None = None
     seedless: bool = False
+    queries: Mapping[str, float] = field(default_factory=dict)
+    verdict: Verdict = field(default_factory=Verdict)
 
     @property
     def mean(self) -> float:
@@ -48,11 +58,14 @@ class Cell:
         return None if self.reference is None else self.mean - self.reference
 
     def less(self, other: Cell) -> Cell:
-        """What this one has more than another, seed by seed."""
+        """The difference to another cell, seed by seed and query by query."""
         ours = {seed: value - other.ours[seed] for seed, value in self.ours.items() if seed in other.ours}
         known = self.reference is not None and other.reference is not None
         reference = self.reference - other.reference if known else None  # type: ignore[operator]
-        return Cell(ours, reference, self.seedless and other.seedless)
+        queries = {
+            query: value - other.queries[query] for query, value in self.queries.items() if query in other.queries
+        }
+        return Cell(ours, reference, self.seedless and other.seedless, queries)
 
     @property
     def direction(self) -> str:
@@ -84,23 +97,25 @@ class ResultRow:
 
 @dataclass(frozen=True)
 class Results:
-    """What came out of a recipe.
+    """The table of a recipe.
 
     Attributes:
         recipe: Its name.
         rows: Those that are complete.
         baseline: The row that the others are compared with, if it is among them.
         missing: Reference figures that were not measured.
+        verdicts: (row, column) -> whether the difference to the baseline is more than noise; None = not tested.
     """
 
     recipe: str
     rows: Sequence[ResultRow]
     baseline: str = ""
     missing: Sequence[str] = field(default_factory=tuple)
+    verdicts: Mapping[tuple[str, str], Verdict] | None = None
 
     @property
     def columns(self) -> list[str]:
-        """The figures, in the order that they come in."""
+        """The names of the figures, in the order of the steps."""
         return list(dict.fromkeys(name for row in self.rows for name in row.cells))
 
     def differences(self) -> Iterator[tuple[ResultRow, dict[str, Cell]]]:
@@ -108,10 +123,29 @@ class Results:
         base = next((row for row in self.rows if row.name == self.baseline), None)
         for row in self.rows:
             if base is not None and row is not base:
-                yield row, {name: cell.less(base.cells[name]) for name, cell in row.cells.items() if name in base.cells}
+                known = self.verdicts or {}
+                cells = {name: cell.less(base.cells[name]) for name, cell in row.cells.items() if name in base.cells}
+                yield (
+                    row,
+                    {
+                        name: replace(cell, verdict=known.get((row.name, name), cell.verdict))
+                        for name, cell in cells.items()
+                    },
+                )
+
+    def tested(self) -> Results:
+        """The table with significance tests of the differences to the baseline, column by column."""
+        against = {row.name: cells for row, cells in self.differences()}
+        known: dict[tuple[str, str], Verdict] = {}
+        for column in self.columns:
+            cells = {row: found[column] for row, found in against.items() if column in found}
+            seeds = {row: [] if cell.deviation is None else list(cell.ours.values()) for row, cell in cells.items()}
+            queries = {row: list(cell.queries.values()) for row, cell in cells.items()}
+            known |= {(row, column): verdict for row, verdict in verdicts(seeds, queries).items()}
+        return replace(self, verdicts=known)
 
     def to_json(self) -> dict[str, Any]:
-        """What `results.json` holds."""
+        """The content of `results.json`."""
         against = {row.name: cells for row, cells in self.differences()}
         rows = []
         for row in self.rows:
@@ -120,14 +154,15 @@ class Results:
             value["figures"] = {name: cell.to_json() for name, cell in row.cells.items()}
             if row.name in against:
                 value["against_baseline"] = {
-                    name: {**cell.to_json(), "direction": cell.direction} for name, cell in against[row.name].items()
+                    name: {**cell.to_json(), "direction": cell.direction, **cell.verdict.to_json()}
+                    for name, cell in against[row.name].items()
                 }
             rows.append(value)
         return {"recipe": self.recipe, "baseline": self.baseline, "rows": rows, "not_measured": list(self.missing)}
 
     def text(self) -> str:
         """For a terminal."""
-        return self._document(aligned)
+        return self._document(text_table)
 
     def markdown(self) -> str:
         """For a file."""
@@ -139,10 +174,8 @@ class Results:
             base = next(row.title for row in self.rows if row.name == self.baseline)
             table = [("variant", *self.columns)]
             table += [(row.title, *self._cells(found, compared)) for row, found in differences]
-            parts += [
-                f"Difference to '{base}' (that of the reference, and whether it goes the same way):",
-                render(table),
-            ]
+            parts += [f"Difference to '{base}' (the reference's, and whether ours has its sign):", render(table)]
+            parts += self._test_notes()
         return "\n\n".join(parts)
 
     def _table(self) -> Table:
@@ -169,6 +202,21 @@ class Results:
         if self.missing:
             yield f"Not measured: {', '.join(self.missing)}."
 
+    def _test_notes(self) -> Iterator[str]:
+        """By which tests the differences were judged."""
+        if self.verdicts is None:
+            return
+        names = []
+        if any(verdict.seeds is not None for verdict in self.verdicts.values()):
+            names.append("t-test over seeds")
+        if any(verdict.queries is not None for verdict in self.verdicts.values()):
+            names.append("randomisation test over queries")
+        if names:
+            larger = "; the larger of the two" if len(names) > 1 else ""
+            yield f"p: paired {' and '.join(names)}, corrected by Holm over the rows{larger}."
+        else:
+            yield "Not tested for significance: give several seeds, such as --set seeds=42,43,44."
+
     def write(self, folder: Path) -> None:
         """Leave `results.json` and `results.md` in a folder."""
         artifacts.write_json(folder / "results.json", self.to_json())
@@ -176,48 +224,57 @@ class Results:
             staging.write_text(self.markdown(), encoding="utf-8")
 
 
-def tabulate(recipe: Recipe, figures: Mapping[str, Mapping[str, float]], seconds: Mapping[str, float]) -> Results:
+def tabulate(
+    recipe: Recipe,
+    figures: Mapping[str, Mapping[str, float]],
+    seconds: Mapping[str, float],
+    per_query: Mapping[str, PerQuery] | None = None,
+) -> Results:
     """The table of a recipe, as far as its steps have been run.
 
     Args:
         recipe: With a table.
-        figures: Step -> what it measured.
+        figures: Step -> its figures.
         seconds: Step -> how long it took.
+        per_query: Step -> the values of each query, where they are known; only significance tests use them.
     """
-    done = [row for row in recipe.rows if all(one in figures for cells in row.cells.values() for one in cells.values())]
+    done = [
+        row for row in recipe.rows if all(step in figures for cells in row.cells.values() for step in cells.values())
+    ]
     uses = {step.name: step.uses for step in recipe.steps}
-    rows = [_row(recipe, row, figures, sum(seconds[step] for step in _needed(row, uses))) for row in done]
+    rows = []
+    for row in done:
+        steps = closure(uses, (step for cells in row.cells.values() for step in cells.values()))
+        cells = _cells(recipe, row, figures, per_query or {})
+        rows.append(ResultRow(row.name, row.title, row.source, cells, sum(seconds[step] for step in steps)))
     measured = {name for row in rows for name in row.cells}
     wanted = dict.fromkeys(_column(recipe, step, name) for row in done for step, name in row.expected)
     missing = [name for name in wanted if name not in measured]
     return Results(recipe.name, rows, recipe.baseline, missing)
 
 
-def _row(recipe: Recipe, row: Row, figures: Mapping[str, Mapping[str, float]], seconds: float) -> ResultRow:
+def _cells(
+    recipe: Recipe, row: Row, figures: Mapping[str, Mapping[str, float]], per_query: Mapping[str, PerQuery]
+) -> dict[str, Cell]:
     cells = {}
     for step in recipe.table:
-        ran = {seed: figures[names[step]] for seed, names in row.cells.items()}
-        seedless = len({names[step] for names in row.cells.values()}) == 1
-        for name in dict.fromkeys(name for found in ran.values() for name in found):
-            ours = {seed: found[name] for seed, found in ran.items() if name in found}
-            cells[_column(recipe, step, name)] = Cell(ours, row.expected.get((step, name)), seedless)
-    return ResultRow(row.name, row.title, row.source, cells, seconds)
+        ran = {seed: names[step] for seed, names in row.cells.items()}
+        seedless = len(set(ran.values())) == 1
+        for name in dict.fromkeys(name for one in ran.values() for name in figures[one]):
+            ours = {seed: figures[one][name] for seed, one in ran.items() if name in figures[one]}
+            queries = _averaged([per_query.get(one, {}).get(name, {}) for one in ran.values()])
+            cells[_column(recipe, step, name)] = Cell(ours, row.expected.get((step, name)), seedless, queries)
+    return cells
+
+
+def _averaged(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The values of each query averaged over the seeds, for the queries that all of them have."""
+    shared = [query for query in seeds[0] if all(query in values for values in seeds)]
+    return {query: statistics.fmean(values[query] for values in seeds) for query in shared}
 
 
 def _column(recipe: Recipe, step: str, figure: str) -> str:
     return figure if len(recipe.table) == 1 else f"{step} {figure}"
-
-
-def _needed(row: Row, uses: Mapping[str, Sequence[str]]) -> set[str]:
-    """All steps that a row is made of."""
-    found: set[str] = set()
-    waiting = [step for cells in row.cells.values() for step in cells.values()]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting.extend(uses[name])
-    return found
 
 
 def beside_reference(cell: Cell) -> str:
@@ -227,26 +284,17 @@ def beside_reference(cell: Cell) -> str:
 
 
 def compared(cell: Cell) -> str:
-    """A difference of ours, and in parentheses that of the reference and whether it has the same sign."""
-    text = f"{cell.mean:+.4f}{_spread(cell)}"
-    if cell.reference is None:
-        return text
-    return f"{text} ({', '.join(filter(None, (f'{cell.reference:+.4f}', cell.direction)))})"
+    """A difference of ours; in parentheses the reference's, and whether ours has its sign or is within the noise."""
+    reference = "" if cell.reference is None else f"{cell.reference:+.4f}"
+    direction = "no difference shown" if cell.verdict.shown is False else cell.direction
+    p = "" if cell.verdict.p is None else f"p {cell.verdict.p:.4f}"
+    text = ", ".join(filter(None, (reference, direction, p)))
+    return f"{cell.mean:+.4f}{_spread(cell)}" + (f" ({text})" if text else "")
 
 
 def _spread(cell: Cell) -> str:
     return "" if cell.deviation is None else f" ± {cell.deviation:.4f}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as lines, in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    header, *others = ([cell.replace("|", "\\|") for cell in row] for row in rows)
-    rule = ["---", *("---:" for _ in header[1:])]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *others))
+def _markdown(table: Table) -> str:
+    return markdown_table(table, right=range(1, len(table[0])))

@@ -1,6 +1,6 @@
-"""What recipe files and `--set` hold: YAML whose every key knows where it stands, by the rules of YAML 1.2.
+"""The content of recipe files and of `--set`: YAML 1.2 whose keys know their file and line.
 
-YAML 1.1, which PyYAML follows, takes `no` for false, 1e-5 for text and 1:30 for 90.
+PyYAML follows YAML 1.1, which reads `no` as false, 1e-5 as text and 1:30 as 90.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "~": None}
 
 
 class Place(NamedTuple):
-    """Where something stands: a file, and a line counted from 1."""
+    """A file, and a line in it counted from 1."""
 
     file: str
     line: int
 
 
+NOWHERE = Place("", 0)
+
+
 class Section(dict[str, Any]):
-    """A mapping of a YAML file that knows where it stands.
+    """A mapping of a YAML file, with its place in the file.
 
     Attributes:
         place: Where it starts.
-        places: Key -> where it stands.
+        places: Key -> where it is.
     """
 
     def __init__(self, place: Place) -> None:
@@ -46,17 +49,17 @@ class Section(dict[str, Any]):
         self.places[key] = place
 
     def fail(self, problem: str, key: str = "") -> NoReturn:
-        """Complain about a key, or about the whole."""
+        """Raise an error about a key, or about the whole section."""
         raise DataError(problem, **self.places.get(key, self.place)._asdict())
 
     def check_keys(self, known: Sequence[str], kind: str) -> None:
-        """Refuse keys that are not among those known."""
+        """Refuse unknown keys."""
         for key in self:
             if key not in known:
                 self.fail(str(UnknownNameError(f"key of a {kind}", key, known)), key)
 
     def wanted(self, key: str, type_: type, what: str) -> Any:
-        """The value of a key that has to be there, and of a type."""
+        """The value of a required key, of the type that is asked for."""
         value = self.get(key)
         if value is None:
             self.fail(f"'{key}' is missing.")
@@ -65,7 +68,7 @@ class Section(dict[str, Any]):
         return value
 
     def section(self, key: str) -> Section:
-        """The mapping under a key; an empty one where there is none."""
+        """The mapping under a key; empty if the key is missing."""
         if self.get(key) is None:
             return Section(self.places.get(key, self.place))
         found: Section = self.wanted(key, Section, "a mapping")
@@ -73,7 +76,7 @@ class Section(dict[str, Any]):
 
 
 def join(base: Section, own: Mapping[str, Any]) -> Section:
-    """Both mappings as one: mappings in both are joined key by key, and of other values that of `own` wins."""
+    """Both mappings in one: nested mappings are joined key by key; of other values, that of `own` wins."""
     joined = Section(own.place if isinstance(own, Section) else base.place)
     joined.places = base.places | (own.places if isinstance(own, Section) else {})
     joined |= base
@@ -84,10 +87,10 @@ def join(base: Section, own: Mapping[str, Any]) -> Section:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """What a YAML file holds, with mappings as `Section`.
+    """The content of a YAML file, with mappings as `Section`.
 
     Raises:
-        DataError: It is no YAML; names the line.
+        DataError: It is not valid YAML; names the line.
     """
     import yaml
 
@@ -117,17 +120,17 @@ def _construct(node: yaml.Node, file: str) -> Any:
     for key_node, value_node in node.value:
         key, place = key_node.value, Place(file, key_node.start_mark.line + 1)
         if key_node.id != "scalar":
-            msg = "a key is a plain name."
+            msg = "a key of a mapping is not a plain name. Write it as text."
             raise DataError(msg, file=file, line=place.line)
         if key in section:
-            msg = f"'{key}' stands here twice; the first is in line {section.places[key].line}. Remove one of them."
+            msg = f"'{key}' is here twice; the first is in line {section.places[key].line}. Remove one of them."
             raise DataError(msg, file=file, line=place.line)
         section.put(key, _construct(value_node, file), place)
     return section
 
 
 def scalar(text: str) -> Any:
-    """What a plain scalar stands for: a number, true, false, null or text."""
+    """The value of a plain scalar: a number, true, false, null or text."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
     if _INTEGER.fullmatch(text):
@@ -136,7 +139,7 @@ def scalar(text: str) -> Any:
 
 
 def parse_set(settings: Iterable[str]) -> dict[str, Any]:
-    """What `--set` was given, as nested options: ["pooler.layers=10,12"] -> {"pooler": {"layers": "10,12"}}.
+    """The settings of `--set` as nested options: ["pooler.layers=10,12"] -> {"pooler": {"layers": "10,12"}}.
 
     Values are read as in a recipe: numbers, true, false, null, [lists], "quoted" text, and text.
 

@@ -1,7 +1,7 @@
-"""A step of a recipe: a command with its options, in which values are filled in.
+"""A step of a recipe: a command and its options, with values filled in.
 
-`${name}` is a value of the recipe, `${name?}` one that may be missing (null then), `${steps.NAME}` the output of a
-step. Names of steps, and of values that were not given, stay in the options until it is known who needs them.
+`${name}` is a value of the recipe, `${name?}` one that may be missing (then null), `${steps.NAME}` the output of a
+step. References to steps, and to values that were not given, stay in the options until it is clear which steps are run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit.errors import DataError, UnknownNameError
-from retrievalkit.recipe.settings import Place, Section, flatten
+from retrievalkit.recipe.settings import NOWHERE, Place, Section, flatten
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _STEP = "steps."
-_NOWHERE = Place("", 0)
 
 
 @dataclass(frozen=True)
@@ -26,41 +25,50 @@ class Step:
     """One command of a recipe.
 
     Attributes:
-        name: What other steps call it; with the variant's name and the seed in front where it is theirs alone.
+        name: Its name for other steps; starts with the variant's name and the seed if it belongs to them alone.
         command: The name of an rkit command.
-        options: Its options and arguments; `${steps.NAME}` still stands in them.
-        output: What it writes, relative to the run's folder; None = it only prints.
+        options: Its options and arguments, which may still contain `${steps.NAME}`.
+        output: The file or folder that it writes, relative to the run's folder; None = it only prints.
+        title: What it does and why, in words; "" = only the command is known.
         expected: Figures to compare with, and their "source".
-        place: Where it stands.
-        places: Option -> where it stands.
+        place: Where it is in the file.
+        places: Option -> where it is.
     """
 
     name: str
     command: str
     options: Mapping[str, Any]
     output: str | None = None
+    title: str = ""
     expected: Mapping[str, Any] = field(default_factory=dict)
-    place: Place = _NOWHERE
+    place: Place = NOWHERE
     places: Mapping[str, Place] = field(default_factory=dict)
 
     @property
+    def heading(self) -> str:
+        """The title, after the variant and seed that the step belongs to; a step without one shows its command."""
+        folder, _, _ = self.name.rpartition("/")
+        text = self.title or " → ".join(filter(None, (self.command, self.output)))
+        return f"{folder} · {text}" if folder and self.title else text
+
+    @property
     def uses(self) -> tuple[str, ...]:
-        """The steps whose outputs it names."""
+        """The steps whose outputs it reads."""
         return tuple(dict.fromkeys(name for _, name in self.mentioned()))
 
     def mentioned(self) -> Iterator[tuple[str, str]]:
-        """The steps that stand in its options: (option, step)."""
+        """The steps that its options refer to: (option, step)."""
         for option, value in self.options.items():
             for name in variables(value):
                 if name.startswith(_STEP):
                     yield option, name.removeprefix(_STEP)
 
     def error(self, problem: str, option: str = "") -> DataError:
-        """A complaint about this step, or one of its options."""
+        """An error about this step, or one of its options."""
         return DataError(f"step '{self.name}': {problem}", **self.places.get(option, self.place)._asdict())
 
     def with_options(self, options: Mapping[str, Any]) -> Step:
-        """The step with some options changed; those under `set` one by one."""
+        """The step with some options changed; settings under `set` are changed one by one."""
         return replace(self, options=merged(self.options, options)) if options else self
 
     def filled(self, values: Values) -> Step:
@@ -69,10 +77,10 @@ class Step:
             name: fill(value, partial(values.look_up, place=self.places.get(name, self.place)))
             for name, value in self.options.items()
         }
-        return replace(self, options=options)
+        return replace(self, options=options, title=values.label(self.title, self.place))
 
     def renamed(self, names: Mapping[str, str], folder: str) -> Step:
-        """The step under its new name, with the new names of those that it uses, writing into a folder."""
+        """The step under its new name, using other steps by their new names, and writing into a folder."""
 
         def rename(inner: str) -> str:
             return _reference(names[inner.removeprefix(_STEP)]) if inner.startswith(_STEP) else f"${{{inner}}}"
@@ -88,7 +96,7 @@ class Step:
         return [(option, name) for option, name in options if not name.startswith(_STEP)]
 
     def check_given(self, hint: str = "") -> None:
-        """Refuse a step with a value that was not given.
+        """Refuse a step that needs a value which was not given.
 
         Raises:
             DataError: Names the value, and the line that needs it.
@@ -99,29 +107,29 @@ class Step:
 
 
 class Values:
-    """The values of a recipe, which may name each other, and steps."""
+    """The values of a recipe, which may refer to each other and to steps."""
 
     def __init__(self, values: Section) -> None:
         self.values = values
         self.open: list[str] = []
 
     def given(self) -> dict[str, Any]:
-        """All values, filled in; None for one that was not given, or is made of such a one."""
-        found = {name: self.look_up(name, self.values.place) for name in self.values}
+        """All values, filled in; None for those that were not given, or that refer to such a value."""
+        filled = {name: self.look_up(name, self.values.place) for name in self.values}
         return {
-            name: None if any(not one.startswith(_STEP) for one in variables(value)) else value
-            for name, value in found.items()
+            name: None if any(not inner.startswith(_STEP) for inner in variables(value)) else value
+            for name, value in filled.items()
         }
 
     def look_up(self, name: str, place: Place) -> Any:
-        """A value; one that was not given, and a step, stay `${name}`.
+        """A value; a step, and a value that was not given, stay `${name}`.
 
         Args:
-            name: With a question mark where the value may be missing: that is null then.
-            place: Where it is wanted.
+            name: Ends with a question mark if the value may be missing; it is null then.
+            place: Where it is used.
 
         Raises:
-            DataError: There is no such value, or it is made of itself.
+            DataError: There is no such value, or it refers to itself.
         """
         if name.startswith(_STEP):
             return _reference(name.removeprefix(_STEP))
@@ -132,7 +140,7 @@ class Values:
             raise DataError(str(UnknownNameError("value", name, self.values)), **where._asdict())
         if name in self.open:
             circle = " -> ".join([*self.open, name])
-            self.values.fail(f"the value '{name}' is made of itself ({circle}).", name)
+            self.values.fail(f"the value '{name}' refers to itself ({circle}).", name)
         value = self.values[name]
         if value is None:
             return None if optional else f"${{{name}}}"
@@ -142,9 +150,18 @@ class Values:
         finally:
             self.open.pop()
 
+    def label(self, template: str, place: Place) -> str:
+        """A title with values in place of `${name}`; an output of a step is shown by the step's name.
+
+        Raises:
+            DataError: The title contains an unknown value.
+        """
+        text = _as_text(fill(template, lambda name: self.look_up(name, place)))
+        return _as_text(fill(text, lambda name: name.removeprefix(_STEP)))
+
 
 def fill(value: Any, variable: Callable[[str], Any]) -> Any:
-    """Replace `${name}` in all texts; a text that is one variable becomes that variable's value."""
+    """Replace `${name}` in all texts; a text that is a variable and nothing else becomes the variable's value."""
     if isinstance(value, str):
         if whole := _VARIABLE.fullmatch(value):
             return variable(whole[1].strip())
@@ -158,20 +175,26 @@ def fill(value: Any, variable: Callable[[str], Any]) -> Any:
 
 def variables(value: Any) -> Iterator[str]:
     """The names of all variables in a value."""
+    for text in texts(value):
+        yield from (match[1].strip() for match in _VARIABLE.finditer(text))
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text among the values of options."""
     if isinstance(value, str):
-        yield from (match[1].strip() for match in _VARIABLE.finditer(value))
+        yield value
+    elif isinstance(value, Mapping):
+        yield from texts(list(value.values()))
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from variables(one)
-    elif isinstance(value, Mapping):
-        yield from variables(list(value.values()))
+            yield from texts(one)
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:
-    """The steps, each behind those that it uses and otherwise in the order they come in.
+    """The steps, each after those that it uses and otherwise in their order.
 
     Raises:
-        DataError: A step uses one that is unknown or writes nothing, or itself by way of others.
+        DataError: A step uses an unknown one, one without an output, or itself by way of others.
     """
     known = {step.name: step for step in steps}
     ordered: dict[str, Step] = {}
@@ -199,32 +222,41 @@ def _check_used(step: Step, option: str, name: str, known: Mapping[str, Step], o
         raise step.error(msg, option)
     if name in opened:
         circle = " -> ".join([*opened[opened.index(name) :], name])
-        msg = f"it is made of its own output ({circle})."
+        msg = f"it reads its own output ({circle})."
         raise step.error(msg, option)
 
 
-def needed(steps: Iterable[Step], goals: Iterable[str]) -> list[Step]:
-    """The steps that the goals are made of, the goals included, in the order they come in."""
-    steps = list(steps)
-    uses = {step.name: step.uses for step in steps}
-    found: set[str] = set()
+def closure(uses: Mapping[str, Sequence[str]], goals: Iterable[str]) -> set[str]:
+    """The goals and all that they build on, directly or not.
+
+    Args:
+        uses: Step -> the steps whose outputs it reads.
+        goals: Names of steps.
+    """
+    reached: set[str] = set()
     waiting = list(goals)
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in reached:
+            reached.add(name)
             waiting.extend(uses[name])
-    return [step for step in steps if step.name in found]
+    return reached
+
+
+def needed(steps: Sequence[Step], goals: Iterable[str]) -> list[Step]:
+    """The steps that the goals build on, the goals included, in their order."""
+    reached = closure({step.name: step.uses for step in steps}, goals)
+    return [step for step in steps if step.name in reached]
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with dashes turned to underscores; those under `set` are joined key by key, the second's winning.
+    """Both as one, with dashes turned to underscores; settings under `set` are joined key by key, and the second wins.
 
-    Where the second names another loss, pooler ..., the first's options of its own are not for it, and are left out.
+    Where the second names another component (loss, pooler ...), the settings of the first's are dropped.
     """
     options: dict[str, Any] = {}
-    for one in (first, second):
-        named = {name.replace("-", "_"): value for name, value in one.items()}
+    for given in (first, second):
+        named = {name.replace("-", "_"): value for name, value in given.items()}
         if isinstance(options.get("set"), Mapping):
             changed = [name for name in named if name in options and named[name] != options[name]]
             options["set"] = {key: value for key, value in options["set"].items() if key.split(".")[0] not in changed}
@@ -236,7 +268,7 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def joined_path(folder: str, output: str) -> str:
-    """A path in a folder; "" is the run's own."""
+    """A path in a folder; "" is the run's own folder."""
     return str(Path(folder) / output) if folder else output
 
 

@@ -1,9 +1,9 @@
 """Variants of a recipe: the rows of a table, and which steps they share.
 
-A step that several variants need and that comes out the same in all of them is run once, in the run's own folder.
-Others stand in the folder of the first variant for which they come out so, and in there, if the seed makes a difference
-to them, in `seed-N`. What is the same is told from the steps' filled-in options and those of all that they use. All
-variants count in this, wanted or not, so that a run of some of them, or of more seeds, finds what another one left.
+A step that is the same in all variants that need it is run once, in the run's own folder. Any other goes into the
+folder of the first variant that has it in this form and, if the seed makes a difference to it, into `seed-N` in there.
+Two steps are the same if their filled-in options are, and those of all steps that they use. All variants count in this,
+selected or not, so that a run of some of them, or of more seeds, finds the outputs of another run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retrievalkit.errors import InputError, UnknownNameError
-from retrievalkit.recipe.settings import Section
+from retrievalkit.recipe.settings import NOWHERE, Place, Section
 from retrievalkit.recipe.step import Step, joined_path
 
 SEED = "seed"
@@ -24,14 +24,15 @@ SEED = "seed"
 
 @dataclass(frozen=True)
 class Variant:
-    """What is different in a row.
+    """What differs in a row.
 
     Attributes:
-        name: What it is called, and its folder; "" where a recipe has no variants.
-        title: How the table shows it.
+        name: Its name, and that of its folder; "" where a recipe has no variants.
+        title: Its label in the table, which may contain `${values}`.
         overrides: Values, and options of steps.
         expected: (step of the table, figure) -> reference.
-        source: Where the references are from.
+        source: Where the references were published.
+        place: Where the title is in the file.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Variant:
     overrides: Section
     expected: Mapping[tuple[str, str], Any] = field(default_factory=dict)
     source: str | None = None
+    place: Place = NOWHERE
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,11 @@ class Row:
     """A row of the table: a variant, and the steps whose figures are its cells.
 
     Attributes:
-        name: Of the variant.
-        title: How the table shows it.
-        cells: For each seed (None where there is only one, that of the recipe) step of the table -> step that was run.
+        name: The variant's name.
+        title: Its label, with values filled in.
+        cells: Seed (None = the recipe's only one) -> step of the table -> step that was run.
         expected: (step of the table, figure) -> reference.
-        source: Where the references are from.
+        source: Where the references were published.
     """
 
     name: str
@@ -61,15 +63,15 @@ class Row:
 
 
 Build = Callable[[Variant, Mapping[str, Any]], Sequence[Step]]
-"""Makes the steps that a variant needs, in order, with some values changed."""
+"""Builds the steps that a variant needs, in order, with some values changed."""
 
 
 def choose(variants: Mapping[str, Variant], wanted: Sequence[str] | None, recipe: str) -> list[Variant]:
-    """The variants with these names; `*` and `?` stand for other characters.
+    """The variants with these names; `*` and `?` match other characters.
 
     Raises:
         UnknownNameError: There is no such variant.
-        InputError: There are no variants at all.
+        InputError: The recipe has no variants.
     """
     if wanted is None:
         return list(variants.values())
@@ -79,17 +81,17 @@ def choose(variants: Mapping[str, Variant], wanted: Sequence[str] | None, recipe
     if not wanted:
         msg = f"--variants names none. Known: {', '.join(variants)}."
         raise InputError(msg)
-    chosen: set[str] = set()
+    selected: set[str] = set()
     for pattern in wanted:
-        found = fnmatch.filter(variants, pattern)
-        if not found:
+        matching = fnmatch.filter(variants, pattern)
+        if not matching:
             raise UnknownNameError("variant of the recipe", pattern, variants)
-        chosen.update(found)
-    return [variant for name, variant in variants.items() if name in chosen]
+        selected.update(matching)
+    return [variant for name, variant in variants.items() if name in selected]
 
 
 def parse_seeds(given: Any) -> tuple[list[int], str]:
-    """Seeds, from a list, a number, or text such as "42,43"; and what is wrong with them."""
+    """Seeds, from a list, a number, or text such as "42,43"; and the problem with them, "" if there is none."""
     if isinstance(given, str):
         given = [int(part) if part.strip().isdigit() else part for part in given.split(",")]
     seeds = given if isinstance(given, list) else [] if given is None else [given]
@@ -101,25 +103,25 @@ def parse_seeds(given: Any) -> tuple[list[int], str]:
 
 
 def arrange(
-    variants: Sequence[Variant], chosen: Sequence[Variant], seeds: Sequence[int], build: Build
+    variants: Sequence[Variant], selected: Sequence[Variant], seeds: Sequence[int], build: Build
 ) -> tuple[list[Step], dict[str, dict[int | None, dict[str, str]]]]:
-    """The steps of the chosen variants, each once, under the names and folders that tell them apart.
+    """The steps of the selected variants, each once, under distinct names and folders.
 
     Args:
         variants: All of the recipe's.
-        chosen: Those to be run.
+        selected: Those to be run.
         seeds: Values of `seed` to run each with; none = the recipe's own.
-        build: Makes a variant's steps.
+        build: Builds a variant's steps.
 
     Returns:
         The steps in order; and variant -> seed -> name in the recipe -> name of the step.
     """
-    # A seed that was not given is like none that is.
-    anyhow: dict[str, Any] = {SEED: None} if seeds else {}
-    probes = {variant.name: _identities(build(variant, anyhow)) for variant in variants}
+    # A missing seed differs from every seed given, so it marks the steps to which the seed makes a difference.
+    no_seed: dict[str, Any] = {SEED: None} if seeds else {}
+    probes = {variant.name: _identities(build(variant, no_seed)) for variant in variants}
     arranged: dict[str, Step] = {}
     names: dict[str, dict[int | None, dict[str, str]]] = {}
-    for variant in chosen:
+    for variant in selected:
         for seed in seeds or (None,):
             steps = build(variant, {SEED: seed} if seeds else {})
             folders = _folders(steps, variant.name, seed, probes)
@@ -133,7 +135,7 @@ def arrange(
 def _folders(
     steps: Sequence[Step], variant: str, seed: int | None, probes: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """For each step the folder that it writes into, relative to the run's."""
+    """The folder that each step writes into, relative to the run's."""
     folders = {}
     for name, identity in _identities(steps).items():
         own = f"seed-{seed}" if identity != probes[variant][name] else ""
@@ -142,7 +144,7 @@ def _folders(
 
 
 def _owner(step: str, variant: str, probes: Mapping[str, Mapping[str, str]]) -> str:
-    """The variant in whose folder a step stands; "" = in that of all."""
+    """The variant whose folder a step writes into; "" = the run's own folder."""
     same = {name: probe[step] for name, probe in probes.items() if step in probe}
     if len(same) > 1 and len(set(same.values())) == 1:
         return ""
@@ -150,10 +152,10 @@ def _owner(step: str, variant: str, probes: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _identities(steps: Sequence[Step]) -> dict[str, str]:
-    """Step -> a fingerprint of what it does, and of all that it uses."""
-    found: dict[str, str] = {}
+    """Step -> a fingerprint of its command and options, and of all steps that it uses."""
+    identities: dict[str, str] = {}
     for step in steps:
-        uses = {name: found[name] for name in step.uses}
+        uses = {name: identities[name] for name in step.uses}
         text = json.dumps([step.command, step.options, step.output, uses], sort_keys=True, default=str)
-        found[step.name] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    return found
+        identities[step.name] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return identities

@@ -195,7 +195,10 @@ def test_the_quickstart_on_own_files(tmp_path, tiny_model, tiny_collection):
     for row in rows:
         assert {"nDCG@10", "RR@10", "R@100", "top5", "top20", "seconds"} <= set(row)
         assert row["system"] in printed
+    assert (tmp_path / "out" / "compare.html").exists()
+    assert "rkit search out/bm25 --query 'what" in printed  # the best system here, and a question of this collection
+    assert printed.count("\n") < 60
     assert all(0 <= row["p_corrected"] <= 1 for row in rows[1:])
     again = rkit(*words, folder=tmp_path)
     assert again.exit_code == 0, again.output
-    assert again.stderr.count("unchanged, skipped") == 21
+    assert "[1-22/22] Unchanged, kept from the run before" in again.stderr

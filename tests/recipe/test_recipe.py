@@ -108,15 +108,15 @@ def test_a_value_that_was_not_given_says_how_to_give_it(write):
         ("    command: search\n", "", 16, "'command' is missing"),
         ("${queries}", "${querys}", 18, "unknown value 'querys'; did you mean 'queries'"),
         ("${steps.bm25}", "${steps.bm52}", 18, "unknown step 'bm52'; did you mean 'bm25'"),
-        ("${steps.bm25}", "${steps.run}", 18, r"made of its own output \(run -> run\)"),
-        ("${corpus}/queries", "${queries}/queries", 6, "made of itself"),
+        ("${steps.bm25}", "${steps.run}", 18, r"reads its own output \(run -> run\)"),
+        ("${corpus}/queries", "${queries}/queries", 6, "refers to itself"),
         ("  k: 10", "  k: ${kk}", 5, "unknown value 'kk'"),
         ("name: run\n", "name: bm25\n", 16, "another step has this name, in line 10"),
-        ("name: run\n", "name: a run\n", 16, "is not made of letters"),
+        ("name: run\n", "name: a run\n", 16, "has other characters than letters"),
         ("output: run.trec", "output: bm25", 16, "writes 'bm25' already"),
         ("output: run.trec", "output: ../run.trec", 19, "not inside the run's folder"),
         ("output: run.trec", "output: /run.trec", 19, "not inside the run's folder"),
-        ("      indexer: bm25", "      source: bm25", 14, "stands here twice; the first is in line 13"),
+        ("      indexer: bm25", "      source: bm25", 14, "is here twice; the first is in line 13"),
         ("    output: bm25\n", "", 17, "step 'bm25' has no output"),
         ("expected: {source: a paper, nDCG@10: 0.5}", "expected: 3", 20, "should be a mapping"),
         ("  - name: bm25", "  - nothing\n  - name: bm25", 9, "a step is a mapping"),
@@ -210,7 +210,7 @@ def test_the_example_in_the_documentation_is_a_recipe(write):
         *("near/seed-1/model", "near/seed-1/vectors", "near/seed-1/index", "near/seed-1/search", "near/seed-1/figures"),
     ]
     assert found.steps[0].options["batch_size"] == 32
-    assert [row.title for row in found.rows] == ["Layers 4 and 6", "Layers 2 and 6"]
+    assert [row.title for row in found.rows] == ["Layers 4,6", "Layers 2,6"]
     assert Path(found.file).name == "recipe.yaml"
 
 

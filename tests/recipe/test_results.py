@@ -98,3 +98,56 @@ def test_rows_that_are_not_done_yet_are_left_out():
     both = tabulate(recipe, {**figures, "b": {"R": 0.3}}, seconds)
     assert both.text().splitlines()[2].split() == ["b", "0.2000", "0.3000", "2", "Paper", "b"]
     assert tabulate(recipe, {}, {}).rows == []
+
+
+def two_rows(ours, queries):
+    """A table of a baseline and one row, with the figures of each seed and the values of each query."""
+    steps = tuple(Step(name, "evaluate", {}) for names in ours.values() for name in names)
+    rows = tuple(
+        Row(row, row, {seed: {"f": name} for seed, name in enumerate(names, 1)}, {("f", "RR"): reference})
+        for (row, names), reference in zip(ours.items(), (0.5, 0.6), strict=True)
+    )
+    recipe = Recipe("demo", "", {}, steps, "", ("f",), rows, "base")
+    figures = {name: {"RR": value} for names in ours.values() for name, value in names.items()}
+    per_query = {name: {"RR": dict(enumerate(values))} for name, values in queries.items()}
+    return tabulate(recipe, figures, dict.fromkeys(figures, 1.0), per_query).tested()
+
+
+def test_a_difference_that_every_seed_has_is_shown():
+    """With its p-value, by the t-test over the seeds' differences (here 0.1, 0.11, 0.12: t = 19.05, p = 0.0027)."""
+    table = two_rows({"base": {"a": 0.3, "b": 0.31, "c": 0.32}, "new": {"d": 0.4, "e": 0.42, "f": 0.44}}, {})
+    assert "+0.1100 ± 0.0100 (+0.1000, same, p 0.0027)" in table.text()
+    assert "p: paired t-test over seeds, corrected by Holm over the rows." in table.text()
+
+
+def test_a_difference_within_the_noise_of_seeds_is_not_shown():
+    """And its direction is not compared with the reference's."""
+    table = two_rows({"base": {"a": 0.3, "b": 0.4}, "new": {"c": 0.41, "d": 0.32}}, {})
+    assert "(+0.1000, no difference shown, p " in table.text()
+    assert table.to_json()["rows"][1]["against_baseline"]["RR"]["shown"] is False
+
+
+def test_with_values_per_query_one_seed_can_be_tested():
+    """By the randomisation test: 10 queries that all differ the same way, p = 2 / 2**10."""
+    ours = {"base": {"a": 0.3}, "new": {"b": 0.4}}
+    table = two_rows(ours, {"a": [0.3] * 10, "b": [0.4] * 10})
+    assert "(+0.1000, same, p 0.0020)" in table.text()
+    assert "p: paired randomisation test over queries" in table.text()
+    even = two_rows(ours, {"a": [0.3, 0.5] * 5, "b": [0.5, 0.3] * 5})
+    assert "no difference shown, p 1.0000" in even.text()
+
+
+def test_a_difference_has_to_pass_both_tests():
+    """Sure over queries, unsure over seeds: not shown; the larger p-value is the one printed."""
+    ours = {"base": {"a": 0.3, "b": 0.4}, "new": {"c": 0.41, "d": 0.32}}
+    same = {"a": [0.3] * 10, "b": [0.3] * 10, "c": [0.4] * 10, "d": [0.4] * 10}
+    verdict = two_rows(ours, same).to_json()["rows"][1]["against_baseline"]["RR"]
+    assert verdict["p_queries"] < 0.05 < verdict["p_seeds"]
+    assert verdict["shown"] is False
+
+
+def test_without_anything_to_test_by_the_table_says_so():
+    """A single seed, and no values per query."""
+    text = two_rows({"base": {"a": 0.3}, "new": {"b": 0.4}}, {}).text()
+    assert "(+0.1000, same)" in text
+    assert "Not tested for significance: give several seeds" in text

@@ -10,8 +10,11 @@ from filelock import FileLock
 
 from retrievalkit import artifacts
 from retrievalkit.errors import ArtifactError, DataError, InputError
+from retrievalkit.recipe.job import StepError
+from retrievalkit.recipe.outcome import Outcome
 from retrievalkit.recipe.recipe import load_recipe, parse_set
-from retrievalkit.recipe.run import STATE, StepError, run, summary
+from retrievalkit.recipe.run import run
+from retrievalkit.recipe.state import STATE
 
 COUNT = """\
 name: count
@@ -138,7 +141,7 @@ def test_an_output_may_be_an_argument_of_the_command(start):
 
 def test_a_step_that_has_to_write_needs_an_output(start):
     """A required --output that the recipe does not name is missed before anything runs."""
-    with pytest.raises(DataError, match=r"rkit build needs .output.\. Add it beside .with."):
+    with pytest.raises(DataError, match=r"rkit build needs .output.\. Add it next to .with."):
         start(text="name: x\nsteps:\n  - {name: a, command: build, with: {source: data.txt}}\n")
 
 
@@ -220,7 +223,9 @@ def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
     assert caught.value.exit_code == 2
     assert Path("out/index/content").exists()
     assert not Path("out/model").exists()
-    assert "[1/3] index: rkit build" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "[1/3] build → index" in shown
+    assert "Stopped in step 2 of 3, 'train'. Kept in 'out': the output of index." in shown
     calls.clear()
     start()
     assert [name for name, *_ in calls] == ["train", "evaluate"]
@@ -256,7 +261,7 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
     with pytest.raises(StepError, match=r"step 'figures' .*: no\.") as caught:
         start()
     assert caught.value.exit_code == 2
-    assert sorted(path.name for path in Path("out").iterdir()) == ["index", "model", STATE]
+    assert sorted(path.name for path in Path("out").iterdir()) == ["index", "logs", "model", STATE]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +273,7 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
         ("shared-tower: false", "shared-tower: 3", 11, "true or false"),
         ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, and should be a mapping"),
         ("output: model", "output: model\n    with2: 3", 13, "did you mean 'with'"),
-        ("from: ", "output: a, from: ", 11, "'output' stands beside 'with'"),
+        ("from: ", "output: a, from: ", 11, "'output' belongs next to 'with'"),
         ('from: "${steps.index}", ', "", 9, "rkit train needs 'from'"),
         ("name: [one, two]", "weight: heavy", 7, "'heavy' is not a valid float"),
     ],
@@ -287,7 +292,7 @@ def test_a_wrong_command_line_is_said_before_anything_runs(start, calls, old, ne
 def test_another_recipes_folder_is_left_alone(start):
     """A folder that is not empty, or another recipe's, is not written to."""
     start()
-    with pytest.raises(ArtifactError, match="holds what the recipe 'count' wrote, not 'recount'"):
+    with pytest.raises(ArtifactError, match="belongs to the recipe 'count', not to 'recount'"):
         start(text=COUNT.replace("name: count", "name: recount"))
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("all of it")
@@ -309,9 +314,8 @@ def test_two_runs_do_not_write_into_one_folder(start, calls):
 
 
 def test_reference_figures_stand_beside_ours(start):
-    """The summary shows each reference figure, ours, and the difference; a figure that we have not is missing."""
-    text = summary(start())
-    lines = [line.split() for line in text.splitlines()]
+    """The summary shows each reference figure, ours, and the difference; "missing" where there is none of ours."""
+    lines = [line.split() for line in Outcome(start()).text().splitlines()]
     assert lines[1][0] == "index"
     assert ["figures", "nDCG@10", "0.4", "0.4000", "+0.0000", "a", "paper"] in lines
     assert ["figures", "RR@10", "0.3", "missing", "a", "paper"] in lines
@@ -372,8 +376,52 @@ def test_what_steps_print_is_not_mixed_with_the_result(start, cli, capsys):
         Path(output).write_text("")
 
     start(text="name: x\nsteps:\n  - {name: train, command: train, output: model}\n")
-    printed = capsys.readouterr()
-    assert (printed.out, "trained" in printed.err) == ("", True)
+    assert capsys.readouterr().out == ""
+    assert Path("out/logs/train.log").read_text() == "$ rkit train --output out/model\ntrained\n"
+
+
+def test_steps_are_shown_with_their_titles_and_times(start, capsys):
+    """A few lines a step; the command line is in the log, and shown with --verbose; at the end all times."""
+    text = COUNT.replace("- name: train\n", "- name: train\n    title: 'Train ${epochs} epoch: to see'\n")
+    outcome = Outcome(start(text=text, verbose=True))
+    shown = capsys.readouterr().err
+    assert "[2/3] Train 1 epoch: to see\n      rkit train --from out/index" in shown
+    assert Path("out/logs/train.log").read_text().startswith("$ rkit train --from out/index")
+    assert re.search(r"^train +0\.\d +\d+%  Train 1 epoch$", outcome.text(), re.MULTILINE)
+    start(text=text)
+    shown = capsys.readouterr().err
+    assert shown == "[1-3/3] Unchanged, kept from the run before: index, train, figures\n"
+
+
+def test_an_interrupted_run_says_what_is_kept_and_the_next_one_what_it_resumes(start, capsys):
+    """Ctrl-C in a training: its last state and the earlier outputs stay."""
+    with pytest.raises(KeyboardInterrupt):
+        start("epochs=13")
+    shown = capsys.readouterr().err
+    assert "Interrupted in step 2 of 3, 'train'. Kept in 'out': the output of index, and the last saved state" in shown
+    start("epochs=13")
+    shown = capsys.readouterr().err
+    assert "[1/3] Unchanged, kept from the run before: index\n[2/3] train → model\n" in shown
+    assert "Goes on where it was cut off after" in shown
+
+
+def test_a_failing_step_shows_the_end_of_its_log(start, cli, capsys):
+    """What it printed before it failed, and where the rest is."""
+
+    @cli.command(name="train")
+    @click.option("--output")
+    def train(output):
+        for number in range(100):
+            click.echo(f"line {number}")
+        msg = "no."
+        raise InputError(msg)
+
+    with pytest.raises(StepError):
+        start(text="name: x\nsteps:\n  - {name: train, command: train, output: model}\n")
+    shown = capsys.readouterr().err
+    assert "| line 99\n" in shown
+    assert "line 50" not in shown
+    assert "The whole log: out/logs/train.log" in shown
 
 
 def test_some_variants_may_be_run_first_and_the_others_later(start, calls):

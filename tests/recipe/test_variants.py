@@ -125,7 +125,7 @@ def test_seeds_are_run_in_folders_of_their_own(write):
         ("", "", ["seeds=42,x"], r"^'seeds' is .*list of whole numbers"),
         ("", "", ["seeds=42,42"], r"^'seeds' is .*each seed once"),
         ("seeds: [42]", "seeds: [a]", [], r"yaml:21: 'seeds' is \['a'\]"),
-        (", seed: 7}", "}", ["train.seed=1", "stage2.seed=1", "taught.seed=1"], "'seed', which the recipe has not"),
+        (", seed: 7}", "}", ["train.seed=1", "stage2.seed=1", "taught.seed=1"], "'seed', which the recipe lacks"),
         ("", "", ["seed=3"], "--set seeds=3"),
     ],
 )
@@ -178,12 +178,12 @@ def test_a_value_may_be_options_that_variants_and_set_add_to(write):
         ("far: {values: {layers", "far: {values: {layrs", 16, "variant 'far': .*'layrs'; did you mean 'layers'"),
         ("{figures: {run:", "{figurs: {run:", 18, "variant 'bm25_only': .*'figurs'; did you mean 'figures'"),
         ("far: {values", "far: {value", 16, "key of a variant 'value'; did you mean 'values'"),
-        ("both: {", "far: {", 17, "'far' stands here twice; the first is in line 16"),
+        ("both: {", "far: {", 17, "'far' is here twice; the first is in line 16"),
         ("both: {", "bm25: {", 17, "the variant 'bm25' has the name of a step"),
         ("both: {", "seed-1: {", 17, "the variant 'seed-1' has the name of a folder of seeds"),
         ("both: {", "model: {", 17, "the variant 'model' has the name of a folder that a step writes"),
         ("seed: 7", "both: {x: 1}, seed: 7", 17, "the variant 'both' has the name of a value"),
-        ("both: {", "b c: {", 17, "'b c' is not made of letters"),
+        ("both: {", "b c: {", 17, "'b c' has other characters than letters"),
         ("both: {values: {trained", "both: {values: [trained], x: {y", 17, "unknown key of a variant 'x'"),
         ("both: {values: {trained: ", "both: 3 #", 17, "'both' is 3, and should be a mapping"),
         ("baseline: near", "baseline: nera", 20, "unknown variant 'nera'; did you mean 'near'"),
@@ -270,3 +270,24 @@ def test_a_mistake_is_said_with_the_file_that_makes_it(write, tmp_path, text, fi
     path = write(text, "small.yaml")
     with pytest.raises(DataError, match=f"^{tmp_path}/{file}.yaml:{line}: .*{problem}"):
         recipe.load_recipe(path, {"teacher": "t"})
+
+
+def test_labels_follow_what_is_set(write):
+    """A title may contain values: the variant's own, or those of --set."""
+    text = TABLE.replace("title: Layers 4 and 6", "title: 'Layers ${layers}, ${trained}'").replace(
+        "far: {", "far: {title: '${layers}', "
+    )
+    assert [row.title for row in load(write(text)).rows[:2]] == ["Layers 4,6, train", "1,6"]
+    assert [row.title for row in load(write(text), "layers=2,3").rows[:2]] == ["Layers 2,3, train", "2,3"]
+    assert load(write(text), "far.layers=5").rows[1].title == "5"
+    with pytest.raises(DataError, match=r"yaml:15: unknown value 'layrs'; did you mean 'layers'"):
+        load(write(text.replace("Layers ${layers}", "Layers ${layrs}")))
+
+
+def test_steps_say_what_they_do(write):
+    """Under the variant and seed that they belong to; a step without a title shows its command."""
+    text = TABLE.replace("{name: train, command", "{name: train, title: 'Train on ${layers}', command")
+    steps = {step.name: step.heading for step in load(write(text)).steps}
+    assert steps["near/train"] == "near · Train on 4,6"
+    assert steps["far/train"] == "far · Train on 1,6"
+    assert steps["far/figures"] == "evaluate → far/figures.json"

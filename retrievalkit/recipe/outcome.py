@@ -1,0 +1,110 @@
+"""The outcome of a recipe: of each step, and of the whole as text and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.recipe.recipe import flatten
+from retrievalkit.recipe.results import Results
+from retrievalkit.recipe.tables import text_table
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The outcome of a step.
+
+    Attributes:
+        name: The step.
+        title: What it did, in words.
+        command_line: What one would type.
+        output: The file or folder that it wrote, if any.
+        log: The file that has all it printed.
+        seconds: How long it took, in the run that did the work; resumed work is added up.
+        skipped: Whether an earlier run had done it.
+        figures: Name -> number, where the output is a JSON file of figures.
+        expected: The recipe's reference figures, and their "source".
+    """
+
+    name: str
+    title: str
+    command_line: str
+    output: Path | None
+    log: Path
+    seconds: float
+    skipped: bool
+    figures: Mapping[str, float] = field(default_factory=dict)
+    expected: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a recipe: its steps, and its table if it has one."""
+
+    steps: Sequence[StepResult]
+    results: Results | None = None
+
+    def to_json(self) -> Any:
+        """What `rkit run --json` prints: the steps, or the table with the steps beside it."""
+        steps = [asdict(step) for step in self.steps]
+        return steps if self.results is None else {**self.results.to_json(), "steps": steps}
+
+    def text(self) -> str:
+        """The steps' times, then the recipe's table or the steps' reference figures."""
+        result = _references(self.steps) if self.results is None else self.results.text()
+        return "\n\n".join(filter(None, (times(self.steps), result)))
+
+
+def read_figures(path: Path | None) -> dict[str, float]:
+    """The numbers of a JSON file: its "metrics" where it has them, as `rkit evaluate --json` prints; {} for none."""
+    content = _read_json(path)
+    content = content.get("metrics", content)
+    content = flatten(content) if isinstance(content, dict) else {}
+    return {name: value for name, value in content.items() if isinstance(value, int | float)}
+
+
+def read_per_query(path: Path | None) -> dict[str, dict[str, float]]:
+    """The values of each query, metric -> query -> value, of `rkit evaluate --per-query --json`; {} without them."""
+    values = _read_json(path).get("per_query", {})
+    return values if isinstance(values, dict) else {}
+
+
+def _read_json(path: Path | None) -> dict[str, Any]:
+    if path is None or path.suffix != ".json" or not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def times(steps: Sequence[StepResult]) -> str:
+    """A table of the steps: seconds, share of the whole, and what each did."""
+    total = sum(step.seconds for step in steps) or 1.0
+    rows = [("step", "seconds", "share", "")]
+    for step in steps:
+        kept = " (kept)" if step.skipped else ""
+        what = step.title.partition(": ")[0]  # without the reason, which follows a colon
+        rows.append((step.name, f"{step.seconds:.1f}", f"{step.seconds / total:.0%}", what + kept))
+    rows.append(("all", f"{sum(step.seconds for step in steps):.1f}", "", ""))
+    return text_table(rows, right=(1, 2))
+
+
+def _references(steps: Sequence[StepResult]) -> str:
+    rows = [("step", "figure", "reference", "ours", "difference", "source")]
+    for step in steps:
+        source = str(step.expected.get("source", ""))
+        for name, reference in step.expected.items():
+            if name != "source":
+                rows.append((step.name, name, str(reference), *_difference(step.figures.get(name), reference), source))
+    return text_table(rows) if len(rows) > 1 else ""
+
+
+def _difference(ours: float | None, reference: Any) -> tuple[str, str]:
+    if ours is None or not isinstance(reference, int | float):
+        return "missing" if ours is None else f"{ours:.4f}", ""
+    return f"{ours:.4f}", f"{ours - reference:+.4f}"

@@ -1,0 +1,87 @@
+"""What the terminal shows while a recipe runs: a line for each step and one for its outcome, on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from retrievalkit.errors import shortlist
+from retrievalkit.recipe.job import Job
+from retrievalkit.recipe.log import StepLog
+
+_INDENT = " " * 6
+_WIDEST = 160  # characters of a step's last line
+
+
+class Progress:
+    """Shows the steps of a run.
+
+    Args:
+        jobs: All steps.
+        folder: The run's folder, as the user named it.
+        verbose: Whether to show each command line.
+    """
+
+    def __init__(self, jobs: Sequence[Job], folder: str, *, verbose: bool) -> None:
+        self.names = [job.step.name for job in jobs]
+        self.folder = folder
+        self.verbose = verbose
+        self.kept: list[str] = []
+        self.done: list[str] = []
+
+    def keep(self, job: Job) -> None:
+        """A step is skipped; shown together with those before and after it."""
+        self.kept.append(job.step.name)
+        self.done.append(job.step.name)
+
+    def start(self, job: Job, *, resumed: bool, seconds: float) -> None:
+        """A step begins, or goes on after so many seconds of an earlier run."""
+        self.show_kept()
+        _say(f"[{self._place(job.step.name)}/{len(self.names)}] {job.step.heading}")
+        if self.verbose:
+            _say(click.style(f"{_INDENT}{job.typed}", dim=True))
+        if resumed:
+            word = "Goes on where it was cut off" if job.resumes else "Starts again; it was cut off"
+            _say(f"{_INDENT}{word} after {_seconds(seconds)}.")
+
+    def finish(self, job: Job, log: StepLog, seconds: float) -> None:
+        """A step has ended well: its time and what it says of its result."""
+        self.done.append(job.step.name)
+        _say(_INDENT + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
+
+    def fail(self, job: Job, log: StepLog, error: BaseException) -> None:
+        """A step failed or was interrupted: the end of its log, and what is kept."""
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if not interrupted:
+            for line in log.tail():
+                _say(f"{_INDENT}| {line}")
+            _say(f"{_INDENT}The whole log: {log.path}")
+        how = "Interrupted" if interrupted else "Stopped"
+        kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
+        kept += f", and the last saved state of '{job.step.name}'" if interrupted and job.resumes else ""
+        _say(
+            f"{how} in step {self._place(job.step.name)} of {len(self.names)}, '{job.step.name}'. "
+            f"Kept in '{self.folder}': {kept}. The same command goes on from there."
+        )
+
+    def show_kept(self) -> None:
+        """Show the steps skipped since the last one that ran."""
+        if self.kept:
+            last = self._place(self.kept[-1])
+            first = last - len(self.kept) + 1
+            span = str(last) if first == last else f"{first}-{last}"
+            names = shortlist(self.kept, 6)
+            _say(f"[{span}/{len(self.names)}] Unchanged, kept from the run before: {names}")
+        self.kept = []
+
+    def _place(self, name: str) -> int:
+        return self.names.index(name) + 1
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

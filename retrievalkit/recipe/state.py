@@ -1,0 +1,158 @@
+"""What a run knows of its steps: DIR/run.json, by which a later run tells what it need not do again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from retrievalkit import artifacts
+from retrievalkit.errors import ArtifactError
+from retrievalkit.model.pretrained import locate_model
+from retrievalkit.recipe.job import Job
+from retrievalkit.recipe.recipe import Recipe
+from retrievalkit.recipe.step import texts
+
+STATE = "run.json"
+LOCK = ".run.lock"
+
+
+class State:
+    """The state file of a run, written after each change.
+
+    Attributes:
+        folder: The run's folder.
+        recipe: The recipe that is run.
+        steps: Step -> its entry: key, done, seconds, and the fingerprint of its output.
+    """
+
+    def __init__(self, folder: Path, recipe: Recipe, steps: dict[str, dict[str, Any]]) -> None:
+        self.folder = folder
+        self.recipe = recipe
+        self.steps = steps
+        self._inputs: dict[str, str | None] = {}
+
+    @classmethod
+    def open(cls, folder: Path, recipe: Recipe) -> State:
+        """Read the state of an earlier run of the same recipe, or start one in a new folder.
+
+        Raises:
+            ArtifactError: The folder belongs to something else, or its state cannot be read.
+        """
+        path = folder / STATE
+        if not path.exists():
+            artifacts.check_output(folder)
+            return cls(folder, recipe, {})
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            name, steps = content["recipe"], dict(content["steps"])
+        except (ValueError, KeyError, TypeError):
+            msg = f"'{path}' cannot be read. Remove it and the outputs of the steps, or choose another --output."
+            raise ArtifactError(msg) from None
+        if name != recipe.name:
+            msg = f"'{folder}' belongs to the recipe '{name}', not to '{recipe.name}'. Choose another --output."
+            raise ArtifactError(msg)
+        return cls(folder, recipe, steps)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out of the folder until this one ends, however it ends.
+
+        Raises:
+            ArtifactError: Another run is at work there.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            msg = f"another run is writing to '{self.folder}'. Wait until it ends, or choose another --output."
+            raise ArtifactError(msg) from None
+        try:
+            yield
+        finally:
+            # Removed while it is held: a run that begins now makes a new one.
+            (self.folder / LOCK).unlink(missing_ok=True)
+            lock.release()
+
+    def key(self, job: Job) -> str:
+        """A fingerprint of a step and of all that it reads; it stays the same when the run's folder is moved."""
+        inputs = {name: self.steps[name].get("fingerprint") for name in job.step.uses}
+        inputs |= {text: self._fingerprint(text) for text in texts(job.step.options)}
+        return job.key(inputs)
+
+    def is_done(self, job: Job, key: str) -> bool:
+        """Whether an earlier run did the same, and its output is still there."""
+        entry = self.steps.get(job.step.name, {})
+        if entry.get("key") != key or not entry.get("done"):
+            return False
+        return job.output is None or (job.output.exists() and _sizes(job.output) == entry["sizes"])
+
+    def begin(self, job: Job, key: str) -> tuple[bool, float]:
+        """Note that a step runs; returns whether it was cut off before, and how many seconds it had run."""
+        entry = self.steps.get(job.step.name, {})
+        resumed = entry.get("key") == key and not entry.get("done")
+        seconds: float = entry["seconds"] if resumed else 0.0
+        self._write(job, {"key": key, "done": False, "seconds": seconds})
+        return resumed, seconds
+
+    def interrupt(self, job: Job, seconds: float) -> None:
+        """Note how long a step ran that was cut off."""
+        with contextlib.suppress(OSError):  # a full disk must not hide why the step ended
+            self._write(job, self.steps[job.step.name] | {"seconds": seconds})
+
+    def finish(self, job: Job, seconds: float) -> None:
+        """Note that a step is done."""
+        entry = {"key": self.steps[job.step.name]["key"], "done": True, "seconds": seconds, "command": job.typed}
+        if job.output is not None:
+            entry |= {"fingerprint": _content(job.output), "sizes": _sizes(job.output)}
+        self._write(job, entry)
+
+    def _write(self, job: Job, entry: dict[str, Any]) -> None:
+        self.steps[job.step.name] = entry
+        content = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": self.steps}
+        artifacts.write_json(self.folder / STATE, content)
+
+    def _fingerprint(self, value: str) -> str | None:
+        """The fingerprint of a file, a folder or a source, computed once a run; None for any other text."""
+        if value not in self._inputs:
+            self._inputs[value] = _input(value)
+        return self._inputs[value]
+
+
+def _input(value: str) -> str | None:
+    if value.startswith("pydoc:"):
+        from retrievalkit.data.corpus import open_corpus
+
+        return open_corpus(value).fingerprint()
+    if value.startswith("package:"):
+        value = locate_model(value)
+    path = Path(value)
+    try:
+        return _content(path) if path.is_file() or path.is_dir() else None
+    except OSError:  # a text too long for a path
+        return None
+
+
+def _content(path: Path) -> str:
+    """A fingerprint of the content of a file or folder."""
+    if not path.is_dir():
+        return artifacts.fingerprint_file(path)
+    if artifacts.kind_of(path) == "checkpoint":
+        # That of the weights alone: the log of a training contains times.
+        recorded = artifacts.read_manifest(path).get("fingerprint")
+        if isinstance(recorded, str):
+            return recorded
+    return artifacts.fingerprint_folder(path)
+
+
+def _sizes(path: Path) -> str:
+    """A quick check that a file or folder is still what a step left."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return artifacts.fingerprint_value(
+        [(file.relative_to(path).as_posix(), file.stat().st_size) for file in files if file.is_file()]
+    )

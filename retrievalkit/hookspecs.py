@@ -1,4 +1,4 @@
-"""The plugin contract on one page: five hooks, each called once with a function that takes a name and an import string.
+"""The plugin contract on one page: six hooks, each called once with a function that takes a name and an import string.
 
     from retrievalkit import hookimpl
 
@@ -55,3 +55,8 @@ def register_indexers(register: Register) -> None:
 @hookspec
 def register_pretrainers(register: Register) -> None:
     """Register pretrainers: objectives that train an encoder on plain text (`contracts.Pretrainer`)."""
+
+
+@hookspec
+def register_sources(register: Register) -> None:
+    """Register sources: `NAME:...` is then read wherever a file of data is (`data.sources.Source`)."""

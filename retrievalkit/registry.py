@@ -36,11 +36,12 @@ HOOKS = {
     "loss": "register_losses",
     "indexer": "register_indexers",
     "pretrainer": "register_pretrainers",
+    "source": "register_sources",
 }
 
 _loaded_files: list[str] = []
 
-_SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers")
+_SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers", "sources")
 
 
 class PluginError(RetrievalkitError):
@@ -297,7 +298,7 @@ def _reason(error: Exception) -> str:
 
 
 def names(kind: str) -> list[str]:
-    """The registered names of a kind ("encoder", "pooler", "loss", "indexer", "pretrainer")."""
+    """The registered names of a kind ("encoder", "pooler", "loss", "indexer", "pretrainer", "source")."""
     return default_registry().names(kind)
 
 

@@ -23,6 +23,7 @@ import click
 from filelock import FileLock, Timeout
 
 from retrievalkit import __version__, artifacts
+from retrievalkit.data import sources
 from retrievalkit.errors import ArtifactError, RetrievalkitError, UnknownNameError
 from retrievalkit.model.pretrained import locate_model
 from retrievalkit.recipe.check import check_components
@@ -319,10 +320,8 @@ class _Inputs:
         return self.known[value]
 
     def _compute(self, value: str) -> str | None:
-        if value.startswith("pydoc:"):
-            from retrievalkit.data.corpus import open_corpus
-
-            return open_corpus(value).fingerprint()
+        if sources.split_prefix(value)[0]:
+            return sources.fingerprint(value)
         if value.startswith("package:"):
             value = locate_model(value)
         path = Path(value)

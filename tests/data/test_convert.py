@@ -14,7 +14,7 @@ from retrievalkit.data.examples import check_examples, read_examples
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
-from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
 
 DPR = [
     {
@@ -140,7 +140,7 @@ def test_documentation(tmp_path, monkeypatch):
             OptionError,
             r"is a whole collection, and '.*a\.jsonl' one file\. Give a folder .*--kind corp",
         ),
-        ("a", "corpsu", OptionError, r"unknown kind 'corpsu'\. Did you mean 'corpus'\?"),
+        ("a", "corpsu", UnknownNameError, r"unknown kind 'corpsu'; did you mean 'corpus'\?"),
     ],
 )
 def test_wrong_usage(tmp_path, collection, output, kind, error, message):

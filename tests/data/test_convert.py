@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retrievalkit import artifacts
 from retrievalkit.artifacts import read_manifest
 from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import open_corpus
@@ -182,3 +183,15 @@ def test_runs_and_qrels_in_every_form(tmp_path):
         convert(tmp_path / "queries.tsv", tmp_path / "x", form="trec")
     with pytest.raises(OptionError, match="is a folder"):
         convert(tmp_path / "qrels", tmp_path, form="trec")
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [("checkpoint", "rkit encode"), ("vectors", "rkit index"), ("index", "rkit search"), ("reranker", "rerank apply")],
+)
+def test_a_folder_of_another_command_is_named(tmp_path, kind, command):
+    """It says what the folder is, and which command takes it."""
+    artifacts.write_manifest(tmp_path, kind, command="some", options={})
+    (tmp_path / "retrievalkit.json").write_text('{\n "a": 1\n}\n')
+    with pytest.raises(ArtifactError, match=rf"holds (an? )?{kind} .*{command}"):
+        convert(tmp_path, tmp_path / "out.jsonl")

@@ -71,9 +71,9 @@ def memory() -> dict:
 
 def peak_of(model: str, corpus: str, output: str) -> float:
     """Encode a corpus in this process and return its peak resident memory in MB."""
-    from retrievalkit.encode import encode
+    from retrievalkit.encode import EncodeOptions, encode
 
-    encode(model, corpus, side="document", output=output, pooler="mean")
+    encode(model, corpus, side="document", output=output, options=EncodeOptions(pooler="mean"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

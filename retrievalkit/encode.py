@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import scipy.sparse
 
 from retrievalkit import artifacts
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.queries import read_queries
+from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
@@ -30,19 +31,36 @@ from retrievalkit.report.progress import ProgressBar
 SHARD_TEXTS = 8_192
 
 
+@dataclass(frozen=True, kw_only=True)
+class EncodeOptions:
+    """How texts are encoded.
+
+    Args:
+        encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
+        pooler: Pooler for a pretrained model; refused for a checkpoint.
+        encoder_options: Options of that encoder.
+        pooler_options: Options of that pooler.
+        precision: What to compute in.
+        batch_tokens: Most tokens in a batch, padding included; None = what suits the device.
+        shard_texts: Texts in a shard: the unit of memory and of resuming.
+    """
+
+    encoder: str | None = None
+    pooler: str | None = None
+    encoder_options: Mapping[str, Any] | None = None
+    pooler_options: Mapping[str, Any] | None = None
+    precision: Precision = "auto"
+    batch_tokens: int | None = None
+    shard_texts: int = SHARD_TEXTS
+
+
 def encode(
     model: str | Path,
     texts: str | Path,
     *,
     side: Side,
     output: str | Path,
-    encoder: str | None = None,
-    pooler: str | None = None,
-    encoder_options: Mapping[str, Any] | None = None,
-    pooler_options: Mapping[str, Any] | None = None,
-    precision: Precision = "auto",
-    batch_tokens: int | None = None,
-    shard_texts: int = SHARD_TEXTS,
+    options: EncodeOptions | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Encode texts and write a vectors/ folder.
@@ -52,30 +70,33 @@ def encode(
         texts: A corpus (side "document") or queries (side "query"), in any known format.
         side: Which tower and which length limit to use.
         output: The vectors folder to write.
-        encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
-        pooler: Pooler for a pretrained model (None = its own, see `Retriever.create`); refused for a checkpoint.
-        encoder_options: Options of that encoder.
-        pooler_options: Options of that pooler.
-        precision: The number format to compute in; the manifest records what "auto" was.
-        batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
-        shard_texts: Texts of a shard: the unit of memory and of resuming.
-        overwrite: Replace an output folder that is there already.
+        options: How the texts are encoded; None = the defaults.
+        overwrite: Replace an output folder that exists already.
 
     Returns:
         The manifest of the folder.
     """
+    options = options or EncodeOptions()
     artifacts.check_output(output, overwrite=overwrite)
     retriever = open_retriever(
-        model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options
+        model,
+        encoder=options.encoder,
+        pooler=options.pooler,
+        encoder_options=options.encoder_options,
+        pooler_options=options.pooler_options,
     )
-    source = _Source.open(texts, side)
-    chosen = resolve_precision(precision, default_device())
-    options = {"side": side, "precision": chosen, "batch_tokens": batch_tokens, "shard_texts": shard_texts}
+    source = _Texts.open(texts, side)
+    job = _Job(
+        retriever,
+        source,
+        resolve_precision(options.precision, default_device()),
+        options.batch_tokens,
+        options.shard_texts,
+    )
     checkpoint = describe_retriever(model, retriever)
     inputs = {"checkpoint": checkpoint, "texts": artifacts.describe_input(texts, source.fingerprint)}
     with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
-        writer = VectorWriter(staging, identity={"options": options, "inputs": inputs})
-        job = _Job(retriever, source, side, chosen, batch_tokens, shard_texts)
+        writer = VectorWriter(staging, identity={"options": job.options(), "inputs": inputs})
         for number, shard in job.shards(skip=writer.completed_shards()):
             writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
         counts = writer.finish()
@@ -84,7 +105,7 @@ def encode(
             staging,
             "vectors",
             command="encode",
-            options=options,
+            options=job.options(),
             inputs=inputs,
             counts=counts,
             checkpoint=checkpoint,
@@ -104,20 +125,23 @@ class _Shard:
 
 
 @dataclass
-class _Source:
+class _Texts:
     """Ids and texts to encode, from a corpus or from queries."""
 
-    rows: Corpus | Sequence[Any]
+    rows: Corpus | Sequence[Query]
     side: Side
     fingerprint: str
 
     @classmethod
-    def open(cls, texts: str | Path, side: Side) -> _Source:
+    def open(cls, texts: str | Path, side: Side) -> _Texts:
         if side == "document":
             corpus = open_corpus(texts)
             return cls(corpus, side, corpus.fingerprint())
         queries = read_queries(texts)
-        return cls(queries, side, artifacts.fingerprint_value([(one.id, one.text) for one in queries]))
+        return cls(queries, side, artifacts.fingerprint_value([(query.id, query.text) for query in queries]))
+
+    def expected_size(self) -> int | None:
+        return self.rows.expected_size() if isinstance(self.rows, Corpus) else len(self.rows)
 
     def __iter__(self) -> Iterator[tuple[str, Text]]:
         for row in self.rows:
@@ -126,24 +150,34 @@ class _Source:
 
 @dataclass
 class _Job:
-    """Encodes the shards of a source."""
+    """Encodes texts shard by shard."""
 
     retriever: Retriever
-    source: _Source
-    side: Side
+    texts: _Texts
     precision: Precision
     batch_tokens: int | None
     shard_texts: int
 
+    @property
+    def side(self) -> Side:
+        return self.texts.side
+
+    def options(self) -> dict[str, Any]:
+        """What decides the bytes of the folder, for its manifest."""
+        values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
+        return {"side": self.side, **values}
+
     def shards(self, skip: int) -> Iterator[tuple[int, _Shard]]:
         """The encoded shards after the first `skip`, with their numbers."""
-        done = min(skip * self.shard_texts, len(self.source.rows))
-        with ProgressBar(f"encode {self.side}s", len(self.source.rows), unit="texts", done=done) as progress:
+        done, total = skip * self.shard_texts, self.texts.expected_size()
+        if skip:
+            click.echo(f"resuming at text {done + 1:,}" + ("" if total is None else f" of {total:,}"), err=True)
+        with ProgressBar(f"encode {self.side}s", total, unit="texts", done=done) as progress:
             for number, ids, token_ids in prefetch(self._tokenized(skip)):
                 yield number, self._encode(ids, token_ids, progress)
 
     def _tokenized(self, skip: int) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
-        rows = itertools.islice(iter(self.source), skip * self.shard_texts, None)
+        rows = itertools.islice(iter(self.texts), skip * self.shard_texts, None)
         tower = self.retriever.tower(self.side)
         for number in itertools.count(skip):
             shard = list(itertools.islice(rows, self.shard_texts))

@@ -119,3 +119,8 @@ def register_commands(register: Register) -> None:
 @hookspec
 def register_checks(register: Register) -> None:
     """Register checks for `rkit doctor`: each target is a function without arguments that returns Findings."""
+
+
+@hookspec
+def register_sources(register: Register) -> None:
+    """Register sources: `NAME:...` is then read wherever a file of data is (`data.sources.Source`)."""

@@ -55,9 +55,10 @@ HOOKS = {
     "pretrainer": "register_pretrainers",
     "command": "register_commands",
     "check": "register_checks",
+    "source": "register_sources",
 }
 
-_SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers")
+_SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers", "sources")
 _NAMES = {"command": (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")}
 _SNAKE_CASE = (r"[a-z][a-z0-9_]*", "snake_case")
 

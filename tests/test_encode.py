@@ -12,9 +12,14 @@ from retrievalkit import encode as program
 from retrievalkit.artifacts import partial_folder, read_manifest
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-from retrievalkit.encode import encode
 from retrievalkit.errors import InputError
 from retrievalkit.model.retriever import Retriever
+
+
+def encode(model, texts, *, side, output, overwrite=False, **options):
+    """The program, its options by name."""
+    made = program.EncodeOptions(**options)
+    return program.encode(model, texts, side=side, output=output, options=made, overwrite=overwrite)
 
 
 def all_vectors(folder):
@@ -59,7 +64,10 @@ def test_texts_with_different_numbers_of_vectors(tiny_model, tiny_collection, tm
     assert np.diff(store.offsets).tolist() == [len(ids) for ids in tokens]
 
 
-def test_a_cut_off_encoding_goes_on_and_ends_with_the_same_bytes(tiny_model, tiny_collection, tmp_path, monkeypatch):
+def test_a_cut_off_encoding_goes_on_and_ends_with_the_same_bytes(
+    tiny_model, tiny_collection, tmp_path, monkeypatch, capsys
+):
+    """It says at which text it goes on, and of how many."""
     options = {"side": "document", "pooler": "mean", "shard_texts": 8}
     encode(tiny_model, tiny_collection.corpus, output=tmp_path / "whole", **options)
     write_shard = VectorWriter.write_shard
@@ -86,6 +94,7 @@ def test_a_cut_off_encoding_goes_on_and_ends_with_the_same_bytes(tiny_model, tin
     monkeypatch.setattr(VectorWriter, "write_shard", counted)
     encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
     assert resumed == [3, 4, 5]
+    assert "resuming at text 25 of 42" in capsys.readouterr().err
     assert not partial_folder(tmp_path / "cut").exists()
     names = sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == names
@@ -116,7 +125,7 @@ def test_no_more_than_two_shards_are_in_memory(tiny_model, tmp_path, monkeypatch
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"_id": f"d{n}", "title": "", "text": "rome"}) + "\n" for n in range(200)))
     read, ahead = [0], []
-    rows = program._Source.__iter__
+    rows = program._Texts.__iter__
 
     def counted(self):
         for row in rows(self):
@@ -129,7 +138,7 @@ def test_no_more_than_two_shards_are_in_memory(tiny_model, tmp_path, monkeypatch
         ahead.append(read[0] - 10 * (number + 1))
         return write_shard(self, number, *arguments, **more)
 
-    monkeypatch.setattr(program._Source, "__iter__", counted)
+    monkeypatch.setattr(program._Texts, "__iter__", counted)
     monkeypatch.setattr(VectorWriter, "write_shard", watched)
     encode(tiny_model, corpus, side="document", output=tmp_path / "v", shard_texts=10)
     assert len(ahead) == 20

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from retrievalkit.cli.options import (
     echo,
+    given_flags,
     json_option,
     output_option,
     overwrite_option,
@@ -18,6 +19,8 @@ from retrievalkit.cli.options import (
     set_option,
 )
 
+Side = Literal["document", "query"]
+
 
 @click.command()
 @click.argument("model")
@@ -27,34 +30,30 @@ from retrievalkit.cli.options import (
 @click.option("--encoder", help="For a pretrained model; a checkpoint has its own.")
 @click.option("--pooler", help="For a pretrained model: its own (modules.json), else cls, where not given.")
 @precision_option("texts are encoded in", "auto")
-@click.option("--batch-tokens", type=int, help="Most tokens of a batch, padding included.")
+@click.option("--batch-tokens", type=int, help="Most tokens in a batch, padding included.")
 @overwrite_option
 @json_option
 @set_option
 def encode(
     model: str,
     texts: str,
-    encoder: str | None,
-    pooler: str | None,
+    side: Side,
+    output: str,
+    overwrite: bool,
     as_json: bool,
     settings: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Encode TEXTS (a corpus or queries) with MODEL (a checkpoint or a pretrained model)."""
+    from retrievalkit import registry
+    from retrievalkit.encode import EncodeOptions
     from retrievalkit.encode import encode as program
 
     values = parse(settings)
-    encoder_options, pooler_options = section(values, "encoder"), section(values, "pooler")
+    given = given_flags(flags) | {f"{part}_options": section(values, part) for part in ("encoder", "pooler")}
     refuse(values, "encode", "encoder.OPTION and pooler.OPTION")
-    manifest = program(
-        model,
-        texts,
-        encoder=encoder,
-        pooler=pooler,
-        encoder_options=encoder_options,
-        pooler_options=pooler_options,
-        **flags,
-    )
+    options = EncodeOptions(**registry.check_options("rkit encode", EncodeOptions, given))
+    manifest = program(model, texts, side=side, output=output, options=options, overwrite=overwrite)
     pooling = manifest["checkpoint"].get("description", {}).get("pooling")
-    line = f"{flags['output']}: {manifest['counts']['texts']:,} texts encoded"
+    line = f"{output}: {manifest['counts']['texts']:,} texts encoded"
     echo(as_json, manifest, f"{line} ({pooling})" if pooling else line)

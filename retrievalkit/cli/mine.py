@@ -63,15 +63,16 @@ def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, 
 
     Hits are dropped in this order: known positives and copies of their text, passages of a positive's document, its
     near duplicates, passages with an answer, the first ranks, scores too near the positive's (--set margin_absolute=1,
-    margin_relative=0.95), near duplicates of a better hit, and what a re-ranker takes for relevant. More by --set:
+    margin_relative=0.95), near duplicates of a better hit, and what a re-ranker considers relevant. More by --set:
     drop_positives, sample=random, positives=retrieved, merge=pool, model, normalization, missing, rrf_k, indexer.OPTION
     (of bm25).
 
-    OUTPUT.audit.html (and .json) shows what was dropped and what was kept. Killed and run again, it goes on.
+    OUTPUT.audit.html (and .json) shows what was dropped and what was kept. Killed and run again, it resumes.
     """
     from retrievalkit.mine import program as mine
     from retrievalkit.mine.audit import audit_table
 
-    places = {name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with", "precision")}
-    audit = mine.mine(source, **places, **mine.check_settings(given_flags(flags) | parse(settings)))
+    files = mine.MiningFiles(**{name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with")})
+    sources, options = mine.parse_settings(source, given_flags(flags) | parse(settings))
+    audit = mine.mine(sources, files, options)
     click.echo(json.dumps(audit, indent=2, default=str) if as_json else audit_table(audit))

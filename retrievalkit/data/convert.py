@@ -14,19 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from retrievalkit import artifacts
-from retrievalkit.data import examples, files, sources
-from retrievalkit.data.corpus import Passage, corpus_table, open_corpus
+from retrievalkit.data import files
+from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples, write_examples
-from retrievalkit.data.qrels import is_header, read_qrels, splits, write_qrels
-from retrievalkit.data.queries import query_table, read_queries, write_queries
-from retrievalkit.data.records import read_records, shown
-from retrievalkit.data.run_forms import is_run_object, judgements_or_run
+from retrievalkit.data.kinds import Kind, kind_of
+from retrievalkit.data.qrels import read_qrels, write_qrels
+from retrievalkit.data.queries import read_queries, write_queries
 from retrievalkit.data.runs import Form, read_run, write_run
-from retrievalkit.data.sources.remote import fetched_records
-from retrievalkit.errors import DataError, InputError, OptionError, nearest
+from retrievalkit.data.sources import fingerprint, open_source
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
 
 Counts = dict[str, int]
 
@@ -46,7 +45,7 @@ def convert(
     """Read a source in any known form and write it in ours.
 
     Args:
-        source: A file, a folder, `hf:`, `irds:` or `pydoc:`.
+        source: A file, a folder, or a source such as `hf:NAME` or `pydoc:PACKAGE,...`.
         output: A file (.jsonl, .tsv, .trec ..., with .gz or .zst to pack it), or a folder, which is any other name.
         kind: What the source holds, or the part of a collection that is wanted.
         split: Of a collection with several.
@@ -60,10 +59,8 @@ def convert(
         InputError: The source is damaged or of an unknown kind, or does not go into such an output.
     """
     if kind is not None and kind not in get_args(Kind):
-        close = nearest(kind, get_args(Kind))
-        hint = f" Did you mean '{close}'?" if close else ""
-        msg = f"unknown kind '{kind}'.{hint} Known: {', '.join(get_args(Kind))}."
-        raise OptionError(msg)
+        raise UnknownNameError("kind", kind, get_args(Kind))
+    _refuse_our_folder(source)
     kind = kind or kind_of(source)
     path = Path(output)
     if form is not None:
@@ -72,12 +69,33 @@ def convert(
         return _write_file(kind, source, path, split, corpus)
     with artifacts.write_folder(path) as staging:
         counts = _write_folder(kind, source, staging, split, corpus)
-        inputs = {"source": artifacts.describe_input(source, sources.fingerprint(source))}
+        inputs = {"source": artifacts.describe_input(source, fingerprint(source))}
         options = {"kind": kind, "split": split}
         artifacts.write_manifest(
             staging, "collection", command="convert", options=options, inputs=inputs, counts=counts
         )
     return counts
+
+
+_WANTED_BY = {
+    "checkpoint": "It encodes texts: rkit encode {0} CORPUS --output VECTORS. For other programs: rkit export {0} DIR",
+    "model": "It is trained further: rkit train --model {0}",
+    "reranker": "It scores passages again: rkit rerank apply {0}",
+    "vectors": "They are indexed: rkit index {0} --output INDEX",
+    "index": "It is searched: rkit search {0} --queries FILE",
+}
+
+
+def _refuse_our_folder(source: str | Path) -> None:
+    """Refuse a folder of another command, which holds JSON files too and no data."""
+    kind = artifacts.kind_of(source)
+    if kind in _WANTED_BY:
+        named = "vectors" if kind == "vectors" else f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+        msg = (
+            f"'{source}' holds {named} (its manifest.json says so), and convert reads corpora, queries, examples, "
+            f"judgements and runs. {_WANTED_BY[kind].format(source)}"
+        )
+        raise ArtifactError(msg)
 
 
 def _write_in_form(kind: Kind, source: str | Path, path: Path, split: str | None, form: Form) -> Counts:
@@ -118,15 +136,9 @@ def _write_folder(kind: Kind, source: str | Path, folder: Path, split: str | Non
         return _WRITERS[kind](source, folder / _NAMES[kind].format(split or "test"), split)
     counts = {**_passages(source, folder / _NAMES["corpus"]), **_queries(source, folder / _NAMES["queries"], split)}
     counts["judgements"] = 0
-    for one in _splits(source, split):
-        counts["judgements"] += _judgements(source, folder / _NAMES["qrels"].format(one), one)["judgements"]
+    for name in [split] if split is not None else open_source(source).splits():
+        counts["judgements"] += _judgements(source, folder / _NAMES["qrels"].format(name), name)["judgements"]
     return counts
-
-
-def _splits(source: str | Path, split: str | None) -> list[str]:
-    if split is not None:
-        return [split]
-    return splits(Path(source)) if sources.is_folder(source) else ["test"]
 
 
 def _passages(source: str | Path, path: Path, _: str | None = None) -> Counts:
@@ -175,81 +187,3 @@ def _examples(
 
 def _write_passages(path: Path, passages: Iterable[Passage]) -> int:
     return files.write_jsonl(path, ({"_id": one.id, "title": one.title, "text": one.text} for one in passages))
-
-
-Kind = Literal["corpus", "queries", "examples", "qrels", "run", "collection"]
-
-
-def kind_of(source: str | Path) -> Kind:
-    """What a source holds.
-
-    Raises:
-        DataError: It is empty, or its keys or columns fit two kinds or none.
-    """
-    prefix, rest = sources.split_prefix(source)
-    if prefix in ("pydoc", "irds"):
-        return "collection"
-    if prefix:
-        return _of_keys(set(next(fetched_records(prefix, rest, "docs")).fields), source)
-    path = files.existing(rest)
-    if path.is_dir():
-        return "collection" if files.find_file(path, "queries.jsonl") else "corpus"
-    if is_run_object(path):
-        return "run"
-    if files.first_character(path) in ("{", "["):
-        return _of_keys(set(next(read_records(path, lambda _: None, "records")).fields), path)
-    return _of_row(path)
-
-
-def _of_keys(keys: set[str], source: str | Path) -> Kind:
-    if examples.has_form(keys):
-        return "examples"
-    if keys & {"query_id", "question", "qid", "query", "answers"}:
-        return "queries"
-    if keys & {"title", "contents", "docid", "doc_id"}:
-        return "corpus"
-    if "text" in keys:
-        return _by_name(source, f"a record with the fields {', '.join(sorted(keys))}")
-    msg = f"no form of anything has these fields: {', '.join(sorted(keys))}. Say what it is, with --kind."
-    raise DataError(msg, file=source)
-
-
-def _of_row(path: Path) -> Kind:
-    first = next(files.filled_lines(path), None)
-    if first is None:
-        msg = "the file is empty."
-        raise DataError(msg, file=path)
-    tabs = first.text.split("\t")
-    if is_header(tabs):
-        return "qrels"
-    names = {cell.strip().lower() for cell in tabs}
-    if examples.has_form(names):
-        return "examples"
-    asked, told = query_table(tabs), corpus_table(tabs)
-    if told and told.header and names & {"title", "contents", "docid", "doc_id"}:
-        return "corpus"
-    if asked and (asked.header or "answer_list" in asked.names) and not (told and told.header):
-        return "queries"
-    return judgements_or_run(path) or _by_name(path, f"a line like {shown(first.text)}")
-
-
-def _by_name(source: str | Path, what: str) -> Kind:
-    """Where the content fits two kinds, the file's name may say which one it is."""
-    name = str(source).rpartition("/")[2].lower()
-    hints: tuple[tuple[str, Kind], ...] = (
-        ("qrel", "qrels"),
-        ("run", "run"),
-        ("quer", "queries"),
-        ("question", "queries"),
-        ("topic", "queries"),
-        ("corpus", "corpus"),
-        ("collection", "corpus"),
-        ("passage", "corpus"),
-        ("psgs", "corpus"),
-        ("docs", "corpus"),
-    )
-    for hint, kind in hints:
-        if hint in name:
-            return kind
-    msg = f"{what} may stand in more than one kind of file. Say which one it is: --kind corpus, queries, qrels or run."
-    raise DataError(msg, file=source)

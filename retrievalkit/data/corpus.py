@@ -12,24 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.artifacts import fingerprint_file, fingerprint_value
-from retrievalkit.data import files, sources
+from retrievalkit.artifacts import fingerprint_value
+from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, corpus_table
 from retrievalkit.data.positions import Duplicates, Positions
-from retrievalkit.data.records import Record, Table, read_records, table_of
-from retrievalkit.data.sources.remote import fetched_records
+from retrievalkit.data.records import Record, table_of
+from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, nearest
-
-FORMS = (
-    "BEIR (_id, title, text)",
-    "Tevatron (docid, title, text)",
-    "Pyserini (id, contents)",
-    "DPR (a table with the header id, text, title)",
-    "MS MARCO (a table id, text without a header)",
-)
-
-_IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid")
-
-_CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
 
 _NEAREST_AMONG = 5_000
 
@@ -54,6 +42,7 @@ class Corpus:
         records: Makes a fresh iterator over (place, passage).
         fingerprint: Computes the fingerprint of the content.
         files: The plain files behind it, in order, if passages can be read from them at any byte.
+        size: Says how many passages there are without reading them, or None.
     """
 
     def __init__(
@@ -62,11 +51,13 @@ class Corpus:
         records: Callable[[], Iterator[tuple[Record, Passage]]],
         fingerprint: Callable[[], str],
         files: tuple[Path, ...] = (),
+        size: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.source = source
         self._records = records
         self._fingerprint = fingerprint
         self._files = files
+        self._size = size
         self._positions: Positions | None = None
         self._held: dict[str, Passage] | None = None
         self._count: int | None = None
@@ -82,7 +73,10 @@ class Corpus:
             for number, passage in enumerate(given, 1):
                 yield Record(source, number, {}), passage
 
-        corpus = cls(source, records, lambda: fingerprint_value([[one.id, one.title, one.text] for one in given]))
+        def fingerprint() -> str:
+            return fingerprint_value([[passage.id, passage.title, passage.text] for passage in given])
+
+        corpus = cls(source, records, fingerprint, size=lambda: len(given))
         corpus._again = (Corpus.of, (given, source))
         return corpus
 
@@ -112,6 +106,10 @@ class Corpus:
             for _ in self:
                 pass
         return self._count or 0
+
+    def expected_size(self) -> int | None:
+        """The number of passages, for a progress bar: exact if known, else an estimate that costs no parsing."""
+        return self._size() if self._count is None else self._count
 
     def __contains__(self, document_id: object) -> bool:
         return isinstance(document_id, str) and not self.missing([document_id])
@@ -182,38 +180,29 @@ class Corpus:
 
 
 def open_corpus(source: str | Path) -> Corpus:
-    """Open a corpus: a file or folder in any known form, `hf:NAME`, `irds:NAME` or `pydoc:PACKAGE,...`.
+    """Open a corpus: a file or folder in any known format, or a source such as `hf:NAME` or `pydoc:PACKAGE,...`.
 
     Nothing but the first bytes is read yet.
 
     Raises:
         DataError: There is no such file, or it is no corpus.
     """
-    prefix, rest = sources.split_prefix(source)
-    if prefix == "pydoc":
-        return _documentation(str(source), rest)
-    if prefix:
-        return Corpus(
-            str(source),
-            lambda: _passages(fetched_records(prefix, rest, "docs", "corpus")),
-            lambda: sources.fingerprint(source),
-        )
-    paths = _files_of(files.existing(rest))
-    plain = all(files.is_plain(path) and files.first_character(path) != "[" for path in paths)
+    opened = open_source(source)
     return Corpus(
         str(source),
-        lambda: _passages(record for path in paths for record in read_records(path, corpus_table, "passages", FORMS)),
-        lambda: _fingerprint_files(paths),
-        tuple(paths) if plain else (),
+        lambda: ((record, passage_of(record)) for record in opened.records("passages")),
+        opened.corpus_fingerprint,
+        opened.plain_files(),
+        opened.size,
     )
 
 
 def passage_of(record: Record) -> Passage:
     """The passage in a record, whichever form it has."""
     fields = record.fields
-    name = next((name for name in _IDS if name in fields), None)
+    name = next((name for name in PASSAGE_IDS if name in fields), None)
     if name is None or ("text" not in fields and "contents" not in fields):
-        raise record.unknown_form("passage", FORMS)
+        raise record.unknown_form("passage", CORPUS.known)
     if "text" in fields:
         title = record.text("title") if fields.get("title") is not None else ""
         return Passage(record.identifier(name), title, record.text("text"))
@@ -229,53 +218,6 @@ def split_contents(contents: str) -> tuple[str, str]:
     if len(first) > 1 and first[0] == first[-1] == '"':
         first = first[1:-1]
     return first.strip(), rest.strip()
-
-
-def corpus_table(row: list[str]) -> Table | None:
-    """How a corpus in a table is read: DPR's, with or without header, or MS MARCO's."""
-    names = tuple(cell.strip().lower() for cell in row)
-    if names[0] in _IDS and ("text" in names or "contents" in names):
-        return Table(names, header=True, quoted=True, bare="text" if "text" in names else "contents")
-    if len(row) == 2:
-        return Table(("id", "text"))
-    if len(row) == 3:
-        return Table(("id", "text", "title"), quoted=True, bare="text")
-    return None
-
-
-def _passages(records: Iterable[Record]) -> Iterator[tuple[Record, Passage]]:
-    for record in records:
-        yield record, passage_of(record)
-
-
-def _documentation(source: str, packages: str) -> Corpus:
-    from retrievalkit.data.sources import pydoc
-
-    def records() -> Iterator[tuple[Record, Passage]]:
-        for number, passage in enumerate(pydoc.passages(packages), 1):
-            yield Record(source, number, {}), passage
-
-    return Corpus(source, records, lambda: pydoc.fingerprint(packages))
-
-
-def _files_of(path: Path) -> list[Path]:
-    """The files of a corpus: itself, the corpus of a BEIR folder, or all data files of a folder."""
-    if path.is_file():
-        return [path]
-    for name in _CORPUS_FILES:
-        if corpus := files.find_file(path, name):
-            return [corpus]
-    ends = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv") for end in files.COMPRESSIONS)
-    found = sorted(one for one in path.iterdir() if one.is_file() and one.name.endswith(ends))
-    if not found:
-        msg = f"the folder holds no corpus.jsonl and no .jsonl, .json or .tsv file, but {files.listing(path)}."
-        raise DataError(msg, file=path)
-    return found
-
-
-def _fingerprint_files(paths: list[Path]) -> str:
-    prints = [fingerprint_file(path) for path in paths]
-    return prints[0] if len(prints) == 1 else fingerprint_value(prints)
 
 
 def _alike(name: str, known: list[str]) -> list[str]:

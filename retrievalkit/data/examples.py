@@ -5,37 +5,22 @@ Examples hold ids. Where a file brings the texts of its passages (Tevatron 1.x, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.data import files, sources
+from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, text_digest
+from retrievalkit.data.forms import ANCHORS, EMBEDDED_IDS, EXAMPLES, NEGATIVES, POSITIVES, is_example, is_numbered
 from retrievalkit.data.qrels import judgements
 from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, straight_quotes
-from retrievalkit.data.records import Record, Table, read_records
-from retrievalkit.data.sources.remote import fetched_records
+from retrievalkit.data.records import Record
+from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError, InputError
 
-FORMS = (
-    "ours (query_id, query, positives, negatives)",
-    "Tevatron (query_id, query, positive_passages, negative_passages)",
-    "Tevatron 2 (query_id, query_text, positive_document_ids, negative_document_ids)",
-    "DPR (question, answers, positive_ctxs, hard_negative_ctxs)",
-    "triples (anchor, positive, negative) or (query, pos, neg)",
-)
-
 _ONE_THING = "Every id stands for one thing."
-
-_PASSAGE_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
-
-_ANCHORS = ("anchor", "query", "question", "sentence1")
-
-_POSITIVES = ("positive", "pos", "positives")
-
-_NEGATIVES = ("negative", "neg", "negatives")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +81,11 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
     Raises:
         DataError: An example is damaged, an id is in no corpus, or no example has a positive.
     """
-    prefix, rest = sources.split_prefix(source)
-    written = files.find_file(Path(rest), f"{split}.jsonl") if sources.is_folder(source) else None
-    if written is not None:
-        examples = _collect(written, read_records(written, _table, "training examples", FORMS))
-    elif prefix in ("pydoc", "irds") or sources.is_folder(source):
-        examples = _judged(source, split)
-    elif prefix == "hf":
-        examples = _collect(source, fetched_records(prefix, rest, "examples", split))
+    opened = open_source(source)
+    if opened.holds("examples", split):
+        examples = _collect(source, opened.records("examples", split))
     else:
-        path = files.existing(rest)
-        examples = _collect(source, read_records(path, _table, "training examples", FORMS))
+        examples = _judged(source, split)
     if not examples.rows:
         count = examples.dropped
         what = f"none of the {count} examples has a positive." if count else "there is no example in it."
@@ -187,16 +166,9 @@ def example_of(record: Record, namer: QuestionNamer) -> tuple[Example, list[Pass
         return _by_ids(record, "query_text", "positive_document_ids", "negative_document_ids"), []
     if "query_id" in fields and "positives" in fields:
         return _by_ids(record, "query", "positives", "negatives"), []
-    if has_form(fields.keys()):
+    if is_example(fields.keys()):
         return _triple(record)
-    raise record.unknown_form("training example", FORMS)
-
-
-def has_form(names: Set[str]) -> bool:
-    """Whether a record with these fields is a training example."""
-    if names & {"positive_ctxs", "positive_passages", "positive_document_ids"}:
-        return True
-    return bool(names & set(_ANCHORS)) and any(_is(name, _POSITIVES) for name in names)
+    raise record.unknown_form("training example", EXAMPLES.known)
 
 
 def _row(example: Example) -> dict[str, Any]:
@@ -215,6 +187,7 @@ def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
     namer = QuestionNamer()
     texts: dict[str, tuple[str, int]] = {}
     for record in records:
+        examples.source = record.file
         example, passages = example_of(record, namer)
         first, line = texts.setdefault(example.query_id, (example.query, record.line))
         if first != example.query:
@@ -277,18 +250,13 @@ def _with_passages(
 
 
 def _triple(record: Record) -> tuple[Example, list[Passage]]:
-    anchor = next(name for name in _ANCHORS if name in record.fields)
-    positives = [_hashed(text) for name in record.fields if _is(name, _POSITIVES) for text in record.texts(name)]
-    negatives = [_hashed(text) for name in record.fields if _is(name, _NEGATIVES) for text in record.texts(name)]
+    anchor = next(name for name in ANCHORS if name in record.fields)
+    positives = [_hashed(text) for name in record.fields if is_numbered(name, POSITIVES) for text in record.texts(name)]
+    negatives = [_hashed(text) for name in record.fields if is_numbered(name, NEGATIVES) for text in record.texts(name)]
     query = record.text(anchor)
     ids = tuple(one.id for one in positives), tuple(one.id for one in negatives)
     example = Example(hashed_id(query), query, ids[0], ids[1], teacher=teacher_scores(record, ids[0], ids[1]))
     return example, positives + negatives
-
-
-def _is(name: str, names: tuple[str, ...]) -> bool:
-    """Whether a field is one of the names, or numbered: negative_1, negative_2 ..."""
-    return name in names or (name.rpartition("_")[0] in names and name.rpartition("_")[2].isdigit())
 
 
 def _hashed(text: str) -> Passage:
@@ -300,7 +268,7 @@ def _embedded(value: object, record: Record, where: str) -> Passage:
         msg = f"'{where}' should hold passages (objects with docid, title and text)."
         raise record.error(msg)
     inner = record._replace(fields=value)
-    name = next((one for one in _PASSAGE_IDS if value.get(one) not in (None, "")), None)
+    name = next((one for one in EMBEDDED_IDS if value.get(one) not in (None, "")), None)
     if "text" not in value:
         msg = f"a passage in '{where}' has no text; it has these fields: {', '.join(value) or 'none'}."
         raise record.error(msg)
@@ -313,14 +281,8 @@ def _require(record: Record, *names: str) -> None:
     missing = [name for name in names if name not in record.fields]
     if missing:
         found = ", ".join(record.fields)
-        msg = f"missing: {', '.join(missing)}; it has {found}. Known forms: {'; '.join(FORMS)}."
+        msg = f"missing: {', '.join(missing)}; it has {found}. Known forms: {'; '.join(EXAMPLES.known)}."
         raise record.error(msg)
-
-
-def _table(row: list[str]) -> Table | None:
-    """Triples in a table with a header."""
-    names = tuple(cell.strip().lower() for cell in row)
-    return Table(names, header=True) if names[0] in _ANCHORS and set(names) & set(_POSITIVES) else None
 
 
 def _judged(source: str | Path, split: str) -> Examples:

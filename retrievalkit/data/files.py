@@ -156,6 +156,15 @@ def _decoded(raw: bytes, path: str | Path, first: int) -> str:
         raise not_utf8(path, first + raw.count(b"\n", 0, error.start), error) from None
 
 
+def count_lines(path: str | Path) -> int:
+    """How many lines a text file has, empty ones included."""
+    count, last = 0, b"\n"
+    with open_bytes(path) as stream:
+        while block := stream.read(CHUNK):
+            count, last = count + block.count(b"\n"), block[-1:]
+    return count + (last != b"\n")
+
+
 def filled_lines(path: str | Path) -> Iterator[Line]:
     """The lines that hold more than white space."""
     return (line for line in read_lines(path) if line.text and not line.text.isspace())

@@ -6,23 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from retrievalkit.data import files, sources
+from retrievalkit.data import files
+from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, QRELS
 from retrievalkit.data.records import Record, shown
-from retrievalkit.data.sources.remote import fetched_records
+from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, UnknownNameError
 
 Qrels = dict[str, dict[str, int]]
 Form = Literal["trec", "beir", "msmarco"]
-
-FORMS = (
-    "TREC and MS MARCO (query 0 document grade)",
-    "BEIR (a table with the header query-id, corpus-id, score)",
-    "query document grade",
-)
-_QUERIES = ("query-id", "query_id", "qid", "query")
-_DOCUMENTS = ("corpus-id", "corpus_id", "doc_id", "docid", "document_id", "pid")
-_RUN_WIDTH = 6
-_GRADES = ("score", "relevance", "label", "grade")
 
 
 def read_qrels(source: str | Path, split: str = "test") -> Qrels:
@@ -79,64 +70,17 @@ def _trec_line(cells: tuple[str, ...], gap: str) -> str:
 
 def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record, str, str, int]]:
     """Place, query id, document id and grade of each judgement, in order."""
-    prefix, rest = sources.split_prefix(source)
-    if prefix == "pydoc":
-        yield from _documentation(str(source), rest)
-    elif prefix:
-        yield from (_from_fields(record) for record in fetched_records(prefix, rest, "qrels", split))
-    else:
-        yield from _from_lines(_file(files.existing(rest), split))
-
-
-def splits(folder: Path) -> list[str]:
-    """The names of the splits that a BEIR folder has judgements for."""
-    return sorted({path.name.partition(".tsv")[0] for path in (folder / "qrels").glob("*.tsv*")})
-
-
-def _file(path: Path, split: str) -> Path:
-    if not path.is_dir():
-        return path
-    folder = path / "qrels" if (path / "qrels").is_dir() else path
-    if found := files.find_file(folder, f"{split}.tsv"):
-        return found
-    known = ", ".join(splits(path)) or "none"
-    msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). Splits there: {known}."
-    raise DataError(msg, file=path)
-
-
-def _from_lines(path: Path) -> Iterator[tuple[Record, str, str, int]]:
-    file = str(path)
-    for line in files.filled_lines(path):
-        cells = columns(line.text, (3, 4))
-        if line.number == 1 and is_header(cells):
-            continue
-        record = Record(file, line.number, {})
-        if len(cells) == _RUN_WIDTH and line.number == 1:
-            msg = "this is a run (query Q0 document rank score tag), and judgements were expected. "
-            raise record.error(msg + "Change the places of the two.")
-        if len(cells) not in (3, 4):
-            msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(FORMS)}."
-            raise record.error(msg)
-        yield record, cells[0], cells[-2], _grade(cells[-1], record)
-
-
-def is_header(cells: list[str]) -> bool:
-    """Whether the first line of a file of judgements names its columns."""
-    return cells[0].strip().lower() in _QUERIES and len(cells) > 1 and cells[1].strip().lower() in _DOCUMENTS
-
-
-def columns(text: str, widths: tuple[int, ...]) -> list[str]:
-    """The cells of a line of a TREC file: separated by tabs if that gives a known width, or else by any space."""
-    cells = text.split("\t")
-    return cells if len(cells) in widths else text.split()
+    for record in open_source(source).records("judgements", split):
+        yield _from_fields(record)
 
 
 def _from_fields(record: Record) -> tuple[Record, str, str, int]:
     query, document, grade = (
-        next((name for name in names if name in record.fields), None) for names in (_QUERIES, _DOCUMENTS, _GRADES)
+        next((name for name in names if name in record.fields), None)
+        for names in (JUDGED_QUERIES, JUDGED_DOCUMENTS, GRADES)
     )
     if query is None or document is None or grade is None:
-        raise record.unknown_form("judgement", FORMS)
+        raise record.unknown_form("judgement", QRELS)
     return record, record.identifier(query), record.identifier(document), _grade(record.fields[grade], record)
 
 
@@ -149,13 +93,6 @@ def _grade(value: Any, record: Record) -> int:
         pass
     msg = f"the grade is {shown(value)}, and should be a whole number."
     raise record.error(msg)
-
-
-def _documentation(source: str, packages: str) -> Iterator[tuple[Record, str, str, int]]:
-    from retrievalkit.data.sources import pydoc
-
-    for number, question in enumerate(pydoc.questions(packages), 1):
-        yield Record(source, number, {}), question.id, question.passage_id, 1
 
 
 def _first_line(source: str | Path, split: str, query_id: str, document_id: str) -> int:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrievalkit.data import files, sources
-from retrievalkit.data.records import Record, Table, read_records, shown
-from retrievalkit.data.sources.remote import fetched_records
+from retrievalkit.data import files
+from retrievalkit.data.forms import QUERIES, QUERY_IDS, QUERY_TEXTS
+from retrievalkit.data.records import Record
+from retrievalkit.data.sources import is_folder, open_source
 from retrievalkit.errors import DataError, InputError
-
-FORMS = (
-    "BEIR (_id, text)",
-    "Tevatron (query_id, query) or (query_id, query_text)",
-    "a table id, text",
-    'DPR (a table question, ["answer", ...]; or question, answers)',
-)
-_IDS = ("_id", "query_id", "qid", "query-id", "id")
-_TEXTS = ("query", "query_text", "question", "text", "contents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,7 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
     if not queries:
         msg = "there is no query in it."
         raise DataError(msg, file=source)
-    if split is not None and sources.is_folder(source):
+    if split is not None and is_folder(source):
         from retrievalkit.data.qrels import read_qrels
 
         judged = read_qrels(source, split)
@@ -86,25 +77,18 @@ def _row(query: Query) -> dict[str, object]:
 
 def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:
     """The queries of a source with their places, repeated ones too."""
-    prefix, rest = sources.split_prefix(source)
-    if prefix == "pydoc":
-        from retrievalkit.data.sources import pydoc
-
-        for number, question in enumerate(pydoc.questions(rest), 1):
-            yield Record(str(source), number, {}), Query(question.id, question.text)
-        return
     namer = QuestionNamer()
-    for record in _records(prefix, rest):
+    for record in open_source(source).records("queries"):
         yield record, query_of(record, namer)
 
 
 def query_of(record: Record, namer: QuestionNamer) -> Query:
     """The query in a record, whichever form it has."""
     fields = record.fields
-    text = next((name for name in _TEXTS if name in fields), None)
-    identifier = next((name for name in _IDS if name in fields), None)
+    text = next((name for name in QUERY_TEXTS if name in fields), None)
+    identifier = next((name for name in QUERY_IDS if name in fields), None)
     if text is None or (identifier is None and text != "question"):
-        raise record.unknown_form("query", FORMS)
+        raise record.unknown_form("query", QUERIES.known)
     if identifier is None:
         question = straight_quotes(record.text(text))
         return Query(namer.name(question), question, record.texts("answers"))
@@ -134,42 +118,6 @@ class QuestionNamer:
         """The id of the next occurrence of a question."""
         count = self._seen[question] = self._seen.get(question, 0) + 1
         return hashed_id(question) if count == 1 else f"{hashed_id(question)}-{count}"
-
-
-def query_table(row: list[str]) -> Table | None:
-    """How queries in a table are read: id and text, or DPR's question and answers."""
-    names = tuple(cell.strip().lower() for cell in row)
-    if names[0] in _IDS and any(name in names for name in _TEXTS):
-        return Table(names, header=True)
-    if len(row) != 2:
-        return None
-    if row[1].startswith("[") and row[1].rstrip().endswith("]"):
-        return Table(("question", "answer_list"), quoted=True)
-    return Table(("id", "text"))
-
-
-def _records(prefix: str, rest: str) -> Iterator[Record]:
-    if prefix:
-        yield from fetched_records(prefix, rest, "queries", "queries")
-        return
-    path = files.inside(files.existing(rest), "queries.jsonl", "queries")
-    for record in read_records(path, query_table, "queries", FORMS):
-        if "answer_list" in record.fields:
-            record.fields["answers"] = _literal_answers(record)
-        yield record
-
-
-def _literal_answers(record: Record) -> list[str]:
-    """DPR writes answers as a Python list, which is parsed as a literal and never run."""
-    cell = record.fields.pop("answer_list")
-    try:
-        answers = ast.literal_eval(cell)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        answers = None
-    if not isinstance(answers, list | tuple):
-        msg = f'the answers are no list of texts: {shown(cell)}. Write them as ["one", "two"].'
-        raise record.error(msg)
-    return [str(one) for one in answers]
 
 
 def _unique(found: Iterable[tuple[Record, Query]]) -> list[Query]:

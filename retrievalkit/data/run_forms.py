@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from retrievalkit.data import files
-from retrievalkit.data.qrels import columns, is_header
+from retrievalkit.data.forms import columns, is_judgement_header
 from retrievalkit.data.records import shown
 from retrievalkit.errors import DataError
 
@@ -152,7 +152,7 @@ def form_of(path: Path) -> RunForm:
         raise DataError(msg, file=path)
     cells = [columns(line.text, (TREC.width, _RANKED.width, _CANDIDATES.width)) for line in lines]
     width = len(cells[0])
-    if is_header(cells[0]) or (width == 4 and all(len(row) > 1 and row[1] in _ITERATIONS for row in cells)):
+    if is_judgement_header(cells[0]) or (width == 4 and all(len(row) > 1 and row[1] in _ITERATIONS for row in cells)):
         msg = "these are judgements (qrels), and a run was expected. Change the places of the two."
         raise DataError(msg, file=path, line=lines[0].number)
     if width == TREC.width:

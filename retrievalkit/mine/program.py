@@ -2,10 +2,10 @@
 
     rkit mine-negatives --from bm25|CHECKPOINT|INDEX|RUN --corpus CORPUS --examples TRAIN --output FILE
 
-The best hits of each question go through the filters of `data.filters`; of what is left the first are kept, or a
-seeded sample. FILE.audit.json says what each filter dropped, with examples, and FILE.audit.html shows it. Memory does
-not grow with the number of questions times that of hits (but a run that is mined is read whole, as are sets that are
-merged), and a killed command, run again, goes on where it was.
+The best hits of each question go through the filters of `mine.filters`; the first of those left are kept, or a seeded
+sample. FILE.audit.json says what each filter dropped, with examples, and FILE.audit.html shows it. Memory does not grow
+with questions times hits (but a run that is mined is read whole, as are sets that are merged), and a killed command,
+run again, resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retrievalkit import artifacts, registry
 from retrievalkit.data.corpus import Corpus, open_corpus
@@ -34,10 +34,7 @@ from retrievalkit.mine.questions import group_questions
 from retrievalkit.mine.sources import Sources
 from retrievalkit.report.page import write_page
 
-if TYPE_CHECKING:
-    from retrievalkit.model.precision import Precision
-
-# Of several sources: what `mine` and `--set` call it, and what fusion does.
+# The options of fusion: by the name that flags and `--set` use, the name in `search.fusion`.
 _FUSION = {
     "fusion": "method",
     "weights": "weights",
@@ -47,35 +44,31 @@ _FUSION = {
 }
 
 
-def mine(
-    source: str | Path | Sequence[str | Path],
-    *,
-    corpus: str | Path,
-    examples: str | Path,
-    output: str | Path,
-    merge_with: str | Path | None = None,
-    model: str | Path | None = None,
-    indexer_options: Mapping[str, Any] | None = None,
-    fusion: Mapping[str, Any] | None = None,
-    precision: Precision | None = None,
-    **choices: Any,
-) -> dict[str, Any]:
-    """Mine negatives and write training examples.
+@dataclass(frozen=True, kw_only=True)
+class MiningFiles:
+    """What a mining reads and writes, beside the sources of hits.
 
-    Args:
-        source: What finds the passages: "bm25" (Lucene, over the corpus; a folder of that name is written "./bm25"), a
-            checkpoint, an index, or a run file; or several of these, whose hits are fused.
+    Attributes:
         corpus: The passages.
-        examples: The questions and their positives. Where positives are "retrieved", questions with answers will do.
+        examples: The questions and their positives. If positives are "retrieved", questions with answers will do.
         output: The file to write: examples as JSON lines of ids. OUTPUT.audit.json and OUTPUT.audit.html are written
             beside it.
         merge_with: Another set of examples to put in front of the mined ones.
-        model: For an index whose checkpoint has been moved: where it is.
-        indexer_options: Options of the indexer `bm25` that is built for "bm25".
-        fusion: For several sources: how their hits are fused, see `Sources`.
-        precision: The number format in which texts are encoded and pairs are scored; None = fp32 for questions and
-            pairs, as their scores are compared, and auto for passages.
-        **choices: Which hits become negatives: the options of `MiningOptions`.
+    """
+
+    corpus: str | Path
+    examples: str | Path
+    output: str | Path
+    merge_with: str | Path | None = None
+
+
+def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = None) -> dict[str, Any]:
+    """Mine negatives and write training examples.
+
+    Args:
+        sources: What finds the passages.
+        files: What is read and written.
+        options: Which hits become negatives; None = the defaults.
 
     Returns:
         The audit: what was read, dropped and written.
@@ -84,41 +77,43 @@ def mine(
         InputError: Something about the input is wrong; nothing was written.
         RetrievalkitError: No question has a negative.
     """
-    options = MiningOptions(**registry.check_options("rkit mine-negatives", MiningOptions, choices))
-    options.check(merging=merge_with is not None)
-    if Path(output).is_dir():
+    options = options or MiningOptions()
+    options.check(merging=files.merge_with is not None)
+    output = Path(files.output)
+    if output.is_dir():
         msg = f"output '{output}' is a folder, and a file is to be written there. Choose another --output."
         raise ArtifactError(msg)
-    names = [source] if isinstance(source, str | Path) else source
-    where = None if model is None else str(model)
-    sources = Sources([str(one) for one in names], where, indexer_options or {}, fusion or {}, precision)
     sources.check()
-    if precision is not None and options.reranker is None and {"bm25", "run"}.issuperset(sources.kinds):
-        msg = f"--precision {precision} is for a checkpoint, an index or a re-ranker, and there is none. Leave it out."
+    if sources.precision is not None and options.reranker is None and {"bm25", "run"}.issuperset(sources.kinds):
+        msg = (
+            f"--precision {sources.precision} is for a checkpoint, an index or a re-ranker, and there is none. "
+            "Leave it out."
+        )
         raise OptionError(msg)
-    opened = open_corpus(corpus)
-    read = against_corpus(_read(examples, options), opened)
-    other = None if merge_with is None else against_corpus(read_examples(merge_with), opened)
-    scores, scored_by = _scores(options, opened, precision)
-    questions = group_questions(read.rows, opened if options.drop_positives else None)
-    mining = Mining(questions, opened, options, sources.title, scores)
+    corpus = open_corpus(files.corpus)
+    examples = against_corpus(_read(files.examples, options), corpus)
+    other = None if files.merge_with is None else against_corpus(read_examples(files.merge_with), corpus)
+    scores, scored_by = _scores(options, corpus, sources)
+    questions = group_questions(examples.rows, corpus if options.drop_positives else None)
+    mining = Mining(questions, corpus, options, sources.title, scores)
     mining.check()
-    identity = [sources.fingerprint(), opened.fingerprint(), fingerprint(examples), scored_by, asdict(options), PART]
-    with _work_folder(Path(output)) as work:
+    inputs = [sources.fingerprint(), corpus.fingerprint(), fingerprint(files.examples)]
+    identity = [*inputs, scored_by, asdict(options), PART]
+    with _work_folder(output) as work:
         parts = work / f"parts-{artifacts.fingerprint_value(identity)[:12]}"
-        _drop_others(work, parts)
-        mined = mining.run(sources.open(opened, work, questions), parts)
-        return _write(Path(output), read, mined, other, mining, sources)
+        _remove_other_parts(work, parts)
+        mined = mining.run(sources.open(corpus, work, questions), parts)
+        return _write(output, examples, mined, other, mining, sources)
 
 
 def _write(
-    output: Path, read: Examples, mined: MinedParts, other: Examples | None, mining: Mining, sources: Sources
+    output: Path, examples: Examples, mined: MinedParts, other: Examples | None, mining: Mining, sources: Sources
 ) -> dict[str, Any]:
     """Write the examples and the audit, and return this."""
     options = mining.options
     sizes: Counter[int] = Counter()
     written: Counter[int] = Counter()
-    rows: Iterable[Example] = _counted(mined_examples(read.rows, mined), sizes)
+    rows: Iterable[Example] = _counted(mined_examples(examples.rows, mined), sizes)
     if other is not None:
         rows = merge_examples(other.rows, list(rows), keep=options.keep, merge=options.merge)
     with artifacts.write_file(output) as staging:
@@ -129,7 +124,7 @@ def _write(
             "source": {"source": sources.title, "kind": sources.kind},
             "options": asdict(options),
             "counts": {
-                "examples": len(read.rows),
+                "examples": len(examples.rows),
                 "questions": len(mining.questions),
                 "mined": sum(sizes.values()),
                 "written": sum(written.values()),
@@ -143,43 +138,46 @@ def _write(
 
 
 def _counted(rows: Iterable[Example], sizes: Counter[int]) -> Iterator[Example]:
-    """The same rows; how many have how many negatives is counted as they go by."""
+    """Pass the rows through, counting how many have how many negatives."""
     for row in rows:
         sizes[len(row.negatives)] += 1
         yield row
 
 
-def _scores(options: MiningOptions, corpus: Corpus, precision: Precision | None) -> tuple[PairScores | None, str]:
+def _scores(options: MiningOptions, corpus: Corpus, sources: Sources) -> tuple[PairScores | None, str]:
     if options.reranker is None:
         return None, ""
     from retrievalkit.mine.reranker import open_scores
 
-    return open_scores(options.reranker, corpus.get, precision=precision or "fp32")
+    return open_scores(options.reranker, corpus.get, precision=sources.precision or "fp32")
 
 
-def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What flags and `--set` give to `mine`: options of `MiningOptions`, `model`, of fusion, `indexer.OPTION` for BM25.
+def parse_settings(names: Sequence[str | Path], settings: Mapping[str, Any]) -> tuple[Sources, MiningOptions]:
+    """The sources and options that flags and `--set` describe.
+
+    Args:
+        names: What finds the passages, as `Sources` takes it.
+        settings: Options of `MiningOptions`; `model`, `precision`, those of fusion, and `indexer`: options of BM25.
 
     Raises:
         OptionError: There is no such option.
     """
     values = dict(settings)
-    found: dict[str, Any] = {"model": str(values.pop("model"))} if "model" in values else {}
-    if fusion := {made: values.pop(name) for name, made in _FUSION.items() if name in values}:
-        found["fusion"] = {**fusion, **({"weights": _weights(fusion["weights"])} if "weights" in fusion else {})}
+    fusion = {option: values.pop(name) for name, option in _FUSION.items() if name in values}
+    if "weights" in fusion:
+        fusion["weights"] = _weights(fusion["weights"])
     indexer = values.pop("indexer", {})
     if not isinstance(indexer, Mapping):
         msg = f"--set indexer={indexer} sets no option. Options of BM25 are set as indexer.k1=1.2."
         raise OptionError(msg)
-    return {
-        **registry.check_options("rkit mine-negatives", MiningOptions, values),
-        **found,
-        **({"indexer_options": indexer} if indexer else {}),
-    }
+    model = str(values.pop("model")) if "model" in values else None
+    precision = values.pop("precision", None)
+    sources = Sources([str(name) for name in names], model, indexer, fusion, precision)
+    return sources, MiningOptions(**registry.check_options("rkit mine-negatives", MiningOptions, values))
 
 
 def _weights(given: Any) -> str | list[float]:
-    """Numbers, or the name of a file with a choice of them."""
+    """Numbers, or the name of a file of tuned weights."""
     if isinstance(given, str) and Path(given).is_file():
         return given
     parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
@@ -201,26 +199,26 @@ def page_file(output: str | Path) -> Path:
 
 
 def _read(source: str | Path, options: MiningOptions) -> Examples:
-    """The examples without their negatives; where positives are mined, questions without a positive too."""
+    """The examples without their negatives; if positives are mined, questions without a positive too."""
     if options.positives == "keep":
-        found = read_examples(source)
-        return replace(found, rows=[replace(row, negatives=()) for row in found.rows])
+        examples = read_examples(source)
+        return replace(examples, rows=[replace(row, negatives=()) for row in examples.rows])
     try:
-        found = read_examples(source)
+        examples = read_examples(source)
     except DataError:
-        found = Examples([], source=str(source), dropped=1)
-    rows = [replace(row, negatives=()) for row in found.rows]
-    # A folder's or a package's other questions are not for training.
-    if found.dropped and (not rows or Path(source).is_file()):
+        examples = Examples([], source=str(source), dropped=1)
+    rows = [replace(row, negatives=()) for row in examples.rows]
+    # The other questions of a folder or a package belong to its other splits.
+    if examples.dropped and (not rows or Path(source).is_file()):
         known = {row.query_id for row in rows}
-        others = [one for one in read_queries(source) if one.id not in known]
-        rows += [Example(one.id, one.text, (), (), one.answers) for one in others]
-    return replace(found, rows=rows, lines=[])
+        others = [query for query in read_queries(source) if query.id not in known]
+        rows += [Example(query.id, query.text, (), (), query.answers) for query in others]
+    return replace(examples, rows=rows, lines=[])
 
 
 @contextmanager
 def _work_folder(output: Path) -> Iterator[Path]:
-    """A folder beside the output for what is built on the way; it stays only where the mining is interrupted."""
+    """A folder beside the output for intermediate files; it stays only if the mining is interrupted."""
     work = output.with_name(f".{output.name}.mining")
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -232,7 +230,7 @@ def _work_folder(output: Path) -> Iterator[Path]:
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _drop_others(work: Path, parts: Path) -> None:
+def _remove_other_parts(work: Path, parts: Path) -> None:
     """Remove the parts of an earlier mining that had other options."""
     for folder in work.glob("parts-*"):
         if folder != parts:

@@ -158,20 +158,21 @@ class Sources:
     def _built(self, name: str, kind: str, corpus: Corpus, work: Path) -> Path:
         if kind == "index":
             return Path(name)
-        from retrievalkit.encode import encode
+        from retrievalkit.encode import EncodeOptions, encode
         from retrievalkit.index import build_index
 
         made_of = [self._fingerprint(name, kind), corpus.fingerprint(), self.precision]
         place = artifacts.fingerprint_value(made_of)[:12]
-        index, options = work / f"{kind}-{place}", dict(self.indexer_options) if kind == "bm25" else {}
+        index = work / f"{kind}-{place}"
         if artifacts.kind_of(index) == "index":
             return index
         if kind == "bm25":
-            build_index(corpus.source, indexer="bm25", output=index, options=options)
+            build_index(corpus.source, indexer="bm25", output=index, options=self.indexer_options)
             return index
         vectors = work / f"vectors-{place}"
         if artifacts.kind_of(vectors) is None:
-            encode(name, corpus.source, side="document", output=vectors, precision=self.precision or "auto")
+            options = EncodeOptions(precision=self.precision or "auto")
+            encode(name, corpus.source, side="document", output=vectors, options=options)
         build_index(str(vectors), indexer="flat", output=index)
         return index
 

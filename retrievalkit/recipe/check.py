@@ -83,9 +83,9 @@ def _check_reranking(settings: Mapping[str, Any]) -> None:
 
 
 def _check_mining(settings: Mapping[str, Any]) -> None:
-    from retrievalkit.mine.program import check_settings
+    from retrievalkit.mine.program import parse_settings
 
-    check_settings(settings)
+    parse_settings([], settings)
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:

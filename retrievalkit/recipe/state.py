@@ -11,6 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from retrievalkit import artifacts
+from retrievalkit.data import sources
 from retrievalkit.errors import ArtifactError
 from retrievalkit.model.pretrained import locate_model
 from retrievalkit.recipe.job import Job
@@ -125,10 +126,8 @@ class State:
 
 
 def _input(value: str) -> str | None:
-    if value.startswith("pydoc:"):
-        from retrievalkit.data.corpus import open_corpus
-
-        return open_corpus(value).fingerprint()
+    if sources.split_prefix(value)[0]:
+        return sources.fingerprint(value)
     if value.startswith("package:"):
         value = locate_model(value)
     path = Path(value)

@@ -9,8 +9,9 @@ import pytest
 from places import SHARED
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import read_examples
-from retrievalkit.data.qrels import read_qrels, splits
+from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
+from retrievalkit.data.sources import open_source
 
 pytestmark = pytest.mark.skipif(
     not SHARED.is_dir(), reason=f"there are no collections at {SHARED} (RKIT_SHARED_SHARED)"
@@ -24,7 +25,7 @@ def test_counts(name):
     corpus = open_corpus(folder)
     assert len(corpus) == int(counts["passages"])
     assert len(read_queries(folder)) == int(counts["queries"])
-    for split in splits(folder):
+    for split in open_source(folder).splits():
         qrels = read_qrels(folder, split)
         assert sum(map(len, qrels.values())) == int(counts[f"qrels_{split}"])
         assert not corpus.missing({one for judged in qrels.values() for one in judged})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retrievalkit import artifacts
 from retrievalkit.artifacts import read_manifest
 from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import open_corpus
@@ -14,7 +15,7 @@ from retrievalkit.data.examples import check_examples, read_examples
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
-from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
 
 DPR = [
     {
@@ -140,7 +141,7 @@ def test_documentation(tmp_path, monkeypatch):
             OptionError,
             r"is a whole collection, and '.*a\.jsonl' one file\. Give a folder .*--kind corp",
         ),
-        ("a", "corpsu", OptionError, r"unknown kind 'corpsu'\. Did you mean 'corpus'\?"),
+        ("a", "corpsu", UnknownNameError, r"unknown kind 'corpsu'; did you mean 'corpus'\?"),
     ],
 )
 def test_wrong_usage(tmp_path, collection, output, kind, error, message):
@@ -182,3 +183,15 @@ def test_runs_and_qrels_in_every_form(tmp_path):
         convert(tmp_path / "queries.tsv", tmp_path / "x", form="trec")
     with pytest.raises(OptionError, match="is a folder"):
         convert(tmp_path / "qrels", tmp_path, form="trec")
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [("checkpoint", "rkit encode"), ("vectors", "rkit index"), ("index", "rkit search"), ("reranker", "rerank apply")],
+)
+def test_a_folder_of_another_command_is_named(tmp_path, kind, command):
+    """It says what the folder is, and which command takes it."""
+    artifacts.write_manifest(tmp_path, kind, command="some", options={})
+    (tmp_path / "retrievalkit.json").write_text('{\n "a": 1\n}\n')
+    with pytest.raises(ArtifactError, match=rf"holds (an? )?{kind} .*{command}"):
+        convert(tmp_path, tmp_path / "out.jsonl")

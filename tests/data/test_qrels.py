@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievalkit.data.qrels import read_qrels, splits, write_qrels
+from retrievalkit.data.qrels import read_qrels, write_qrels
+from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, UnknownNameError
 
 QRELS = {"q1": {"d1": 2, "d2": 0}, "q2": {"d1": 1}}
@@ -38,7 +39,7 @@ def test_a_beir_folder(tmp_path):
     write_qrels(tmp_path / "qrels" / "dev.tsv", {"q3": {"d": 1}})
     assert read_qrels(tmp_path) == QRELS
     assert read_qrels(tmp_path, "dev") == {"q3": {"d": 1}}
-    assert splits(tmp_path) == ["dev", "test"]
+    assert open_source(tmp_path).splits() == ["dev", "test"]
     with pytest.raises(DataError, match=r"for the split 'train' .*Splits there: dev, test"):
         read_qrels(tmp_path, "train")
 
@@ -63,7 +64,7 @@ def test_the_form_of_ms_marco(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 Q0 a 1 0.5 tag\n", r"q:1: this is a run .* Change the places of the two"),
+        ("1 Q0 a 1 0.5 tag\n", r"q:1: this is a run .* Swap the two files"),
         ("1 0 a 1\n1 0 a\tb c 1\n", r"q:2: the line has 6 columns\. Known forms: TREC"),
         ("1 0 a high\n", r"q:1: the grade is 'high', and should be a whole number"),
         ("1 0 a 0.5\n", r"q:1: the grade is '0\.5'"),

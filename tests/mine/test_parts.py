@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from killed_processes import forks, in_another_process, kill_at_call
+from mining_by_name import mine_by_name
 from retrievalkit import artifacts
 from retrievalkit.cli import main
 from retrievalkit.data.examples import Example, read_examples, write_examples
@@ -47,7 +48,7 @@ OPTIONS = {"drop_answers": True, "near_duplicates": 0.5, "same_document": "title
 
 def mine_run(data, output, **options):
     places = {"corpus": data / "corpus.jsonl", "examples": data / "train.jsonl", "output": output}
-    return mine.mine(data / "run.trec", **(places | options))
+    return mine_by_name(data / "run.trec", **(places | options))
 
 
 def written(output):
@@ -264,7 +265,7 @@ def tiny(tiny_model, tiny_collection, tmp_path_factory):
 
 def mine_tiny(tiny_collection, source, output, **options):
     places = {"corpus": tiny_collection.folder, "examples": tiny_collection.folder, "output": output}
-    return mine.mine(source, **places, depth=12, **options)
+    return mine_by_name(source, **places, depth=12, **options)
 
 
 def test_several_sources_are_fused_as_search_does(tiny, tiny_collection, tmp_path):
@@ -281,8 +282,8 @@ def test_several_sources_are_fused_as_search_does(tiny, tiny_collection, tmp_pat
 
 def test_a_run_takes_part_in_fusion_and_weights_count(tiny, tiny_collection, tmp_path):
     """With all the weight on the run, its hits are mined."""
-    fusion = {"method": "rrf", "weights": [1.0, 0.0]}
-    mine_tiny(tiny_collection, [tiny / "mean.trec", tiny / "cls"], tmp_path / "a.jsonl", fusion=fusion)
+    fusion = {"fusion": "rrf", "weights": [1.0, 0.0]}
+    mine_tiny(tiny_collection, [tiny / "mean.trec", tiny / "cls"], tmp_path / "a.jsonl", **fusion)
     mine_tiny(tiny_collection, tiny / "mean.trec", tmp_path / "b.jsonl")
     mine_tiny(tiny_collection, [tiny / "mean.trec", tiny / "cls"], tmp_path / "c.jsonl")
     rows = {name: read_examples(tmp_path / f"{name}.jsonl").rows for name in "abc"}
@@ -296,8 +297,8 @@ def test_the_command_line_takes_several_sources(tiny, tiny_collection, tmp_path)
     arguments += ["--fusion", "linear", "--weights", "0.3,0.7", "--set", "normalization=min_max"]
     ran = CliRunner().invoke(main, [*arguments, "--output", str(tmp_path / "out.jsonl"), "--json"])
     assert ran.exit_code == 0, ran.output
-    fusion = {"method": "linear", "weights": [0.3, 0.7], "normalization": "min_max"}
-    mine_tiny(tiny_collection, [tiny / "mean", tiny / "cls"], tmp_path / "b.jsonl", fusion=fusion)
+    fusion = {"fusion": "linear", "weights": [0.3, 0.7], "normalization": "min_max"}
+    mine_tiny(tiny_collection, [tiny / "mean", tiny / "cls"], tmp_path / "b.jsonl", **fusion)
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
 
@@ -344,7 +345,7 @@ def refused(folder, error, problem, **options):
     """A mining is refused, and leaves nothing."""
     before = sorted(path.name for path in folder.iterdir())
     with pytest.raises(error, match=problem):
-        mine.mine(**{"output": folder / "out.jsonl", **options})
+        mine_by_name(**{"output": folder / "out.jsonl", **options})
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
@@ -362,7 +363,7 @@ def test_a_retriever_is_no_reranker(data, tmp_path):
         ({"near_duplicates": 2}, OptionError, "near_duplicates is 2"),
         ({"same_document": "["}, OptionError, "nor a regular expression"),
         ({"reranker_above": 1}, OptionError, "Give one: --reranker"),
-        ({"fusion": {"method": "rrf"}}, OptionError, "there is one"),
+        ({"fusion": "rrf"}, OptionError, "there is one"),
         ({"source": []}, InputError, "nothing to mine from"),
         ({"source": ["bm25", "bm25"]}, OptionError, "given twice"),
     ],
@@ -386,8 +387,8 @@ def test_wrong_weights_are_refused(tiny, tiny_collection, tmp_path):
     """Their number, and what is no number."""
     places = {"corpus": tiny_collection.folder, "examples": tiny_collection.folder}
     fusion = {"weights": [1.0]}
-    refused(tmp_path, OptionError, "1 weights for 2", source=[tiny / "mean", tiny / "cls"], fusion=fusion, **places)
+    refused(tmp_path, OptionError, "1 weights for 2", source=[tiny / "mean", tiny / "cls"], **fusion, **places)
     with pytest.raises(OptionError, match="neither a list of numbers"):
-        mine.check_settings({"weights": "a,b"})
+        mine.parse_settings(["a", "b"], {"weights": "a,b"})
     with pytest.raises(OptionError, match="neither a list of numbers"):
-        mine.check_settings({"weights": [None]})
+        mine.parse_settings(["a", "b"], {"weights": [None]})

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mining_by_name import mine_by_name
 from places import SHARED
 from retrievalkit import registry
 from retrievalkit.data.corpus import Corpus, Passage
@@ -174,7 +175,7 @@ def test_two_sets_with_one_id_for_two_questions_are_refused():
         ({"keep": 50}, "there is no other set"),
         ({"merge": "pool"}, "there is no other set"),
         ({"model": "m"}, "model is for an index"),
-        ({"indexer_options": {"k1": 1}}, "indexer options are for --from bm25"),
+        ({"indexer": {"k1": 1}}, "indexer options are for --from bm25"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(collection, options, problem):
@@ -185,12 +186,14 @@ def test_options_that_make_no_sense_are_refused(collection, options, problem):
 
 def test_settings_of_the_command_line_are_options():
     """`--set margin_relative=0.95 --set indexer.k1=1.2` reaches the mining; an unknown one is an error."""
-    found = program.check_settings({"margin_relative": "0.95", "indexer": {"k1": 1.2}, "model": "m"})
-    assert found == {"margin_relative": 0.95, "indexer_options": {"k1": 1.2}, "model": "m"}
+    settings = {"margin_relative": "0.95", "indexer": {"k1": 1.2}, "model": "m"}
+    sources, options = program.parse_settings(["bm25"], settings)
+    assert (sources.names, sources.indexer_options, sources.model) == (["bm25"], {"k1": 1.2}, "m")
+    assert options == MiningOptions(margin_relative=0.95)
     with pytest.raises(OptionError, match="did you mean 'margin_relative'"):
-        program.check_settings({"margin_relativ": 1})
+        program.parse_settings(["bm25"], {"margin_relativ": 1})
     with pytest.raises(OptionError, match="set as indexer"):
-        program.check_settings({"indexer": "bm25"})
+        program.parse_settings(["bm25"], {"indexer": "bm25"})
 
 
 class Collection:
@@ -224,7 +227,7 @@ class Collection:
 
     def mine(self, source=None, **options):
         places = {"corpus": self.corpus, "examples": self.examples, "output": self.output}
-        return program.mine(source or self.run, **(places | options))
+        return mine_by_name(source or self.run, **(places | options))
 
     def mined(self):
         rows = [json.loads(line) for line in self.output.read_text().splitlines()]
@@ -317,7 +320,7 @@ def test_mined_positives_follow_the_golden_case(tmp_path):
     hits = {"a": ["p1", "p2", "p3", "p4", "p5"], "b": ["p6", "p7"], "c": ["p8"]}
     lines = [f"{q} Q0 {one} 1 {-rank} t\n" for q, found in hits.items() for rank, one in enumerate(found)]
     (tmp_path / "run.trec").write_text("".join(lines))
-    audit = program.mine(
+    audit = mine_by_name(
         tmp_path / "run.trec",
         corpus=tmp_path / "corpus.jsonl",
         examples=tmp_path / "questions.jsonl",
@@ -413,7 +416,7 @@ def tiny(tmp_path_factory):
 
 
 def mine_tiny(tiny, source, output, **options):
-    program.mine(source, corpus=tiny / "data", examples=tiny / "data", output=output, **options)
+    mine_by_name(source, corpus=tiny / "data", examples=tiny / "data", output=output, **options)
     return read_examples(output).rows
 
 
@@ -461,14 +464,14 @@ def test_an_interrupted_mining_goes_on_with_the_vectors_it_has(tiny, tmp_path, m
 @pytest.mark.skipif("bm25" not in registry.names("indexer"), reason="retrievalkit-pyserini is not installed")
 def test_mining_with_lucene(tiny, tmp_path):
     """BM25 finds the country that a question names; its options reach the index."""
-    rows = mine_tiny(tiny, "bm25", tmp_path / "out.jsonl", depth=20, indexer_options={"threads": 1})
+    rows = mine_tiny(tiny, "bm25", tmp_path / "out.jsonl", depth=20, indexer={"threads": 1})
     assert len(rows) == len(read_examples(tiny / "data").rows)
     audit = json.loads(program.audit_file(tmp_path / "out.jsonl").read_text())
     assert audit["source"]["kind"] == "bm25"
     assert audit["questions_whose_positive_was_found"] == len(rows)
     assert any(row.negatives for row in rows)
     with pytest.raises(OptionError, match="did you mean 'threads'"):
-        mine_tiny(tiny, "bm25", tmp_path / "no.jsonl", indexer_options={"thread": 1})
+        mine_tiny(tiny, "bm25", tmp_path / "no.jsonl", indexer={"thread": 1})
     assert not (tmp_path / "no.jsonl").exists()
 
 
@@ -485,7 +488,7 @@ def test_answers_on_real_questions(tmp_path):
     (tmp_path / "run.trec").write_text("".join(lines))
     write_examples(tmp_path / "train.jsonl", examples)
     options = {"corpus": folder, "examples": tmp_path / "train.jsonl", "output": tmp_path / "out.jsonl"}
-    audit = program.mine(tmp_path / "run.trec", drop_answers=True, drop_positives=False, **options)
+    audit = mine_by_name(tmp_path / "run.trec", drop_answers=True, drop_positives=False, **options)
     assert audit["filters"][0]["dropped"] >= 50
     positives = {row.query_id: set(row.positives) for row in examples}
     assert all(positives[row.query_id].isdisjoint(row.negatives) for row in read_examples(tmp_path / "out.jsonl").rows)

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from killed_processes import forks, in_another_process, kill_at_call
+from mining_by_name import mine_by_name
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.mine import parts as mining
-from retrievalkit.mine.program import mine
 from retrievalkit.train import processes, refresh, sampling, trainer
 from retrievalkit.train.refresh import RefreshOptions, refresh_options, share_changed
 from retrievalkit.train.retriever import TrainingOptions, train
@@ -122,7 +122,7 @@ def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, examp
     quick(tmp_path / "out", refresh=RefreshOptions(every=1, depth=8, negatives=4), epochs=2)
     mined = tmp_path / "out" / "negatives" / "epoch-1.jsonl"
     places = {"corpus": tiny_collection.corpus, "examples": mined, "output": tmp_path / "mined.jsonl"}
-    mine(tmp_path / "kept", **places, depth=8, negatives=4, precision="fp32")
+    mine_by_name(tmp_path / "kept", **places, depth=8, negatives=4, precision="fp32")
     assert read_examples(tmp_path / "mined.jsonl").rows == read_examples(mined).rows
 
 

@@ -1,50 +1,86 @@
-"""Where data comes from: a file, a folder, `hf:NAME`, `irds:NAME` or `pydoc:PACKAGE,...`."""
+"""From an address to its source: `irds:msmarco-passage/dev`, `hf:NAME`, `pydoc:numpy,scipy`, or a path.
+
+Prefixes are the names registered by the hook `register_sources`; a path goes to `Local`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from pathlib import Path
-from typing import Any
 
-from retrievalkit.artifacts import fingerprint_file, fingerprint_folder
-from retrievalkit.data.files import existing, open_text
-from retrievalkit.data.records import json_lines
-from retrievalkit.data.sources import remote
+from retrievalkit import registry
+from retrievalkit.data.sources.local import Local
+from retrievalkit.data.sources.source import Source
+from retrievalkit.errors import InputError, nearest, shortlist
 
-__all__ = ["PREFIXES", "fingerprint", "is_folder", "open_text", "read_jsonl", "split_prefix"]
-
-PREFIXES = ("hf", "irds", "pydoc")
+# At least two letters: one is a drive.
+_PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
 
 
-def split_prefix(source: str | Path) -> tuple[str, str]:
-    """Take a source apart: ("hf" | "irds" | "pydoc", the rest), or ("", the path)."""
-    prefix, colon, rest = str(source).partition(":")
-    return (prefix, rest) if colon and prefix in PREFIXES else ("", str(source))
+def open_source(address: str | Path) -> Source:
+    """Open a source. Nothing is read yet.
+
+    Args:
+        address: `PREFIX:NAME` with a registered prefix, a file or a folder.
+
+    Raises:
+        DataError: There is no such file or folder.
+        InputError: The prefix is unknown; names the nearest and all that are known.
+    """
+    prefix, name = split_prefix(address)
+    if not prefix:
+        prefix = _prefix_of_file(Path(name))
+    if not prefix:
+        _refuse_unknown_prefix(name)
+        return Local(name)
+    source = registry.create("source", prefix, name)
+    if not isinstance(source, Source):
+        msg = f"the source '{prefix}' is no Source. Its class has to subclass retrievalkit.data.sources.Source."
+        raise registry.PluginError(msg)
+    source.address = str(address)
+    return source
 
 
-def is_folder(source: str | Path) -> bool:
-    """Whether a source is a folder on this machine."""
-    return not split_prefix(source)[0] and Path(source).is_dir()
+def split_prefix(address: str | Path) -> tuple[str, str]:
+    """Split an address into its registered prefix and the name: ("irds", "vaswani"), or ("", the path)."""
+    match = _PREFIXED.fullmatch(str(address))
+    if match and match[1] in registry.names("source"):
+        return match[1], match[2]
+    return "", str(address)
 
 
-def fingerprint(source: str | Path) -> str:
-    """A fingerprint of what a source holds.
+def is_folder(address: str | Path) -> bool:
+    """Whether an address is a folder on this machine."""
+    return not split_prefix(address)[0] and Path(address).is_dir()
+
+
+def fingerprint(address: str | Path) -> str:
+    """A fingerprint of the content of a source.
 
     Raises:
         DataError: There is no such file or folder, or a remote source cannot be fetched.
     """
-    prefix, rest = split_prefix(source)
-    if prefix == "pydoc":
-        from retrievalkit.data.sources import pydoc
-
-        return pydoc.fingerprint(rest)
-    if prefix:
-        return remote.fingerprint(prefix, rest)
-    path = existing(rest)
-    return fingerprint_folder(path) if path.is_dir() else fingerprint_file(path)
+    return open_source(address).fingerprint()
 
 
-def read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSON lines file with their line numbers; empty lines are skipped."""
-    for record in json_lines(Path(path)):
-        yield record.line, record.fields
+def _prefix_of_file(path: Path) -> str:
+    """The source registered for this ending of a file, or ""."""
+    ending = path.suffix[1:]
+    if ending not in registry.names("source") or not path.is_file():
+        return ""
+    return ending if getattr(registry.get("source", ending), "reads_files", False) else ""
+
+
+def _refuse_unknown_prefix(address: str) -> None:
+    match = _PREFIXED.fullmatch(address)
+    if match is None or Path(address).exists():
+        return
+    known = registry.names("source")
+    close = nearest(match[1], known)
+    offer = f"; did you mean '{close}:{match[2]}'?" if close else "."
+    listed = shortlist(f"{one}:" for one in known)
+    msg = (
+        f"'{address}' is no file, and '{match[1]}:' is no known prefix of a source{offer} Known: {listed}. "
+        "rkit plugins list shows which plugins bring sources."
+    )
+    raise InputError(msg)

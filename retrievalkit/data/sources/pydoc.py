@@ -2,9 +2,9 @@
 
 Passage: a function or class; its qualified name is id and title, its docstring without the summary line is the text.
 Question: the summary line; the passage it was taken from is the answer. Every machine has thousands of them, written
-by people, and the task is one that people have: find the function from a description.
+by people, and the task is a real one: find the function from a description.
 
-Source is read, not imported. What was read is kept in the user's cache folder, by package and version.
+Source code is read, not imported. The documentation is cached in the user's cache folder, by package and version.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import gzip
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from retrievalkit.artifacts import fingerprint_file, fingerprint_value, write_file
-from retrievalkit.data.corpus import Passage
 from retrievalkit.data.files import uncollected
 from retrievalkit.data.sources import pydoc_docstrings as docstrings
 from retrievalkit.data.sources import pydoc_installed as installed
 from retrievalkit.data.sources import pydoc_source as pysource
 from retrievalkit.data.sources.pydoc_docstrings import plain, read_docstring
 from retrievalkit.data.sources.pydoc_source import Module, documented, read_module
+from retrievalkit.data.sources.source import Source
 from retrievalkit.errors import InputError, RetrievalkitError
 
 _RENAMED = {
@@ -45,6 +45,14 @@ _PRIVATE = (
 )
 
 
+class Passage(NamedTuple):
+    """A function or class: its qualified name, which is the title too, and its docstring without the summary line."""
+
+    id: str
+    title: str
+    text: str
+
+
 class Question(NamedTuple):
     """A summary line and the passage it was taken from."""
 
@@ -59,23 +67,48 @@ class _Entry(NamedTuple):
     body: str
 
 
+class PythonDocumentation(Source):
+    """The documentation of installed Python packages: `pydoc:numpy,scipy`; `pydoc:stdlib` is the standard library."""
+
+    def passages(self) -> Iterator[dict[str, Any]]:
+        """The documented functions and classes."""
+        return (passage._asdict() for passage in passages(self.name))
+
+    def queries(self) -> Iterator[dict[str, Any]]:
+        """The summary lines."""
+        return ({"query_id": question.id, "text": question.text} for question in questions(self.name))
+
+    def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - there is one split
+        """Each summary line with the passage it was taken from."""
+        for question in questions(self.name):
+            yield {"query_id": question.id, "doc_id": question.passage_id, "score": 1}
+
+    def fingerprint(self) -> str:
+        """That of the packages, their versions, and the code that reads them."""
+        return fingerprint(self.name)
+
+    def size(self) -> int:
+        """How many passages there are."""
+        return len(_entries(self.name))
+
+
 def passages(packages: str | Iterable[str]) -> list[Passage]:
     """The passages of packages ("numpy,scipy"; "stdlib" is the standard library), by package and name.
 
     Raises:
         UnknownNameError: A package is not installed.
     """
-    return [Passage(one.name, one.name, one.body) for one in _entries(packages)]
+    return [Passage(entry.name, entry.name, entry.body) for entry in _entries(packages)]
 
 
 def questions(packages: str | Iterable[str]) -> list[Question]:
-    """The questions: summary lines that say enough, and that no other passage of these packages has."""
+    """The questions: summary lines with enough words, and that no other passage of these packages has."""
     entries = _entries(packages)
-    times = Counter(plain(one.summary) for one in entries)
+    times = Counter(plain(entry.summary) for entry in entries)
     return [
-        Question(f"q:{one.name}", one.summary, one.name)
-        for one in entries
-        if one.summary and times[plain(one.summary)] == 1
+        Question(f"q:{entry.name}", entry.summary, entry.name)
+        for entry in entries
+        if entry.summary and times[plain(entry.summary)] == 1
     ]
 
 

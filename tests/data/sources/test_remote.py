@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from retrievalkit.data import files, sources
-from retrievalkit.data.convert import kind_of
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples
+from retrievalkit.data.kinds import kind_of
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.errors import DataError, MissingDependencyError
@@ -143,7 +143,7 @@ def test_ir_datasets(toy):
 
 def test_a_part_that_is_not_there(toy, monkeypatch):
     monkeypatch.setattr(toy, "has_qrels", lambda: False, raising=False)
-    with pytest.raises(DataError, match=r"'irds:toy' has no qrels; it has docs, queries"):
+    with pytest.raises(DataError, match=r"'irds:toy' has no judgements; it has passages, queries"):
         read_qrels("irds:toy")
 
 

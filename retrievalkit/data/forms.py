@@ -1,0 +1,142 @@
+"""Which keys and columns mean what, in the formats that files and data sets of others come in.
+
+A record is told apart by its keys, a table by its header or by the number of its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import NamedTuple
+
+from retrievalkit.data.records import Table
+
+PASSAGE_IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid")
+EMBEDDED_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
+"""Of a passage whose text comes inside a training example."""
+
+QUERY_IDS = ("_id", "query_id", "qid", "query-id", "id")
+QUERY_TEXTS = ("query", "query_text", "question", "text", "contents")
+
+JUDGED_QUERIES = ("query-id", "query_id", "qid", "query")
+JUDGED_DOCUMENTS = ("corpus-id", "corpus_id", "doc_id", "docid", "document_id", "pid")
+GRADES = ("score", "relevance", "label", "grade")
+
+ANCHORS = ("anchor", "query", "question", "sentence1")
+POSITIVES = ("positive", "pos", "positives")
+NEGATIVES = ("negative", "neg", "negatives")
+_EXAMPLE_FIELDS = {"positive_ctxs", "positive_passages", "positive_document_ids"}
+
+
+class Form(NamedTuple):
+    """How one kind of data is read from a file.
+
+    Attributes:
+        table: Given the cells of a table's first row, how the table is read; None if it is no such table.
+        plural: What the records are, for messages.
+        known: The known formats, for messages.
+    """
+
+    table: Callable[[list[str]], Table | None]
+    plural: str
+    known: tuple[str, ...]
+
+
+def corpus_table(row: list[str]) -> Table | None:
+    """A corpus in a table: DPR's, with or without a header, or MS MARCO's."""
+    names = _names(row)
+    if names[0] in PASSAGE_IDS and ("text" in names or "contents" in names):
+        return Table(names, header=True, quoted=True, bare="text" if "text" in names else "contents")
+    if len(row) == 2:
+        return Table(("id", "text"))
+    if len(row) == 3:
+        return Table(("id", "text", "title"), quoted=True, bare="text")
+    return None
+
+
+def query_table(row: list[str]) -> Table | None:
+    """Queries in a table: id and text, or DPR's question and answers."""
+    names = _names(row)
+    if names[0] in QUERY_IDS and any(name in names for name in QUERY_TEXTS):
+        return Table(names, header=True)
+    if len(row) != 2:
+        return None
+    if row[1].startswith("[") and row[1].rstrip().endswith("]"):
+        return Table(("question", "answer_list"), quoted=True)
+    return Table(("id", "text"))
+
+
+def triple_table(row: list[str]) -> Table | None:
+    """Training triples in a table with a header."""
+    names = _names(row)
+    return Table(names, header=True) if names[0] in ANCHORS and set(names) & set(POSITIVES) else None
+
+
+def is_judgement_header(cells: list[str]) -> bool:
+    """Whether the first line of a file of judgements names its columns."""
+    names = _names(cells)
+    return names[0] in JUDGED_QUERIES and len(names) > 1 and names[1] in JUDGED_DOCUMENTS
+
+
+def is_example(names: Set[str]) -> bool:
+    """Whether a record with these fields is a training example."""
+    if names & _EXAMPLE_FIELDS:
+        return True
+    return bool(names & set(ANCHORS)) and any(is_numbered(name, POSITIVES) for name in names)
+
+
+def is_numbered(name: str, names: tuple[str, ...]) -> bool:
+    """Whether a field is one of the names, or one of them with a number: negative_1, negative_2 ..."""
+    return name in names or (name.rpartition("_")[0] in names and name.rpartition("_")[2].isdigit())
+
+
+def columns(text: str, widths: tuple[int, ...]) -> list[str]:
+    """The cells of a line of a TREC file: split at tabs if that gives a known width, or else at any white space."""
+    cells = text.split("\t")
+    return cells if len(cells) in widths else text.split()
+
+
+def _names(row: list[str]) -> tuple[str, ...]:
+    return tuple(cell.strip().lower() for cell in row)
+
+
+CORPUS = Form(
+    corpus_table,
+    "passages",
+    (
+        "BEIR (_id, title, text)",
+        "Tevatron (docid, title, text)",
+        "Pyserini (id, contents)",
+        "DPR (a table with the header id, text, title)",
+        "MS MARCO (a table id, text without a header)",
+    ),
+)
+
+QUERIES = Form(
+    query_table,
+    "queries",
+    (
+        "BEIR (_id, text)",
+        "Tevatron (query_id, query) or (query_id, query_text)",
+        "a table id, text",
+        'DPR (a table question, ["answer", ...]; or question, answers)',
+    ),
+)
+
+EXAMPLES = Form(
+    triple_table,
+    "training examples",
+    (
+        "ours (query_id, query, positives, negatives)",
+        "Tevatron (query_id, query, positive_passages, negative_passages)",
+        "Tevatron 2 (query_id, query_text, positive_document_ids, negative_document_ids)",
+        "DPR (question, answers, positive_ctxs, hard_negative_ctxs)",
+        "triples (anchor, positive, negative) or (query, pos, neg)",
+    ),
+)
+
+QRELS = (
+    "TREC and MS MARCO (query 0 document grade)",
+    "BEIR (a table with the header query-id, corpus-id, score)",
+    "query document grade",
+)
+"""Known formats of judgements, which are read line by line."""

@@ -1,0 +1,104 @@
+"""What kind of data a source holds: told by keys or columns, and by the file name where these fit two kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from retrievalkit.data import files
+from retrievalkit.data.forms import corpus_table, is_example, is_judgement_header, query_table
+from retrievalkit.data.records import read_records, shown
+from retrievalkit.data.run_forms import is_run_object, judgements_or_run
+from retrievalkit.data.sources import Part, open_source
+from retrievalkit.data.sources.local import Local
+from retrievalkit.errors import DataError
+
+Kind = Literal["corpus", "queries", "examples", "qrels", "run", "collection"]
+
+_KIND_OF_PART: dict[Part, Kind] = {
+    "passages": "corpus",
+    "queries": "queries",
+    "judgements": "qrels",
+    "examples": "examples",
+}
+
+
+def kind_of(source: str | Path) -> Kind:
+    """What a source holds.
+
+    Raises:
+        DataError: It is empty, or its keys or columns fit two kinds or none.
+    """
+    opened = open_source(source)
+    if isinstance(opened, Local):
+        return _of_folder(opened) if opened.is_folder else _of_file(opened.path)
+    parts = opened.parts()
+    if parts is None:
+        return _of_keys(set(next(opened.records("passages")).fields), source)
+    return _KIND_OF_PART[parts[0]] if len(parts) == 1 else "collection"
+
+
+def _of_folder(folder: Local) -> Kind:
+    return "collection" if folder.holds("queries") else "corpus"
+
+
+def _of_file(path: Path) -> Kind:
+    if is_run_object(path):
+        return "run"
+    if files.first_character(path) in ("{", "["):
+        return _of_keys(set(next(read_records(path, lambda _: None, "records")).fields), path)
+    return _of_row(path)
+
+
+def _of_keys(keys: set[str], source: str | Path) -> Kind:
+    if is_example(keys):
+        return "examples"
+    if keys & {"query_id", "question", "qid", "query", "answers"}:
+        return "queries"
+    if keys & {"title", "contents", "docid", "doc_id"}:
+        return "corpus"
+    if "text" in keys:
+        return _by_name(source, f"a record with the fields {', '.join(sorted(keys))}")
+    msg = f"no form of anything has these fields: {', '.join(sorted(keys))}. Say what it is, with --kind."
+    raise DataError(msg, file=source)
+
+
+def _of_row(path: Path) -> Kind:
+    first = next(files.filled_lines(path), None)
+    if first is None:
+        msg = "the file is empty."
+        raise DataError(msg, file=path)
+    tabs = first.text.split("\t")
+    if is_judgement_header(tabs):
+        return "qrels"
+    names = {cell.strip().lower() for cell in tabs}
+    if is_example(names):
+        return "examples"
+    queries, corpus = query_table(tabs), corpus_table(tabs)
+    if corpus and corpus.header and names & {"title", "contents", "docid", "doc_id"}:
+        return "corpus"
+    if queries and (queries.header or "answer_list" in queries.names) and not (corpus and corpus.header):
+        return "queries"
+    return judgements_or_run(path) or _by_name(path, f"a line like {shown(first.text)}")
+
+
+def _by_name(source: str | Path, what: str) -> Kind:
+    """Where the content fits two kinds, the file's name may say which one it is."""
+    name = str(source).rpartition("/")[2].lower()
+    hints: tuple[tuple[str, Kind], ...] = (
+        ("qrel", "qrels"),
+        ("run", "run"),
+        ("quer", "queries"),
+        ("question", "queries"),
+        ("topic", "queries"),
+        ("corpus", "corpus"),
+        ("collection", "corpus"),
+        ("passage", "corpus"),
+        ("psgs", "corpus"),
+        ("docs", "corpus"),
+    )
+    for hint, kind in hints:
+        if hint in name:
+            return kind
+    msg = f"{what} may stand in more than one kind of file. Say which one it is: --kind corpus, queries, qrels or run."
+    raise DataError(msg, file=source)

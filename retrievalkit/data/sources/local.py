@@ -1,0 +1,162 @@
+"""Files and folders on this machine, in any known format, plain or compressed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from retrievalkit.artifacts import fingerprint_file, fingerprint_folder, fingerprint_value
+from retrievalkit.data import files, forms
+from retrievalkit.data.records import Record, read_records, shown, table_of
+from retrievalkit.data.sources.source import PARTS, Part, Source
+from retrievalkit.errors import DataError
+
+_CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
+_RUN_WIDTH = 6
+
+
+class Local(Source):
+    """A file, a BEIR folder, or a folder of corpus files.
+
+    Raises:
+        DataError: There is no such file or folder; names the nearest.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.path = files.existing(name)
+        self.address = name
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return self.path.is_dir()
+
+    def parts(self) -> tuple[Part, ...] | None:
+        """None for a file; for a folder, what the names of its files say."""
+        return tuple(part for part in PARTS if self.holds(part)) if self.is_folder else None
+
+    def holds(self, part: Part, split: str = "train") -> bool:
+        """Of a folder, whether it has the file for the part; a file may be asked for anything."""
+        if not self.is_folder:
+            return True
+        if part == "judgements":
+            return bool(self._judged_splits())
+        names = {"passages": _CORPUS_FILES, "queries": ("queries.jsonl",), "examples": (f"{split}.jsonl",)}[part]
+        return any(files.find_file(self.path, name) for name in names)
+
+    def records(self, part: Part, split: str = "test") -> Iterator[Record]:
+        """The records of a part. Not refused by `holds`: reading says which file is missing."""
+        read = {"passages": self.passages, "queries": self.queries}
+        if part in read:
+            return read[part]()
+        return self.judgements(split) if part == "judgements" else self.examples(split)
+
+    def passages(self) -> Iterator[Record]:
+        """The records of the corpus files, in order."""
+        for path in self._corpus_files:
+            yield from read_records(path, *forms.CORPUS)
+
+    def queries(self) -> Iterator[Record]:
+        """The records of the file, or of the folder's queries.jsonl."""
+        path = files.inside(self.path, "queries.jsonl", "queries")
+        for record in read_records(path, *forms.QUERIES):
+            if "answer_list" in record.fields:
+                record.fields["answers"] = _literal_answers(record)
+            yield record
+
+    def judgements(self, split: str) -> Iterator[Record]:
+        """The lines of the file, or of the folder's qrels/SPLIT.tsv."""
+        path = self._qrels_file(split)
+        file = str(path)
+        for line in files.filled_lines(path):
+            cells = forms.columns(line.text, (3, 4))
+            if line.number == 1 and forms.is_judgement_header(cells):
+                continue
+            record = Record(file, line.number, {})
+            if len(cells) == _RUN_WIDTH and line.number == 1:
+                msg = "this is a run (query Q0 document rank score tag), and judgements were expected. "
+                raise record.error(msg + "Swap the two files.")
+            if len(cells) not in (3, 4):
+                msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(forms.QRELS)}."
+                raise record.error(msg)
+            record.fields.update(query_id=cells[0], doc_id=cells[-2], score=cells[-1])
+            yield record
+
+    def examples(self, split: str) -> Iterator[Record]:
+        """The records of the file, or of the folder's SPLIT.jsonl."""
+        path = files.inside(self.path, f"{split}.jsonl", "training examples")
+        yield from read_records(path, *forms.EXAMPLES)
+
+    def splits(self) -> list[str]:
+        """The splits that a folder has judgements for."""
+        return self._judged_splits() if self.is_folder else super().splits()
+
+    def fingerprint(self) -> str:
+        """A hash of the file, or of all files of the folder."""
+        return fingerprint_folder(self.path) if self.is_folder else fingerprint_file(self.path)
+
+    def corpus_fingerprint(self) -> str:
+        """A hash of the corpus files."""
+        prints = [fingerprint_file(path) for path in self._corpus_files]
+        return prints[0] if len(prints) == 1 else fingerprint_value(prints)
+
+    def size(self) -> int | None:
+        """The lines of the corpus files, which a few empty lines may make too many; None for JSON arrays."""
+        count = 0
+        for path in self._corpus_files:
+            if files.first_character(path) == "[":
+                return None
+            table = table_of(path, forms.corpus_table)
+            count += files.count_lines(path) - bool(table and table.header)
+        return count
+
+    def plain_files(self) -> tuple[Path, ...]:
+        """The corpus files, if none is compressed or a JSON array."""
+        paths = self._corpus_files
+        plain = all(files.is_plain(path) and files.first_character(path) != "[" for path in paths)
+        return tuple(paths) if plain else ()
+
+    @cached_property
+    def _corpus_files(self) -> list[Path]:
+        """The file itself, the corpus of a BEIR folder, or all data files of a folder."""
+        if not self.is_folder:
+            return [self.path]
+        for name in _CORPUS_FILES:
+            if corpus := files.find_file(self.path, name):
+                return [corpus]
+        endings = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv") for end in files.COMPRESSIONS)
+        found = sorted(one for one in self.path.iterdir() if one.is_file() and one.name.endswith(endings))
+        if not found:
+            held = files.listing(self.path)
+            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json or .tsv file, but {held}."
+            raise DataError(msg, file=self.path)
+        return found
+
+    def _judged_splits(self) -> list[str]:
+        return sorted({path.name.partition(".tsv")[0] for path in (self.path / "qrels").glob("*.tsv*")})
+
+    def _qrels_file(self, split: str) -> Path:
+        if not self.is_folder:
+            return self.path
+        folder = self.path / "qrels" if (self.path / "qrels").is_dir() else self.path
+        if found := files.find_file(folder, f"{split}.tsv"):
+            return found
+        known = ", ".join(self._judged_splits()) or "none"
+        msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). Splits there: {known}."
+        raise DataError(msg, file=self.path)
+
+
+def _literal_answers(record: Record) -> list[str]:
+    """DPR writes answers as a Python list, which is parsed as a literal and never executed."""
+    cell = record.fields.pop("answer_list")
+    try:
+        answers = ast.literal_eval(cell)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        answers = None
+    if not isinstance(answers, list | tuple):
+        msg = f'the answers are no list of texts: {shown(cell)}. Write them as ["one", "two"].'
+        raise record.error(msg)
+    return [str(one) for one in answers]

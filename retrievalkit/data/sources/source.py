@@ -1,0 +1,143 @@
+"""The contract of a source: something with a name that holds passages, queries, judgements or training examples.
+
+A source is one class. It is registered by the hook `register_sources` under a prefix, and every command then takes
+`prefix:NAME` wherever it takes a file:
+
+    class Films(Source):
+        '''Films of our database: `films:1990s`.'''
+
+        def passages(self):
+            for film in database.films(self.name):
+                yield {"id": film.id, "title": film.title, "text": film.plot}
+
+    @hookimpl
+    def register_sources(register):
+        register("films", "my_package.films:Films")
+
+Rows have the keys of any format that retrievalkit reads from files (`data.forms`); ids, texts and duplicates are
+checked by whoever reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+from retrievalkit.data.records import Record, shown
+from retrievalkit.errors import DataError
+
+Part = Literal["passages", "queries", "judgements", "examples"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+Row = Record | Mapping[str, Any]
+"""What a source yields: a mapping, or a `Record` where a file and a line are known, for error messages."""
+
+
+class Source:
+    """Where data comes from. A subclass overrides the methods for the parts that it has.
+
+    Attributes:
+        name: What follows the prefix, such as "1990s" of `films:1990s`; the path, for a file format.
+        address: The whole, as the user wrote it. Set by `open_source`, for error messages.
+        reads_files: Whether the registered name is a file ending too: registered as "films", `old.films` is read by
+            the class without a prefix.
+    """
+
+    reads_files: ClassVar[bool] = False
+    address: str = ""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def passages(self) -> Iterable[Row]:
+        """The corpus: rows such as {"id": ..., "title": ..., "text": ...}, in the same order at every call."""
+        raise NotImplementedError
+
+    def queries(self) -> Iterable[Row]:
+        """The queries: rows such as {"query_id": ..., "text": ...}, with "answers" (a list of texts) if known."""
+        raise NotImplementedError
+
+    def judgements(self, split: str) -> Iterable[Row]:
+        """The relevance judgements of a split: rows such as {"query_id": ..., "doc_id": ..., "score": 1}."""
+        raise NotImplementedError
+
+    def examples(self, split: str) -> Iterable[Row]:
+        """Training examples: rows such as {"query_id": ..., "query": ..., "positives": [ids], "negatives": [ids]}.
+
+        A source without them, but with queries and judgements, has an example for each query with a positive grade.
+        """
+        raise NotImplementedError
+
+    def parts(self) -> tuple[Part, ...] | None:
+        """The parts that the source has; None if only its rows tell, as with a file.
+
+        By default those whose methods the class overrides.
+        """
+        return tuple(part for part in PARTS if getattr(type(self), part) is not getattr(Source, part))
+
+    def splits(self) -> list[str]:
+        """The splits that there are judgements for."""
+        return ["test"]
+
+    def holds(self, part: Part, split: str = "test") -> bool:  # noqa: ARG002 - for sources with parts by split
+        """Whether the source may be asked for a part."""
+        parts = self.parts()
+        return parts is None or part in parts
+
+    def fingerprint(self) -> str:
+        """Any text that changes whenever the content does.
+
+        By default a hash of all rows; override it where a version number or a date says the same without reading.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for part in self.parts() or PARTS:
+            for split in ("train", *self.splits()) if part == "examples" else self.splits():
+                for record in self.records(part, split):
+                    digest.update(json.dumps([part, split, record.fields], default=str).encode())
+                if part in ("passages", "queries"):
+                    break  # the same for all splits
+        return digest.hexdigest()
+
+    def corpus_fingerprint(self) -> str:
+        """The fingerprint of the passages alone, where they are stored apart from the rest."""
+        return self.fingerprint()
+
+    def size(self) -> int | None:
+        """How many passages there are, for progress bars; None if that is not known without reading them."""
+        return None
+
+    def plain_files(self) -> tuple[Path, ...]:
+        """Files in which a passage is found again by the byte positions in its record; () if there are none."""
+        return ()
+
+    def records(self, part: Part, split: str = "test") -> Iterator[Record]:
+        """The rows of a part with their places.
+
+        Raises:
+            DataError: The source lacks the part, or yields something that is no row.
+        """
+        if not self.holds(part, split):
+            held = ", ".join(self.parts() or ()) or "nothing"
+            msg = f"'{self.address}' has no {part}; it has {held}."
+            raise DataError(msg)
+        for number, row in enumerate(self._rows(part, split), 1):
+            if isinstance(row, Record):
+                yield row
+            elif isinstance(row, Mapping):
+                yield Record(self.address, number, dict(row))
+            else:
+                msg = f"row {number} of the {part} is {shown(row)}, and should be a mapping of field names to values."
+                raise DataError(msg, file=self.address)
+
+    def _rows(self, part: Part, split: str) -> Iterable[Row]:
+        if part == "passages":
+            return self.passages()
+        if part == "queries":
+            return self.queries()
+        return self.judgements(split) if part == "judgements" else self.examples(split)

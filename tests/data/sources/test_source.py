@@ -1,0 +1,177 @@
+"""One source behind every address, and sources that a plugin brings in one file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from places import ROOT
+from retrievalkit import registry
+from retrievalkit.cli import main
+from retrievalkit.data.corpus import Passage, open_corpus
+from retrievalkit.data.examples import read_examples
+from retrievalkit.data.kinds import kind_of
+from retrievalkit.data.qrels import read_qrels
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.sources import fingerprint, open_source, split_prefix
+from retrievalkit.errors import DataError, InputError, UnknownNameError
+
+PLUGIN = '''
+from retrievalkit import hookimpl
+from retrievalkit.data.sources import Source
+
+
+class Films(Source):
+    """Films: `films:NUMBER` has so many."""
+
+    def passages(self):
+        for number in range(int(self.name)):
+            yield {"id": f"f{number}", "title": f"Film {number}", "text": f"the plot of part {number}"}
+
+    def queries(self):
+        return [{"query_id": "q0", "text": "plot of part 0"}, {"query_id": "q1", "text": "plot of part 1"}]
+
+    def judgements(self, split):
+        return [{"query_id": f"q{n}", "doc_id": f"f{n}", "score": 1} for n in range(2)]
+
+    def size(self):
+        return int(self.name)
+
+
+class Lines(Source):
+    """One passage a line: `old.lines`."""
+
+    reads_files = True
+
+    def passages(self):
+        with open(self.name) as stream:
+            for number, line in enumerate(stream):
+                yield {"id": str(number), "text": line.strip()}
+
+
+class NoSource:
+    """Not what it should be."""
+
+    def __init__(self, name):
+        self.name = name
+
+
+@hookimpl
+def register_sources(register):
+    register("films", "film_plugin:Films")
+    register("lines", "film_plugin:Lines")
+    register("wrong", "film_plugin:NoSource")
+'''
+
+
+@pytest.fixture
+def films(tmp_path, monkeypatch, fresh_registry):
+    """A plugin in a local file."""
+    file = tmp_path / "film_plugin.py"
+    file.write_text(PLUGIN)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", f"{file},{ROOT / 'tests' / 'overlap_plugin.py'}")
+    fresh_registry()
+
+
+def run(*arguments):
+    ran = CliRunner().invoke(main, [str(one) for one in arguments])
+    assert ran.exit_code == 0, ran.output
+    return ran.output
+
+
+def test_a_plugins_source_gives_every_part(films):
+    corpus = open_corpus("films:3")
+    assert corpus.get("f1") == Passage("f1", "Film 1", "the plot of part 1")
+    assert (len(corpus), open_corpus("films:3").expected_size()) == (3, 3)
+    assert [query.id for query in read_queries("films:3")] == ["q0", "q1"]
+    assert read_qrels("films:3") == {"q0": {"f0": 1}, "q1": {"f1": 1}}
+    assert read_examples("films:3", corpus=corpus).rows[0].positives == ("f0",)
+    assert open_source("films:3").parts() == ("passages", "queries", "judgements")
+    assert kind_of("films:3") == "collection"
+
+
+def test_a_source_without_a_fingerprint_of_its_own_has_that_of_its_rows(films):
+    assert fingerprint("films:3") == fingerprint("films:3") != fingerprint("films:4")
+
+
+def test_the_command_line_reads_from_a_plugins_source(films, tmp_path, tiny_model):
+    """Index, search, evaluate, mine, train and convert take it where they take a file."""
+    run("index", "films:5", "--indexer", "overlap", "--output", tmp_path / "index")
+    run("search", tmp_path / "index", "--queries", "films:5", "--k", 4, "--output", tmp_path / "run.trec")
+    run("evaluate", tmp_path / "run.trec", "--qrels", "films:5")
+    data = ("--corpus", "films:5", "--examples", "films:5")
+    run("mine-negatives", "--from", tmp_path / "run.trec", *data, "--output", tmp_path / "mined.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "mined.jsonl").read_text().splitlines()]
+    assert [row["positives"] for row in rows] == [["f0"], ["f1"]]
+    assert all(len(row["negatives"]) == 3 for row in rows)
+    run("train", "--model", tiny_model, *data, "--epochs", 0, "--negatives", 0, "--output", tmp_path / "checkpoint")
+    run("encode", tmp_path / "checkpoint", "films:5", "--output", tmp_path / "vectors")
+    assert json.loads((tmp_path / "vectors" / "manifest.json").read_text())["corpus"]["source"] == "films:5"
+    run("convert", "films:5", tmp_path / "converted")
+    assert list(open_corpus(tmp_path / "converted")) == list(open_corpus("films:5"))
+
+
+def test_a_plugins_file_format_is_known_by_the_ending(films, tmp_path):
+    """Registered as "lines", it reads old.lines, with and without the prefix."""
+    file = tmp_path / "old.lines"
+    file.write_text("one\ntwo\n")
+    assert [passage.text for passage in open_corpus(file)] == ["one", "two"]
+    assert [passage.text for passage in open_corpus(f"lines:{file}")] == ["one", "two"]
+
+
+def test_a_part_that_a_source_lacks_is_refused(films, tmp_path):
+    (tmp_path / "a.lines").write_text("one\n")
+    with pytest.raises(DataError, match=r"a\.lines' has no queries; it has passages\."):
+        read_queries(tmp_path / "a.lines")
+
+
+def test_plugins_list_and_show_know_sources(films):
+    assert "films" in run("plugins", "list")
+    assert "`films:NUMBER` has so many" in run("plugins", "show", "films")
+
+
+def test_an_unknown_prefix_names_the_nearest():
+    with pytest.raises(
+        InputError, match=r"no known prefix of a source; did you mean 'irds:vaswani'\? Known: hf:, irds:"
+    ):
+        open_source("ird:vaswani")
+    with pytest.raises(DataError, match="does not exist"):
+        open_source("no/such:file")
+
+
+def test_a_file_with_a_colon_in_its_name_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foo:bar").write_text('{"_id": "1", "title": "", "text": "x"}\n')
+    assert open_corpus("foo:bar").ids() == ["1"]
+    assert split_prefix("foo:bar") == ("", "foo:bar")
+    assert split_prefix("pydoc:numpy,scipy") == ("pydoc", "numpy,scipy")
+
+
+def test_what_is_no_source_is_refused(films):
+    with pytest.raises(registry.PluginError, match="the source 'wrong' is no Source"):
+        open_source("wrong:x")
+
+
+def test_a_folder_says_what_it_has(tiny_collection, tmp_path):
+    source = open_source(tiny_collection.folder)
+    assert source.parts() == ("passages", "queries", "judgements")
+    assert source.splits() == ["test", "train"]
+    assert source.size() == 42
+    with pytest.raises(DataError, match="has no queries"):
+        read_queries(tmp_path)
+
+
+def test_the_size_is_known_before_reading(tmp_path):
+    (tmp_path / "a.tsv").write_text("id\ttext\ttitle\n1\tx\ty\n2\tx\ty")
+    assert open_corpus(tmp_path / "a.tsv").expected_size() == 2
+    (tmp_path / "a.json").write_text('[{"_id": "1", "title": "", "text": ""}]')
+    corpus = open_corpus(tmp_path / "a.json")
+    assert corpus.expected_size() is None
+    assert (len(corpus), corpus.expected_size()) == (1, 1)
+
+
+def test_an_unknown_package_is_named():
+    with pytest.raises(UnknownNameError, match="did you mean 'numpy'"):
+        read_queries("pydoc:nunpy")

@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 from pairs import compare
 
-from retrievalkit.artifacts import locate_model
 from retrievalkit.data.corpus import open_corpus
-from retrievalkit.retriever import Retriever
+from retrievalkit.model.pretrained import locate_model
+from retrievalkit.model.retriever import Retriever
 
 SIZES = (20_000, 200_000)
 

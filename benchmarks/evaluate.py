@@ -18,7 +18,7 @@ import ir_measures
 import numpy as np
 from pairs import compare
 
-from retrievalkit.evaluate import evaluate
+from retrievalkit.evaluate.program import evaluate
 
 METRICS = "nDCG@10 RR@10 R@1000"
 PASSAGES = 8_841_823  # as many as MS MARCO has

@@ -24,7 +24,7 @@ from torch.nn.functional import cosine_similarity
 
 from retrievalkit.contracts import VocabularyHead
 from retrievalkit.lexical import keep_top_k, max_saturated, max_weighted_softmax
-from retrievalkit.precision import default_device
+from retrievalkit.model.precision import default_device
 
 TOP_K, SLICES = 768, 1280
 

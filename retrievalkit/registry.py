@@ -29,6 +29,7 @@ from retrievalkit import __version__, hookspecs
 from retrievalkit.errors import OptionError, RetrievalkitError, UnknownNameError, nearest, shortlist
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
+
 HOOKS = {
     "encoder": "register_encoders",
     "pooler": "register_poolers",
@@ -36,7 +37,9 @@ HOOKS = {
     "indexer": "register_indexers",
     "pretrainer": "register_pretrainers",
 }
+
 _loaded_files: list[str] = []
+
 _SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers")
 
 
@@ -204,9 +207,8 @@ def default_registry() -> Registry:
     """The registry of this process, with every plugin that can be found."""
     registry = Registry()
     for shelf in _SHELVES:
-        if importlib.util.find_spec(f"retrievalkit.{shelf}"):
-            module = importlib.import_module(f"retrievalkit.{shelf}")
-            registry.add(Plugin(shelf, "retrievalkit", __version__), module)
+        module = importlib.import_module(f"retrievalkit.builtin.{shelf}")
+        registry.add(Plugin(shelf, "retrievalkit", __version__), module)
     for entry_point in _entry_points():
         distribution = entry_point.dist
         plugin = Plugin(
@@ -427,3 +429,17 @@ def _descriptions(docstring: str) -> dict[str, str]:
         elif name and stripped:
             found[name] += " " + stripped
     return found
+
+
+def describe(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Name, every option's value (defaults too, since a later version may change them), and who brought it."""
+    found = component(kind, name)
+    component_class = found.load()
+    defaults = {one.name: one.default for one in options(component_class).values() if not one.required}
+    checked = check_options(f"{kind} '{name}'", component_class, given)
+    return {
+        "name": name,
+        "options": defaults | checked,
+        "distribution": found.distribution,
+        "version": found.version,
+    }

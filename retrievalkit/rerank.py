@@ -24,17 +24,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from retrievalkit import artifacts
-from retrievalkit.cross_encoder import CrossEncoder, Pair
 from retrievalkit.data import files
-from retrievalkit.data.batches import prefetch
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.examples import Example, Examples, read_examples, write_examples
-from retrievalkit.data.merging import against_corpus
+from retrievalkit.data.examples import Example, Examples, against_corpus, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import Run, read_run, write_run
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, DataError, InputError, nearest
-from retrievalkit.precision import Precision, default_device, resolve_precision
+from retrievalkit.model.batches import prefetch
+from retrievalkit.model.cross_encoder import CrossEncoder, Pair
+from retrievalkit.model.precision import Precision, default_device, resolve_precision
 
 WINDOW = 4_096
 DEPTH = 100

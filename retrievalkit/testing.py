@@ -26,10 +26,10 @@ from retrievalkit import registry
 from retrievalkit.contracts import LossValue, Needs, Pretrainer, Progress, Representation, Side, Text
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.spans import Document
-from retrievalkit.data.tokens import Cutter
 from retrievalkit.errors import InputError, UnknownNameError, UnsupportedError
-from retrievalkit.quiet import quiet
+from retrievalkit.model.pretrained import quiet
 from retrievalkit.score import scores
+from retrievalkit.train.pretrain_tokens import Cutter
 
 _CAPITALS = (
     "Argentina Buenos-Aires peso Spanish|Australia Canberra dollar English|Austria Vienna euro German|"
@@ -237,7 +237,7 @@ def check_pooler(name: str, *, model: str, **options: Any) -> None:
     Raises:
         AssertionError: Says what it does wrong.
     """
-    from retrievalkit.retriever import Retriever
+    from retrievalkit.model.retriever import Retriever
 
     retriever = Retriever.create(model, pooler=name, pooler_options=options).to("cpu").eval()
     side: Side

@@ -8,6 +8,7 @@ import pytest
 
 from retrievalkit import artifacts
 from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.model.pretrained import locate_model
 
 
 def everything_in(folder):
@@ -217,9 +218,9 @@ def test_an_input_is_described_by_its_absolute_path_if_there_is_one(tmp_path, mo
 
 
 def test_a_model_inside_a_package_is_located():
-    located = artifacts.locate_model("package:retrievalkit/poolers")
-    assert located.endswith("retrievalkit/poolers")
-    assert artifacts.locate_model("bert-base-uncased") == "bert-base-uncased"
+    located = locate_model("package:retrievalkit/builtin")
+    assert located.endswith("retrievalkit/builtin")
+    assert locate_model("bert-base-uncased") == "bert-base-uncased"
 
 
 @pytest.mark.parametrize(
@@ -234,4 +235,4 @@ def test_a_model_inside_a_package_is_located():
 )
 def test_a_model_that_is_in_no_package_is_named(model, message):
     with pytest.raises(InputError, match=message):
-        artifacts.locate_model(model)
+        locate_model(model)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retrievalkit import plugins, testing
+from retrievalkit import testing
+from retrievalkit.cli import plugins
 from retrievalkit.errors import InputError
 
 BROKEN = """
@@ -12,7 +13,7 @@ import random
 import torch
 from retrievalkit import hookimpl
 from retrievalkit.contracts import LossValue
-from retrievalkit.pretrainers.mlm import MaskedLanguageModel
+from retrievalkit.builtin.pretrainers.mlm import MaskedLanguageModel
 
 class TakesNothing(MaskedLanguageModel):
     def samples(self, document):

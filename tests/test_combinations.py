@@ -10,8 +10,8 @@ import torch
 from retrievalkit import registry
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.gradcache import Chunk, cached_step, plain_step
-from retrievalkit.retriever import Retriever
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
 
 QUERIES = [("", "what is the capital of france"), ("", "rome"), ("", "which language is spoken in iceland and peru")]
 DOCUMENTS = [

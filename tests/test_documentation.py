@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from places import ROOT
 from retrievalkit import registry
 from retrievalkit.cli import main
-
-ROOT = Path(__file__).parent.parent
 
 
 def blocks(text):

@@ -14,7 +14,7 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.encode import encode
 from retrievalkit.errors import InputError
-from retrievalkit.retriever import Retriever
+from retrievalkit.model.retriever import Retriever
 
 
 def all_vectors(folder):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from places import ROOT
 from retrievalkit import artifacts, registry, testing
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorWriter
@@ -20,7 +20,7 @@ from retrievalkit.index import build_index
 @pytest.fixture(autouse=True)
 def overlap(monkeypatch):
     """A plugin with an indexer of texts, from a local file; other plugins are left out."""
-    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(Path(__file__).with_name("overlap_plugin.py")))
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(ROOT / "tests" / "overlap_plugin.py"))
     monkeypatch.setenv("RKIT_PLUGINS", "")
     registry.default_registry.cache_clear()
     yield

@@ -17,18 +17,19 @@ import transformers
 from click.testing import CliRunner
 
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts, rerank, selection
+from retrievalkit import artifacts, rerank
 from retrievalkit.cli import main
-from retrievalkit.cross_encoder import CrossEncoder
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.data.runs import read_run, write_run
-from retrievalkit.data.sampling import ExampleSampler, StepAssembler
 from retrievalkit.errors import ArtifactError, InputError
-from retrievalkit.quiet import quiet
+from retrievalkit.model.cross_encoder import CrossEncoder
+from retrievalkit.model.pretrained import quiet
 from retrievalkit.rerank import Settings, rerank_run, score_examples
-from retrievalkit.reranking import Collator, DevLists, RerankerTrainer, group_loss, listwise, pointwise
-from retrievalkit.train_reranker import RerankerOptions, train_reranker
+from retrievalkit.train import selection
+from retrievalkit.train.reranker import RerankerOptions, train_reranker
+from retrievalkit.train.reranker_step import Collator, DevLists, RerankerTrainer, group_loss, listwise, pointwise
+from retrievalkit.train.sampling import ExampleSampler, StepAssembler
 
 # Three steps an epoch, and each option has something to change.
 QUICK = {"epochs": 2, "batch_size": 4, "negatives": 3, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2}

@@ -15,7 +15,7 @@ BROKEN = """
 import torch
 from retrievalkit import hookimpl
 from retrievalkit.contracts import Loss, LossValue, Needs, Pooler, Representation
-from retrievalkit.score import scores
+from retrievalkit.score.rule import scores
 
 class Base(Pooler):
     def __init__(self, info):

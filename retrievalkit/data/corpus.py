@@ -6,6 +6,7 @@ compressed files and remote sources the passages themselves are held, and only o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from retrievalkit.artifacts import fingerprint_file, fingerprint_value
 from retrievalkit.data import files, sources
 from retrievalkit.data.positions import Duplicates, Positions
 from retrievalkit.data.records import Record, Table, read_records, table_of
-from retrievalkit.data.remote import fetched_records
+from retrievalkit.data.sources.remote import fetched_records
 from retrievalkit.errors import DataError, nearest
 
 FORMS = (
@@ -25,8 +26,11 @@ FORMS = (
     "DPR (a table with the header id, text, title)",
     "MS MARCO (a table id, text without a header)",
 )
+
 _IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid")
+
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
+
 _NEAREST_AMONG = 5_000
 
 
@@ -245,7 +249,7 @@ def _passages(records: Iterable[Record]) -> Iterator[tuple[Record, Passage]]:
 
 
 def _documentation(source: str, packages: str) -> Corpus:
-    from retrievalkit.data import pydoc
+    from retrievalkit.data.sources import pydoc
 
     def records() -> Iterator[tuple[Record, Passage]]:
         for number, passage in enumerate(pydoc.passages(packages), 1):
@@ -282,3 +286,9 @@ def _alike(name: str, known: list[str]) -> list[str]:
     alike = [one for one in known if len(one) in lengths and (one[:2] == name[:2] or one[-2:] == name[-2:])]
     alike.sort(key=lambda one: (one[:2] != name[:2]) + (one[-2:] != name[-2:]) + (one[-4:] != name[-4:]))
     return alike[:_NEAREST_AMONG]
+
+
+def text_digest(passage: Passage) -> bytes:
+    """A digest of a passage's text, whatever its white space; of its title where it has no text."""
+    text = " ".join(passage.text.split()) or f"\n{passage.title}"
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -5,17 +5,17 @@ Examples hold ids. Where a file brings the texts of its passages (Tevatron 1.x, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from retrievalkit.data import files, sources
-from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.corpus import Corpus, Passage, text_digest
 from retrievalkit.data.qrels import judgements
 from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, straight_quotes
 from retrievalkit.data.records import Record, Table, read_records
-from retrievalkit.data.remote import fetched_records
+from retrievalkit.data.sources.remote import fetched_records
 from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError, InputError
 
@@ -26,10 +26,15 @@ FORMS = (
     "DPR (question, answers, positive_ctxs, hard_negative_ctxs)",
     "triples (anchor, positive, negative) or (query, pos, neg)",
 )
+
 _ONE_THING = "Every id stands for one thing."
+
 _PASSAGE_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
+
 _ANCHORS = ("anchor", "query", "question", "sentence1")
+
 _POSITIVES = ("positive", "pos", "positives")
+
 _NEGATIVES = ("negative", "neg", "negatives")
 
 
@@ -332,3 +337,36 @@ def _judged(source: str | Path, split: str) -> Examples:
             positives.setdefault(query_id, []).append(document_id)
     rows = [Example(one, queries[one].text, tuple(found), (), queries[one].answers) for one, found in positives.items()]
     return Examples(rows, {}, str(source), len(lines) - len(rows), [lines[row.query_id] for row in rows])
+
+
+def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
+    """The examples with ids of a corpus: a passage whose text came with the examples is found there by its text.
+
+    Raises:
+        DataError: A passage is not in the corpus; names the example's line and the nearest id.
+    """
+    wanted = {one for row in examples.rows for one in (*row.positives, *row.negatives)}
+    missing = corpus.missing(wanted) if wanted else set()
+    if not missing:
+        return examples
+    digests = {one: text_digest(examples.passages[one]) for one in missing if one in examples.passages}
+    looked_for = set(digests.values())
+    ids = (
+        {digest: passage.id for passage in corpus if (digest := text_digest(passage)) in looked_for} if digests else {}
+    )
+    found = {one: ids[digest] for one, digest in digests.items() if digest in ids}
+    lines: Sequence[int | None] = examples.lines or [None] * len(examples.rows)
+    for row, line in zip(examples.rows, lines, strict=True):
+        for one in (*row.positives, *row.negatives):
+            if one in missing and one not in found:
+                raise corpus.unknown(one, file=examples.source, line=line)
+    return replace(examples, rows=[_renamed(row, found) for row in examples.rows])
+
+
+def _renamed(row: Example, names: Mapping[str, str]) -> Example:
+    return replace(
+        row,
+        positives=tuple(dict.fromkeys(names.get(one, one) for one in row.positives)),
+        negatives=tuple(dict.fromkeys(names.get(one, one) for one in row.negatives)),
+        teacher={names.get(one, one): score for one, score in row.teacher.items()} if row.teacher else row.teacher,
+    )

@@ -6,6 +6,7 @@ Compression is known by a file's first bytes, whatever its name. Everything is U
 from __future__ import annotations
 
 import codecs
+import gc
 import gzip
 import io
 import json
@@ -19,9 +20,13 @@ from retrievalkit.artifacts import write_file
 from retrievalkit.errors import DataError, MissingDependencyError, nearest, shortlist
 
 COMPRESSIONS = ("", ".gz", ".zst")
+
 CHUNK = 1 << 20
+
 _LOOK = 1 << 12
+
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -266,3 +271,15 @@ def _complaining(path: Path) -> Iterator[None]:
 
 def _damaged(path: Path, error: Exception) -> DataError:
     return DataError(f"the compressed file is damaged or cut off ({error}). Fetch or pack it again.", file=path)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the collector: where many objects are made that all stay, it looks through them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from retrievalkit.data import files, sources
 from retrievalkit.data.records import Record, shown
-from retrievalkit.data.remote import fetched_records
+from retrievalkit.data.sources.remote import fetched_records
 from retrievalkit.errors import DataError, UnknownNameError
 
 Qrels = dict[str, dict[str, int]]
@@ -152,7 +152,7 @@ def _grade(value: Any, record: Record) -> int:
 
 
 def _documentation(source: str, packages: str) -> Iterator[tuple[Record, str, str, int]]:
-    from retrievalkit.data import pydoc
+    from retrievalkit.data.sources import pydoc
 
     for number, question in enumerate(pydoc.questions(packages), 1):
         yield Record(source, number, {}), question.id, question.passage_id, 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from retrievalkit.data import files, sources
 from retrievalkit.data.records import Record, Table, read_records, shown
-from retrievalkit.data.remote import fetched_records
+from retrievalkit.data.sources.remote import fetched_records
 from retrievalkit.errors import DataError, InputError
 
 FORMS = (
@@ -88,7 +88,7 @@ def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:
     """The queries of a source with their places, repeated ones too."""
     prefix, rest = sources.split_prefix(source)
     if prefix == "pydoc":
-        from retrievalkit.data import pydoc
+        from retrievalkit.data.sources import pydoc
 
         for number, question in enumerate(pydoc.questions(rest), 1):
             yield Record(str(source), number, {}), Query(question.id, question.text)

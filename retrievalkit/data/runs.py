@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from retrievalkit.data import files
-from retrievalkit.data.garbage import uncollected
+from retrievalkit.data.files import uncollected
 from retrievalkit.data.records import shown
 from retrievalkit.data.run_forms import KNOWN_FORMS, RunForm, form_of, is_run_object
 from retrievalkit.errors import DataError, InputError, UnknownNameError

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 
+from places import SHARED
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import read_examples
 from retrievalkit.data.qrels import read_qrels, splits
 from retrievalkit.data.queries import read_queries
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("RKIT_SHARED_DATA") or ROOT.parent / "shared" / "data")
-
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"there are no collections at {DATA} (RKIT_SHARED_DATA)")
+pytestmark = pytest.mark.skipif(
+    not SHARED.is_dir(), reason=f"there are no collections at {SHARED} (RKIT_SHARED_SHARED)"
+)
 
 
 @pytest.mark.parametrize("name", ["cacm", "medquad", "nq-oracle", "squad-open", "vaswani-npl"])
 def test_counts(name):
-    folder = DATA / name
+    folder = SHARED / name
     counts = dict(re.findall(r"^- (\w+): (\d+)$", (folder / "README.md").read_text(), re.MULTILINE))
     corpus = open_corpus(folder)
     assert len(corpus) == int(counts["passages"])
@@ -33,6 +31,6 @@ def test_counts(name):
 
 
 def test_examples():
-    examples = read_examples(DATA / "squad-open", corpus=open_corpus(DATA / "squad-open"))
+    examples = read_examples(SHARED / "squad-open", corpus=open_corpus(SHARED / "squad-open"))
     assert len(examples) == 26212
     assert examples.rows[0].answers

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from retrievalkit.data.kinds import kind_of
+from retrievalkit.data.convert import kind_of
 from retrievalkit.errors import DataError
 
 OBJECTS = {

@@ -12,8 +12,8 @@ from retrievalkit import registry, testing
 from retrievalkit.cli import main
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
-from retrievalkit.gradcache import Chunk, cached_step, plain_step
-from retrievalkit.retriever import Retriever
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
 
 SMALL = {"cls_dim": 8, "agg_dim": 24}
 CASES = [

@@ -18,7 +18,7 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.runs import read_run
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
-from retrievalkit.retriever import Retriever
+from retrievalkit.model.retriever import Retriever
 
 OPTIONS = {"cls_dim": 6, "agg_dim": 16, "term_weight": "signed", "padding": "released", "remainder": "drop"}
 TEXTS = [("", "what is the capital of france"), ("", "rome"), ("", "the language of iceland and its currency")]

@@ -27,8 +27,7 @@ from retrievalkit.data.masking import UNLABELLED, Masker, pad_labels
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import PARTNERS, Document
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.lexical import max_saturated, text_mask
-from retrievalkit.prediction import token_loss
+from retrievalkit.lexical import max_saturated, text_mask, token_loss
 from retrievalkit_cotmae.decoders import Decoder
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]

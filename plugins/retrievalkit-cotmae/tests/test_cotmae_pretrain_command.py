@@ -15,8 +15,8 @@ from tokenizers import BertWordPieceTokenizer
 from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
-from retrievalkit.pretraining import PretrainingTrainer
-from retrievalkit.quiet import quiet
+from retrievalkit.model.pretrained import quiet
+from retrievalkit.train.pretrain_step import PretrainingTrainer
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 REAL_TEXT = "pydoc:json,argparse"

@@ -14,7 +14,7 @@ from retrievalkit.contracts import Batch, Progress
 from retrievalkit.data.pieces import Pieces
 from retrievalkit.data.spans import Document
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.prediction import token_loss
+from retrievalkit.lexical import token_loss
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 PAIRS = (

@@ -19,9 +19,9 @@ from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.gradcache import Chunk, cached_step, plain_step
-from retrievalkit.retriever import Retriever
+from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
+from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
 
 CASES = [
     {"views": "dense"},

@@ -22,8 +22,7 @@ import torch
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
-from retrievalkit.score import best_of_candidates, check_k, scores_of, viewed
-from retrievalkit.tiles import is_single
+from retrievalkit.score import best_of_candidates, check_k, is_single, scores_of, viewed
 from retrievalkit_milvus.collection import MOST_HITS, Collection, VectorIndex, write
 from retrievalkit_milvus.layout import FOLDER, VECTOR, WEIGHTS, Layout, fingerprint
 from retrievalkit_milvus.ranking import best_texts

@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.data.csr import spread
-from retrievalkit.data.ids import Ids
-from retrievalkit.data.vectors import VectorBlock, VectorStore
+from retrievalkit.data.vectors import Ids, VectorBlock, VectorStore, spread
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
 ROW, TEXT, ID, VECTOR, WEIGHTS = "row", "text", "id", "vector", "weights"

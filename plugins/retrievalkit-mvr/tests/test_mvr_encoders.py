@@ -8,7 +8,7 @@ from transformers import AutoModel
 
 from retrievalkit import registry, testing
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.retriever import Retriever
+from retrievalkit.model.retriever import Retriever
 
 # 6 tokens: [CLS] text [SEP], of which viewers replace the first.
 DOCUMENT = [("", "lima is a city")]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.data.garbage import uncollected
+from retrievalkit.data.files import uncollected
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit_pyserini.handles import as_interface, bind, gather, method, returning, static_method, supply, then
 from retrievalkit_pyserini.java import MEMORY, java_class, java_text, java_type

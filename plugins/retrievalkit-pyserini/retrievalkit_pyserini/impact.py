@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit.contracts import Indexer, Representation
-from retrievalkit.data.ids import Ids
-from retrievalkit.data.vectors import IDS, VectorStore
+from retrievalkit.data.vectors import IDS, Ids, VectorStore
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.score import check_k, viewed
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL

@@ -1,0 +1,1 @@
+"""The components that come along: a plugin like any other, on the same hooks."""

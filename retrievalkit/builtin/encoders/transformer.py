@@ -1,0 +1,435 @@
+"""Any Hugging Face model as the source of token states: BERT and its kin, T5's encoder, decoder-only models.
+
+Texts are cut to the side's maximum length; a passage with a title is encoded as a pair, [CLS] title [SEP] text [SEP],
+with token types 0 throughout, as DPR and MLR do. Only the layers that are asked for are handed on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import transformers
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from retrievalkit.builtin.encoders.architectures import embed, head_weights, layer_shape, model_class, vocabulary_head
+from retrievalkit.builtin.encoders.dropout import use_fast_dropout
+from retrievalkit.builtin.encoders.extra_tokens import ExtraTokenRows, unused_ids
+from retrievalkit.builtin.encoders.lora import LowRank, add_adapters, save_adapters
+from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
+from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
+from retrievalkit.data.pieces import Vocabulary
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.model.pretrained import locate_model, quiet
+
+_LIKE_ROBERTA = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "longformer", "xmod")
+# Whatever transformers raises at a model that is not there, is damaged, or needs a package that is not installed.
+_LOADING_ERRORS = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    ImportError,
+    SafetensorError,
+)
+
+
+class Transformer(Encoder):
+    """A Hugging Face transformer with its tokenizer.
+
+    Args:
+        query_length: Most tokens of a query, special tokens included; None = 64, or the model's limit if that is less.
+        document_length: Most tokens of a document, special tokens included; None = 256, or the model's limit.
+        query_prefix: Put in front of every query, such as "query: ".
+        document_prefix: Put in front of every document.
+        title: How a passage's title goes in: first of a "pair" of texts, joined by a "space", or "none" (left out).
+        end_token: Put the tokenizer's end token behind every text: for the pooler `last` with decoder-only models,
+            whose tokenizers seldom do.
+        new_vocabulary_head: Where the weights lack a vocabulary head that the pooler needs, start with a random one
+            (its projection is the word embeddings') instead of refusing.
+        lora_rank: Train adapters of this rank beside all linear layers (LoRA) and freeze the rest; 0 = train all.
+        lora_alpha: The adapters' output is scaled by lora_alpha / lora_rank.
+        lora_dropout: Dropout probability in front of the adapters.
+        dropout: Dropout probability while training; None = as the model's own configuration has it.
+        attention: Attention implementation of transformers ("sdpa", "eager", "flash_attention_2"); None = its choice.
+        revision: Branch, tag or commit of a model on the hub.
+        trust_remote_code: Run Python code that comes with the model. Only for models you trust.
+    """
+
+    offers = frozenset({"vocabulary_head", "extra_tokens", "mask_filled"})
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        query_prefix: str = "",
+        document_prefix: str = "",
+        title: Literal["pair", "space", "none"] = "pair",
+        end_token: bool = False,
+        new_vocabulary_head: bool = False,
+        lora_rank: int = 0,
+        lora_alpha: float = 16.0,
+        lora_dropout: float = 0.0,
+        dropout: float | None = None,
+        attention: str | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
+        super().__init__()
+        self.source = locate_model(model)
+        self.prefixes = {"query": query_prefix, "document": document_prefix}
+        self.title = title
+        self.loading: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        if revision:
+            self.loading["revision"] = revision
+        with _loading(self.source):
+            self.config = transformers.AutoConfig.from_pretrained(self.source, **self.loading)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(self.source, **self.loading)
+        if attention:
+            self.loading["attn_implementation"] = attention
+        if dropout is not None:
+            _set_dropout(self.config, dropout)
+        self.info = EncoderInfo(self.config.hidden_size, self.config.num_hidden_layers, self.config.vocab_size)
+        self._check_tokenizer()
+        limit = _longest_input(self.config)
+        self.lengths = {
+            "query": min(64, limit) if query_length is None else query_length,
+            "document": min(256, limit) if document_length is None else document_length,
+        }
+        self._check_lengths(limit)
+        self.end = self._end() if end_token else []
+        self.new_vocabulary_head = new_vocabulary_head
+        self.lora = LowRank(lora_rank, lora_alpha, lora_dropout)
+        self.model: nn.Module | None = None
+
+    def prepare(self, needs: Needs) -> None:
+        """Load the weights, in float32, with all that the pooler needs."""
+        super().prepare(needs)
+        self.needs = needs
+        wanted = model_class(self.config, vocabulary_head=needs.vocabulary_head)
+        options = {"config": self.config, "dtype": torch.float32, "output_loading_info": True, **self.loading}
+        with _loading(self.source):
+            model, report = wanted.from_pretrained(self.source, **options)
+            if prefix := _wrapping(report["missing_keys"], report["unexpected_keys"]):
+                renamed = {f"^{re.escape(prefix)}": ""}
+                model, report = wanted.from_pretrained(self.source, key_mapping=renamed, **options)
+        self._check_loaded(model, report["missing_keys"])
+        # The pooler of BERT-like models is not used here, and often has no trained weights.
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None
+        if self.lora.rank:
+            add_adapters(model, self.lora, Path(self.source))
+        use_fast_dropout(model)
+        self.model = model
+        self.extra = ExtraTokenRows(
+            needs.extra_tokens, self.info.vocabulary_size, self._embeddings.embedding_dim, unused_ids(self.tokenizer)
+        )
+        self.extra.load(Path(self.source))
+        self._check_needs()
+
+    def token_ids(self, tokens: Sequence[str]) -> list[int]:
+        """The ids of those tokens that the vocabulary has, alone or as the first piece of a word."""
+        vocabulary = self.tokenizer.get_vocab()
+        pieces = self.tokenizer(list(tokens), add_special_tokens=False)["input_ids"] if tokens else []
+        found = [vocabulary[token] for token in tokens if token in vocabulary]
+        return sorted({*found, *(ids[-1] for ids in pieces if ids and ids[-1] != self.tokenizer.unk_token_id)})
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token, without the mark of a word's beginning; "##" is in front of a later piece, if any."""
+        known = len(self.tokenizer)
+        names = [self.tokenizer.decode([one]).strip() if one < known else "" for one in ids]
+        return [name or f"[{one}]" for name, one in zip(names, ids, strict=True)]
+
+    def file(self, name: str) -> Path | None:
+        """A file of the model's folder, or of its place on the hub."""
+        revision = {key: value for key, value in self.loading.items() if key == "revision"}
+        with suppress(OSError):
+            found = transformers.utils.cached_file(self.source, name, **revision)
+            return Path(found) if found else None
+        return None
+
+    def vocabulary(self) -> Vocabulary:
+        """What pre-training wants to know of the tokenizer."""
+        return vocabulary_of(self.tokenizer)
+
+    def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
+        """The token ids of each text, with special and extra tokens and prefix, cut to the side's maximum length."""
+        prefix, starts_special = self.prefixes[side], self._starts_special
+        room = self.extra.room(side, starts_special=starts_special) + len(self.end)
+        options = {
+            "truncation": True,
+            "max_length": self.lengths[side] - room,
+            "return_attention_mask": False,
+            "return_token_type_ids": False,
+        }
+        pairs = [row for row, (title, _) in enumerate(texts) if title and self.title == "pair"]
+        plain = [row for row, (title, _) in enumerate(texts) if not (title and self.title == "pair")]
+        ids: list[list[int]] = [[]] * len(texts)
+        if pairs:
+            firsts = [prefix + texts[row][0] for row in pairs]
+            encoded = self.tokenizer(firsts, [texts[row][1] for row in pairs], **options)["input_ids"]
+            for row, tokens in zip(pairs, encoded, strict=True):
+                ids[row] = tokens
+        if plain:
+            joined = [prefix + self._joined(*texts[row]) for row in plain]
+            for row, tokens in zip(plain, self.tokenizer(joined, **options)["input_ids"], strict=True):
+                ids[row] = tokens
+        if self.extra.ids[side] or self.end:
+            return [self.extra.insert(row, side, starts_special=starts_special) + self.end for row in ids]
+        return ids
+
+    def _joined(self, title: str, text: str) -> str:
+        return f"{title} {text}".strip() if title and self.title == "space" else text
+
+    def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:
+        """Pad tokenised texts to the longest of them, or fill them with [MASK] tokens where the pooler wants that."""
+        lengths = [len(ids) for ids in token_ids]
+        fill, width = self._padding_id, max([1, *lengths])
+        if side in self.needs.mask_filled:
+            fill, width = self.tokenizer.mask_token_id, self.lengths[side]
+        # At least one column: a model without special tokens makes no token of an empty text.
+        input_ids = np.full((len(token_ids), width), fill, dtype=np.int64)
+        mask = np.zeros_like(input_ids)
+        for row, ids in enumerate(token_ids):
+            input_ids[row, : lengths[row]] = ids
+            mask[row, : lengths[row]] = 1
+        special = np.isin(input_ids, [*self._special_ids, *self.extra.ids[side]]) & (mask == 1)
+        extra = self.extra.where(side, starts_special=self._starts_special)
+        return Batch(
+            torch.from_numpy(input_ids),
+            torch.from_numpy(mask),
+            torch.from_numpy(special),
+            None if extra is None else extra.repeat(len(token_ids), 1),
+        )
+
+    def forward(self, batch: Batch, layers: Sequence[int]) -> TokenStates:
+        """The hidden states of the layers asked for.
+
+        Returns:
+            States of (batch, tokens, width) for each of `layers`; the last layer is the model's output, so after the
+            final normalisation where the architecture has one (T5, ModernBERT), and the others are as the blocks
+            leave them.
+        """
+        assert self.model is not None, "prepare() comes first"
+        inner = any(layer != self.info.layers for layer in layers)
+        output = self._backbone(
+            **self._inputs(batch),
+            **({"use_cache": False} if "use_cache" in self._taken else {}),  # of decoder-only models
+            attention_mask=batch.attention_mask,
+            output_hidden_states=inner,
+            return_dict=True,
+        )
+        states: dict[int, Tensor] = {
+            layer: output.last_hidden_state if layer == self.info.layers else output.hidden_states[layer]
+            for layer in layers
+        }
+        head = vocabulary_head(self.model, self.config.model_type) if self.needs.vocabulary_head else None
+        return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask, batch.extra, head)
+
+    def embed(self, batch: Batch) -> Tensor:
+        """(batch, tokens, width): the embeddings, which are layer 0, without the cost of the layers."""
+        assert self.model is not None, "prepare() comes first"
+        return embed(self._backbone, batch)
+
+    def word_embeddings(self) -> Tensor:
+        """(vocabulary, width): the vectors of the words, as the model looks them up."""
+        assert self.model is not None, "prepare() comes first"
+        words = self._embeddings.weight
+        if words.shape[1] != self.info.width:
+            msg = (
+                f"vectors of words as wide as the states ({self.info.width}) are needed, and those of '{self.source}' "
+                f"are {words.shape[1]} wide."
+            )
+            raise UnsupportedError(msg)
+        return words
+
+    def layer_shape(self) -> LayerShape:
+        """What the model's layers are made of, its dropout included."""
+        return layer_shape(self.config)
+
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """The model's inputs: ids, or embeddings and positions where there are extra tokens."""
+        if batch.extra is None:
+            return {"input_ids": batch.input_ids}
+        inputs = {"input_ids": batch.input_ids}
+        if self.extra.new is not None:
+            inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
+        positions = self.extra.position_ids(batch.input_ids, batch.extra)
+        if positions is not None:
+            inputs["position_ids"] = positions + _first_position(self.config)
+        return inputs
+
+    def save(self, folder: Path) -> None:
+        """Write a Hugging Face folder: weights (safetensors), configuration, tokenizer; and what is ours beside it."""
+        assert isinstance(self.model, transformers.PreTrainedModel)
+        if self.tokenizer.is_fast:
+            # What the last call cut and padded to is no property of the tokenizer.
+            self.tokenizer.backend_tokenizer.no_truncation()
+            self.tokenizer.backend_tokenizer.no_padding()
+        state = save_adapters(self.model, folder) if self.lora.rank else None
+        with quiet():
+            self.model.save_pretrained(folder, state_dict=state)
+            self.tokenizer.save_pretrained(folder)
+        self.extra.save(folder)
+
+    @property
+    def _backbone(self) -> nn.Module:
+        """The model without its head."""
+        backbone: nn.Module = self.model.base_model if self.needs.vocabulary_head else self.model  # type: ignore
+        return backbone
+
+    @property
+    def _embeddings(self) -> nn.Embedding:
+        embeddings: nn.Embedding = self.model.get_input_embeddings()  # type: ignore[union-attr, operator]
+        return embeddings
+
+    @cached_property
+    def _starts_special(self) -> bool:
+        """Whether the tokenizer puts a [CLS]-like token in front of a text."""
+        ids = self.tokenizer("a")["input_ids"]
+        return bool(ids) and ids[0] in self._special_ids
+
+    @property
+    def _padding_id(self) -> int:
+        # Decoder-only models often have no padding token; the attention mask hides whatever stands there.
+        padding = self.tokenizer.pad_token_id
+        return int(self.tokenizer.eos_token_id if padding is None else padding)
+
+    @property
+    def _special_ids(self) -> list[int]:
+        ordinary = {self.tokenizer.unk_token_id, self.tokenizer.mask_token_id}
+        return [one for one in self.tokenizer.all_special_ids if one not in ordinary]
+
+    def _check_tokenizer(self) -> None:
+        # Models round their number of embeddings up, by little. A tokenizer whose files are missing is nearly empty.
+        if not self.info.vocabulary_size / 2 <= len(self.tokenizer) <= self.info.vocabulary_size:
+            msg = (
+                f"the tokenizer of '{self.source}' has {len(self.tokenizer)} tokens and its model "
+                f"{self.info.vocabulary_size} embeddings. They do not belong together."
+            )
+            raise InputError(msg)
+
+    def _check_lengths(self, limit: int) -> None:
+        for side, length in self.lengths.items():
+            if not 3 <= length <= limit:
+                msg = f"{side}_length is {length}, and '{self.source}' takes 3 to {limit} tokens. Set --{side}-length."
+                raise UnsupportedError(msg)
+
+    def _end(self) -> list[int]:
+        if self.tokenizer.eos_token_id is None:
+            msg = f"end_token is set, and the tokenizer of '{self.source}' has no end token. Leave it out."
+            raise UnsupportedError(msg)
+        return [self.tokenizer.eos_token_id]
+
+    def _check_loaded(self, model: Any, missing_keys: Iterable[str]) -> None:
+        """Refuse a model of which some weights would be random."""
+        missing = sorted(name for name in missing_keys if not name.startswith("pooler."))
+        if self.needs.vocabulary_head:
+            of_head = head_weights(missing, model)
+            if of_head and not self.new_vocabulary_head:
+                msg = (
+                    f"the pooler needs a vocabulary head, and the weights of '{self.source}' lack it "
+                    f"('{of_head[0]}'): it would be random. Train one first (rkit pretrain --pretrainer mlm), choose a "
+                    f"model that has one, or start with a random one (--set encoder.new_vocabulary_head=true)."
+                )
+                raise InputError(msg)
+            missing = sorted(set(missing) - set(of_head))
+        if missing:
+            msg = (
+                f"the weights of '{self.source}' lack {len(missing)} tensors of its architecture "
+                f"({self.config.model_type}), such as '{missing[0]}': they would be random. Check the model folder."
+            )
+            raise InputError(msg)
+
+    def _check_needs(self) -> None:
+        """Refuse what the tokenizer or the architecture cannot do for the pooler."""
+        for side in SIDES:
+            if count := len(self.extra.ids[side]):
+                self._check_room(side, count)
+                self._check_position(side, self.needs.extra_tokens[side].position)
+        if self.needs.mask_filled and self.tokenizer.mask_token_id is None:
+            msg = f"the pooler fills texts with mask tokens, and the tokenizer of '{self.source}' has none."
+            raise UnsupportedError(msg)
+
+    def _check_room(self, side: Side, count: int) -> None:
+        room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
+        # The special tokens and one word at least.
+        if room < 3:
+            msg = (
+                f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]} tokens of "
+                f"'{self.source}'. Take fewer, or a longer --{side}-length."
+            )
+            raise UnsupportedError(msg)
+
+    def _check_position(self, side: Side, position: int | None) -> None:
+        if position is None:
+            return
+        if "position_ids" not in self._taken:
+            msg = (
+                f"the extra tokens of a {side} are to share one position, and the architecture "
+                f"'{self.config.model_type}' takes no position numbers. Set the pooler's position=null."
+            )
+            raise UnsupportedError(msg)
+        limit = _longest_input(self.config)
+        if not 0 <= position < limit:
+            msg = (
+                f"the extra tokens of a {side} are to stand at position {position}, and '{self.source}' has the "
+                f"positions 0 to {limit - 1}. Set the pooler's position within these."
+            )
+            raise UnsupportedError(msg)
+
+    @cached_property
+    def _taken(self) -> frozenset[str]:
+        """What the architecture's forward takes."""
+        return frozenset(inspect.signature(self._backbone.forward).parameters)
+
+
+@contextmanager
+def _loading(source: str) -> Iterator[None]:
+    """Quiet loading, and one clear message where a model cannot be loaded."""
+    try:
+        with quiet():
+            yield
+    except _LOADING_ERRORS as error:
+        what = "the folder" if Path(source).exists() else "the hub or a local folder"
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        msg = f"cannot load the model '{source}' from {what}: {reason}"
+        raise InputError(msg) from error
+
+
+def _wrapping(missing: Iterable[str], unexpected: Iterable[str]) -> str:
+    """What stands before the names of the weights in a checkpoint that holds the model as a part; "" where nothing."""
+    prefixes = {name.removesuffix(wanted) for wanted in missing for name in unexpected if name.endswith(f".{wanted}")}
+    return prefixes.pop() if len(prefixes) == 1 else ""
+
+
+def _set_dropout(config: Any, probability: float) -> None:
+    names = [name for name in vars(config) if "dropout" in name and isinstance(getattr(config, name), int | float)]
+    for name in names:
+        setattr(config, name, probability)
+
+
+def _longest_input(config: Any) -> int:
+    limit = getattr(config, "max_position_embeddings", None)
+    # Relative positions (T5) have no limit.
+    if limit is None or limit <= 0:
+        return 1_000_000
+    return int(limit) - _first_position(config)
+
+
+def _first_position(config: Any) -> int:
+    """The number of the first position: some count from behind the padding id on, which MPNet takes to be always 1."""
+    offsets = dict.fromkeys(_LIKE_ROBERTA, (config.pad_token_id or 0) + 1) | {"mpnet": 2}
+    return offsets.get(config.model_type, 0)

@@ -1,0 +1,305 @@
+"""Indexes of the faiss library (Douze et al. 2024) over vectors/ folders: any factory string, by inner product.
+
+faiss finds vectors, and the best k*m vectors cover the best k texts if a text has at most m. For a query of several
+vectors (ColBERT), each retrieves candidates, which are then scored by the exact rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.score import (
+    best_of_candidates,
+    check_k,
+    documents_of_vectors,
+    is_single,
+    scores_of,
+    vectors_alone,
+    viewed,
+)
+
+# Most hits that faiss's GPU indexes return for a query.
+GPU_MOST = 2048
+_BLOCK = 16_384
+_QUERIES = 64
+
+
+class Faiss(Indexer):
+    """Searches with faiss: exactly with the factory "Flat", approximately and faster with others.
+
+    Args:
+        factory: faiss's index factory string, such as "Flat", "IVF1024,Flat", "HNSW32" or "IVF1024,PQ48".
+        parameters: Search parameters as faiss writes them, such as "nprobe=16" or "efSearch=64".
+        train_size: Number of vectors to train an index on that needs training.
+        shard_vectors: Most vectors of an index file; files are built and searched in turn.
+        candidates: For queries of several vectors: document vectors that each retrieves, at least.
+        device: "auto" takes the GPU if faiss was built for it and supports the index.
+        view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self,
+        *,
+        factory: str = "Flat",
+        parameters: str = "",
+        train_size: int = 100_000,
+        shard_vectors: int = 1_000_000,
+        candidates: int = 1000,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        view: Literal["all", "vectors"] = "all",
+    ) -> None:
+        self._faiss = _import_faiss()
+        for name, value in (("train_size", train_size), ("shard_vectors", shard_vectors), ("candidates", candidates)):
+            if value < 1:
+                msg = f"option '{name}' of indexer 'faiss' is {value}, and must be 1 or more."
+                raise OptionError(msg)
+        gpus = self._faiss.get_num_gpus() if hasattr(self._faiss, "get_num_gpus") else 0
+        if device == "cuda" and not gpus:
+            msg = "option 'device' of indexer 'faiss' is cuda, and faiss finds no GPU. Use cpu, or faiss-gpu-cu12."
+            raise UnsupportedError(msg)
+        self.factory = factory
+        self.parameters = parameters
+        self.train_size = train_size
+        self.shard_vectors = shard_vectors
+        self.candidates = candidates
+        self.device = device
+        self.view = view
+        self.on_gpu = device != "cpu" and gpus > 0
+        self.exact = factory.replace(" ", "") == "Flat"
+        self._store: VectorStore | None = None
+        self._shards: list[tuple[int, Any]] = []
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
+        """Train on a sample, add the vectors block by block, write one file a shard."""
+        if not source.dim:
+            msg = f"'{source.folder}' holds weights and no vectors, which indexer 'faiss' needs. Use --indexer sparse."
+            raise UnsupportedError(msg)
+        if source.vocabulary and self.view == "all":
+            msg = (
+                f"'{source.folder}' holds vectors and weights; indexer 'faiss' searches vectors alone. "
+                f"Use --indexer dense_sparse, or leave the weights aside by --set view=vectors."
+            )
+            raise UnsupportedError(msg)
+        source = VectorStore(source.folder, view="vectors")
+        source.link(index_dir / "vectors")
+        self._use_threads()
+        empty = self._trained(source)
+        shards = 0
+        index, first = self._faiss.clone_index(empty), 0
+        for block in source.blocks(_BLOCK):
+            assert block.vectors is not None
+            if index.ntotal and index.ntotal + len(block.vectors) > self.shard_vectors:
+                self._write(index, index_dir, first)
+                shards, first, index = shards + 1, first + index.ntotal, self._faiss.clone_index(empty)
+            index.add(_as_float32(block.vectors))
+        self._write(index, index_dir, first)
+        return {"texts": len(source), "vectors": source.rows, "files": shards + 1}
+
+    def open(self, index_dir: Path) -> None:
+        """Map the index files into memory."""
+        self._use_threads()
+        self._store = VectorStore(index_dir / "vectors", view="vectors")
+        files = sorted(index_dir.glob("vectors-from-*.faiss"))
+        self._shards = [(int(file.stem.rpartition("-")[2]), self._read(file)) for file in files]
+        if sum(index.ntotal for _, index in self._shards) != self._store.rows:
+            msg = f"'{index_dir}' is damaged: its faiss files do not hold its {self._store.rows} vectors. Index again."
+            raise ArtifactError(msg)
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best texts: exact for the factory "Flat" and queries of one vector, else among what faiss found."""
+        store = self._opened()
+        check_k(k)
+        queries = viewed(queries, self.view)
+        vectors = vectors_alone(queries, store.dim).float().cpu().contiguous()
+        k = min(k, len(store))
+        if is_single(queries):
+            found = self._search_single(vectors[:, 0].numpy(), k)
+        else:
+            found = self._search_many(Representation(vectors, queries.vector_mask), k)
+        return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, from the vectors as they are, whatever the factory."""
+        store, queries = self._opened(), viewed(queries, self.view)
+        vectors_alone(queries, store.dim)
+        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
+
+    def _search_single(self, vectors: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rows and scores of the best texts of each query; shards are searched one after the other and merged."""
+        best = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
+        for first, index in self._shards:
+            for row, (texts, scores) in enumerate(self._search_shard(index, first, vectors, k)):
+                best[row] = _merge(best[row], (texts, scores), k)
+        return best
+
+    def _search_shard(
+        self, index: Any, first: int, vectors: np.ndarray, k: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        store = self._opened()
+        most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+        # One hit more than needed shows whether a tie was cut off.
+        wanted = min(most, k * -(-store.rows // len(store)) + 1)
+        found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
+        open_queries = np.arange(len(vectors))
+        while len(open_queries):
+            all_scores, all_rows = index.search(vectors[open_queries], wanted)
+            unsure = []
+            for query, scores, rows in zip(open_queries, all_scores, all_rows, strict=True):
+                found[query] = documents_of_vectors(
+                    np.where(rows < 0, -1, rows + first),
+                    scores,
+                    k,
+                    m=store.vectors_per_text or 1,
+                    offsets=store.offsets,
+                )
+                if not self._is_sure(found[query][1], scores, rows, k):
+                    unsure.append(query)
+            if wanted >= most:
+                break
+            open_queries, wanted = np.array(unsure, dtype=np.int64), min(most, 2 * wanted)
+        yield from found
+
+    def _is_sure(self, texts: np.ndarray, scores: np.ndarray, rows: np.ndarray, k: int) -> bool:
+        """Whether no further vector can change the k best texts."""
+        if rows[-1] < 0:
+            return True
+        if len(texts) < k:
+            return False
+        return not self.exact or bool(texts[-1] > scores[-1])
+
+    def _search_many(self, queries: Representation, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for start in range(0, len(queries), _QUERIES):
+            batch = queries.rows(slice(start, start + _QUERIES))
+            texts = self._candidates(batch, max(k, self.candidates))
+            found += best_of_candidates(batch, self._opened(), texts, k)
+        return found
+
+    def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
+        """For each query, the texts that any of its vectors retrieves, ascending."""
+        store = self._opened()
+        assert queries.vectors is not None
+        mask = queries.vector_mask
+        counts = np.full(len(queries), queries.vectors.shape[1]) if mask is None else mask.sum(dim=1).numpy()
+        # All at once: faiss is many times faster with many vectors than with few.
+        vectors = (queries.vectors.reshape(-1, store.dim) if mask is None else queries.vectors[mask]).numpy()
+        texts: list[list[np.ndarray]] = [[] for _ in counts]
+        for first, index in self._shards:
+            most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+            _, found = index.search(vectors, min(wanted, most))
+            for query, rows in enumerate(np.split(found, np.cumsum(counts)[:-1])):
+                texts[query].append(np.unique(store.texts_of(rows[rows >= 0] + first)))
+        return [np.unique(np.concatenate(parts)) for parts in texts]
+
+    def _trained(self, source: VectorStore) -> Any:
+        faiss = self._faiss
+        try:
+            index = faiss.index_factory(source.dim, self.factory, faiss.METRIC_INNER_PRODUCT)
+        except RuntimeError as error:
+            msg = (
+                f"faiss makes no index of the factory '{self.factory}' for vectors of {source.dim} numbers: "
+                f"{_reason(error)}. Examples: Flat, IVF1024,Flat, HNSW32, IVF1024,PQ48."
+            )
+            raise OptionError(msg) from error
+        if not index.is_trained:
+            try:
+                index.train(_sample(source, self.train_size))
+            except RuntimeError as error:
+                size = min(self.train_size, source.rows)
+                msg = f"faiss cannot train '{self.factory}' on {size} vectors: {_reason(error)}. Choose a smaller one."
+                raise OptionError(msg) from error
+        self._set_parameters(index)
+        return index
+
+    def _set_parameters(self, index: Any) -> None:
+        if self.parameters:
+            try:
+                self._faiss.ParameterSpace().set_index_parameters(index, self.parameters)
+            except RuntimeError as error:
+                msg = f"faiss does not take the parameters '{self.parameters}' for '{self.factory}': {_reason(error)}."
+                raise OptionError(msg) from error
+
+    def _write(self, index: Any, index_dir: Path, first: int) -> None:
+        self._faiss.write_index(index, str(index_dir / f"vectors-from-{first:012d}.faiss"))
+
+    def _read(self, file: Path) -> Any:
+        faiss = self._faiss
+        flag = getattr(faiss, "IO_FLAG_MMAP_IFC", None) or faiss.IO_FLAG_MMAP
+        try:
+            index = faiss.read_index(str(file), flag)
+        except RuntimeError:
+            # Not every kind of index can be mapped.
+            index = _read_whole(faiss, file)
+        self._set_parameters(index)
+        if self.on_gpu:
+            try:
+                return faiss.index_cpu_to_all_gpus(index)
+            except RuntimeError:
+                if self.device == "cuda":
+                    raise
+                self.on_gpu = False
+        return index
+
+    def _use_threads(self) -> None:
+        # faiss ships its own OpenMP, which ignores torch's number of threads.
+        self._faiss.omp_set_num_threads(torch.get_num_threads())
+
+    def _opened(self) -> VectorStore:
+        assert self._store is not None, "open() must be called before search()"
+        return self._store
+
+
+def _import_faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingDependencyError("faiss", "indexer 'faiss'", "faiss-cpu") from error
+    return faiss
+
+
+def _read_whole(faiss: Any, file: Path) -> Any:
+    try:
+        return faiss.read_index(str(file))
+    except RuntimeError as error:
+        msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
+        raise ArtifactError(msg) from error
+
+
+def _reason(error: RuntimeError) -> str:
+    """The message of faiss, without the C++ function and line."""
+    return str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
+
+
+def _as_float32(vectors: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(vectors, dtype=np.float32)
+
+
+def _sample(source: VectorStore, size: int) -> np.ndarray:
+    """At most `size` vectors, sampled from the whole folder with a fixed seed."""
+    size = min(size, source.rows)
+    rows = np.sort(np.random.default_rng(0).choice(source.rows, size, replace=False))
+    parts, first = [], 0
+    for _, shard in source.shards():
+        start, end = np.searchsorted(rows, [first, first + len(shard)])
+        parts.append(_as_float32(shard[rows[start:end] - first]))
+        first += len(shard)
+    return np.concatenate(parts)
+
+
+def _merge(
+    left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray], k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k best of both; of equal scores, those of `left` come first."""
+    texts, scores = np.concatenate([left[0], right[0]]), np.concatenate([left[1], right[1]])
+    order = np.argsort(-scores, kind="stable")[:k]
+    return texts[order], scores[order]

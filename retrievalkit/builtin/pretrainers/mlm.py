@@ -1,0 +1,46 @@
+"""Masked language modelling: the plain objective, which every masked language model began with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+from torch import Tensor
+
+from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress
+from retrievalkit.data.masking import Masker, pad_labels
+from retrievalkit.data.pieces import Pieces
+from retrievalkit.lexical import token_loss
+
+Ratio = Annotated[float, Field(gt=0, lt=1)]
+
+
+class MaskedLanguageModel(Pretrainer):
+    """Words are hidden and predicted from what is around them (BERT: Devlin et al. 2019).
+
+    It trains a vocabulary head for a model that has none, and adapts a model to texts of another kind.
+
+    Args:
+        mask_ratio: Share of a text's tokens that is masked.
+        whole_words: Whether all tokens of a word are masked together.
+    """
+
+    def __init__(self, encoder: Encoder, max_length: int, *, mask_ratio: Ratio = 0.3, whole_words: bool = True) -> None:
+        super().__init__(encoder, max_length)
+        self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
+
+    def collate(self, samples: Sequence[Pieces], draw: random.Random) -> dict[str, Batch | Tensor]:
+        """The masked texts and their labels."""
+        masked = [self.masker(pieces, draw) for pieces in samples]
+        return {
+            "texts": self.encoder.collate([ids for ids, _ in masked], "document"),
+            "labels": pad_labels([labels for _, labels in masked]),
+        }
+
+    def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
+        """The mean cross-entropy of the masked tokens."""
+        states = self.encoder(batch["texts"], [self.encoder.info.layers])
+        loss = token_loss(states.last, states.head, batch["labels"])
+        return LossValue(loss, {"mlm": loss.detach()})

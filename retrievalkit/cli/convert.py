@@ -1,0 +1,28 @@
+"""`rkit convert`: options and hand-off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retrievalkit.cli.options import (
+    echo,
+    given_flags,
+    json_option,
+)
+
+
+@click.command()
+@click.argument("source")
+@click.argument("output", type=click.Path())
+@click.option("--kind", type=click.Choice(["corpus", "queries", "examples", "qrels", "run", "collection"]))
+@click.option("--split", help="Of a collection with several.")
+@click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="To write a run or qrels in.")
+@json_option
+def convert(source: str, output: str, as_json: bool, **flags: Any) -> None:
+    """Read SOURCE in any known format and write it in ours."""
+    from retrievalkit.data.convert import convert as program
+
+    counts = program(source, output, **given_flags(flags))
+    echo(as_json, counts, f"{output}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))

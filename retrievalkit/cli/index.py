@@ -1,0 +1,80 @@
+"""`rkit index`: options and hand-off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retrievalkit.cli.options import (
+    Settings,
+    echo,
+    json_option,
+    overwrite_option,
+    parse,
+    section,
+    set_option,
+)
+from retrievalkit.errors import OptionError
+
+
+@click.command()
+@click.argument("source")
+@click.option("--indexer", help="Indexer (rkit plugins list); flat for vectors, bm25 for a corpus where not given.")
+@click.option("--output", "-o", type=click.Path(), help="What to write; left out where an index is checked.")
+@overwrite_option
+@click.option("--check", is_flag=True, help="Compare the index with brute force, once built; or an index (SOURCE).")
+@click.option("--check-queries", metavar="FILE", help="Queries of the check; texts of the folder where not given.")
+@click.option("--check-count", type=click.IntRange(min=1), help="How many queries are checked; 100 where not given.")
+@click.option("--check-k", type=click.IntRange(min=1), help="Hits of a query that are checked; 10 where not given.")
+@click.option("--model", help="With --check-queries: the checkpoint that encodes them, where it was moved.")
+@json_option
+@set_option
+def index(
+    source: str,
+    indexer: str | None,
+    output: str | None,
+    overwrite: bool,
+    as_json: bool,
+    settings: tuple[str, ...],
+    check: bool,
+    **flags: Any,
+) -> None:
+    """Index SOURCE: a vectors folder (rkit encode) or a corpus. With --check alone, SOURCE is the index to check."""
+    from retrievalkit.index import build_index
+
+    values = parse(settings)
+    options = section(values, "indexer") | values
+    given = {name: value for name, value in flags.items() if value is not None}
+    if given and not check:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        msg = f"{named} is about a check of the index. Add --check, or leave it out."
+        raise OptionError(msg)
+    if output is None:
+        if not check:
+            raise click.MissingParameter(param_hint="'--output' / '-o'", param_type="option")
+        if indexer is not None or overwrite:
+            msg = "--indexer and --overwrite are for building an index. Give --output too, or leave them out."
+            raise OptionError(msg)
+        _check_index(source, as_json, given, options)
+        return
+    if check:
+        from retrievalkit.search.recall import check_beforehand
+
+        check_beforehand(source, given.get("check_queries"))
+    manifest = build_index(source, indexer=indexer, output=output, options=options, overwrite=overwrite)
+    counts = dict(manifest["counts"])
+    line = f"{output}: {counts.pop('texts'):,} texts indexed"
+    more = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items())
+    if not (check and as_json):
+        echo(as_json, manifest, f"{line}; {more}" if more else line)
+    if check:
+        _check_index(output, as_json, given, {})
+
+
+def _check_index(folder: str, as_json: bool, flags: dict[str, Any], options: Settings) -> None:
+    from retrievalkit.search import recall
+
+    given = {name.removeprefix("check_"): value for name, value in flags.items()}
+    found = recall.check_index(folder, options=options, **given)
+    echo(as_json, recall.as_json(found), f"{folder}: {recall.describe(found)}")

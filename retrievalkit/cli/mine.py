@@ -1,0 +1,75 @@
+"""`rkit mine-negatives`: options and hand-off."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from retrievalkit.cli.options import (
+    given_flags,
+    json_option,
+    output_option,
+    parse,
+    set_option,
+)
+
+
+@click.command("mine-negatives")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    multiple=True,
+    help="bm25, a checkpoint, an index or a run (TREC); several, each with --from, are fused.",
+)
+@click.option("--corpus", required=True, help="The passages to mine.")
+@click.option("--examples", required=True, help="The examples to find negatives for.")
+@output_option
+@click.option("--depth", type=click.IntRange(min=1), default=200, show_default=True, help="Hits of a query to look at.")
+@click.option(
+    "--negatives", type=click.IntRange(min=1), default=100, show_default=True, help="Negatives to keep of them."
+)
+@click.option("--skip-top", type=click.IntRange(min=0), default=0, show_default=True, help="First hits to leave out.")
+@click.option("--drop-answers", is_flag=True, help="Drop hits that contain an answer (DPR's rule).")
+@click.option(
+    "--same-document",
+    metavar="title|REGEX",
+    help="Drop hits of a positive's document: of its title, or whose id starts with the same, such as '(.+)#'.",
+)
+@click.option(
+    "--near-duplicates",
+    type=float,
+    metavar="SHARE",
+    help="Drop hits that share so many of their word 5-grams with a positive or a better hit (Jaccard), such as 0.8.",
+)
+@click.option("--reranker", help="A re-ranker that looks at hits too: a folder, a hub name, or a run of its scores.")
+@click.option("--reranker-above", type=float, metavar="SCORE", help="Drop hits that it scores above this.")
+@click.option(
+    "--reranker-margin", type=float, metavar="SCORE", help="Drop hits not so much below the positive's score."
+)
+@click.option("--fusion", type=click.Choice(["rrf", "sum", "linear"]), help="How several sources are fused.")
+@click.option("--weights", help="One number a source, such as 0.3,0.7; or a file that rkit search --tune has written.")
+@click.option("--merge-with", help="Examples to put in front of the mined ones.")
+@click.option("--keep", type=click.IntRange(min=1), help="Negatives of an example to keep when merging.")
+@click.option("--seed", type=int, default=42, show_default=True)
+@json_option
+@set_option
+def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
+    """Find hard negatives: passages that rank high and are not the answer.
+
+    Hits are dropped in this order: known positives and copies of their text, passages of a positive's document, its
+    near duplicates, passages with an answer, the first ranks, scores too near the positive's (--set margin_absolute=1,
+    margin_relative=0.95), near duplicates of a better hit, and what a re-ranker takes for relevant. More by --set:
+    drop_positives, sample=random, positives=retrieved, merge=pool, model, normalization, missing, rrf_k, indexer.OPTION
+    (of bm25).
+
+    OUTPUT.audit.html (and .json) shows what was dropped and what was kept. Killed and run again, it goes on.
+    """
+    from retrievalkit.mine import program as mine
+    from retrievalkit.mine.audit import audit_table
+
+    places = {name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with")}
+    audit = mine.mine(source, **places, **mine.check_settings(given_flags(flags) | parse(settings)))
+    click.echo(json.dumps(audit, indent=2, default=str) if as_json else audit_table(audit))

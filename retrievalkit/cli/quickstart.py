@@ -1,0 +1,31 @@
+"""`rkit quickstart`: options and hand-off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retrievalkit.cli.options import (
+    json_option,
+    parse,
+    root_group,
+    set_option,
+)
+
+
+@click.command()
+@click.option("--output", "-o", default="quickstart", show_default=True, type=click.Path())
+@click.option("--model", help="The pretrained encoder to start from.")
+@click.option("--corpus", help="Your own passages instead of the documentation of installed packages.")
+@click.option("--examples", help="Your own training examples.")
+@click.option("--queries", help="Your own test queries.")
+@click.option("--qrels", help="Your own judgements of the test queries.")
+@click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
+@json_option
+@set_option
+def quickstart(as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
+    """The whole way on real text: negatives, two training stages, indexes, search, a table of results."""
+    from retrievalkit.recipe.quickstart import quickstart as program
+
+    program(cli=root_group(), overrides=parse(settings), as_json=as_json, **flags)

@@ -1,0 +1,124 @@
+"""`rkit rerank`: options and hand-off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retrievalkit.cli.group import RkitGroup
+from retrievalkit.cli.options import (
+    PRECISION,
+    echo,
+    given_flags,
+    json_option,
+    output_option,
+    overwrite_option,
+    parse,
+    set_option,
+)
+
+
+@click.group(cls=RkitGroup)
+def rerank() -> None:
+    """Cross-encoders: train one, and apply it to a run or to training examples."""
+
+
+@rerank.command("train")
+@click.option(
+    "--model", required=True, help="Pretrained encoder to start from: a hub name, a folder, package:NAME/FOLDER."
+)
+@click.option("--examples", required=True, help="Training examples with negatives (rkit mine-negatives).")
+@click.option("--corpus", help="The passages that the examples name.")
+@click.option("--dev", help="Held-out examples, by which the best state is chosen.")
+@output_option
+@click.option("--loss", type=click.Choice(["listwise", "pointwise"]), help="Over a query's list, or pair by pair.")
+@click.option("--epochs", type=float)
+@click.option("--batch-size", type=int, help="Queries of a step.")
+@click.option("--negatives", type=int, help="Hard negatives of a query in a step.")
+@click.option("--learning-rate", type=float)
+@click.option("--max-length", type=int, help="Most tokens of a query and a passage together.")
+@click.option("--precision", type=PRECISION)
+@click.option("--seed", type=int)
+@click.option("--resume", is_flag=True, help="Go on with a training that was cut off.")
+@overwrite_option
+@json_option
+@set_option
+def rerank_train(
+    model: str,
+    examples: str,
+    corpus: str | None,
+    dev: str | None,
+    output: str,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
+    settings: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Train a re-ranker on examples."""
+    from retrievalkit import registry
+    from retrievalkit.train.reranker import RerankerOptions, train_reranker
+
+    training = registry.check_options("rkit rerank train", RerankerOptions, parse(settings) | given_flags(flags))
+    manifest = train_reranker(
+        model=model,
+        examples=examples,
+        corpus=corpus,
+        dev=dev,
+        output=output,
+        options=RerankerOptions(**training),
+        resume=resume,
+        overwrite=overwrite,
+    )
+    counts = manifest["counts"]
+    dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
+    line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
+    echo(as_json, manifest, line)
+
+
+@rerank.command("apply")
+@click.argument("reranker")
+@click.option("--run", help="The run to rank anew.")
+@click.option("--queries", help="The texts of its queries.")
+@click.option("--k", type=click.IntRange(min=1), help="Documents of a query to look at; 100 where not given.")
+@click.option("--examples", help="Training examples to score for distillation, instead of --run.")
+@click.option("--corpus", required=True, help="The texts of the documents.")
+@output_option
+@click.option("--max-length", type=int, help="For a cross-encoder that was not trained here; ours has its own.")
+@click.option("--precision", type=PRECISION, default="auto", show_default=True)
+@click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens of a batch, padding included.")
+@json_option
+def rerank_apply(
+    reranker: str,
+    run: str | None,
+    queries: str | None,
+    k: int | None,
+    examples: str | None,
+    corpus: str,
+    output: str,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Rank a run anew with RERANKER (a folder or a hub name), or give training examples a teacher's scores."""
+    from retrievalkit.rerank import DEPTH, Settings, rerank_run, score_examples
+
+    if (run is None) == (examples is None):
+        msg = "give either --run RUN with --queries QUERIES, or --examples EXAMPLES."
+        raise click.UsageError(msg)
+    settings = Settings(**flags)
+    if examples is not None:
+        if queries is not None or k is not None:
+            msg = f"{'--k' if queries is None else '--queries'} goes with --run, and --examples has its own."
+            raise click.UsageError(msg)
+        found = score_examples(reranker, examples=examples, corpus=corpus, output=output, settings=settings)
+        rest = f" ({found['without_negatives']:,} without negatives)" if found["without_negatives"] else ""
+        echo(as_json, found, f"{output}: {found['examples']:,} examples, {found['pairs']:,} pairs scored{rest}")
+        return
+    if queries is None:
+        msg = "--run holds no texts: give its queries, --queries QUERIES."
+        raise click.UsageError(msg)
+    found = rerank_run(
+        reranker, run=run or "", queries=queries, corpus=corpus, output=output, k=k or DEPTH, settings=settings
+    )
+    echo(as_json, found, f"{output}: {found['queries']:,} queries, {found['pairs']:,} pairs scored")

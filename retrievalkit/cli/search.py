@@ -1,0 +1,78 @@
+"""`rkit search`: options and hand-off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retrievalkit.cli.options import (
+    json_option,
+    parse,
+)
+
+
+@click.command()
+@click.argument("indexes", nargs=-1, required=True, metavar="INDEX...")
+@click.option("--queries", help="Queries to search: a file, a BEIR folder, pydoc:PACKAGES.")
+@click.option("--split", help="Only the queries of this split's judgements, where --queries is a folder.")
+@click.option("--query", help="One query, typed here; prints hits as people read them.")
+@click.option("--interactive", "-i", is_flag=True, help="Read queries from a prompt, or line by line from a pipe.")
+@click.option("--model", help="The checkpoint that encodes queries; the one that made the index where not given.")
+@click.option("--k", type=click.IntRange(min=1), help="Hits of a query; 1000 for --queries, 10 for hits to read.")
+@click.option(
+    "--fusion",
+    type=click.Choice(["rrf", "sum", "linear"]),
+    help="How several indexes are combined: by ranks (rrf, where not given), by the sum of their scores, or by a "
+    "weighted sum of scores that may be normalised.",
+)
+@click.option("--weights", help="One number an index, such as 0.3,0.7; or a file that --tune has written.")
+@click.option(
+    "--normalization", type=click.Choice(["none", "min_max", "z_score"]), help="Of scores, for linear fusion."
+)
+@click.option(
+    "--missing",
+    type=click.Choice(["computed", "minimum", "zero"]),
+    help="Scores of documents that an index did not find: computed by it (where not given, and it can), its lowest of "
+    "the query, or 0.",
+)
+@click.option("--rrf-k", type=click.IntRange(min=0), help="The constant of rrf; 60 where not given.")
+@click.option("--depth", type=click.IntRange(min=1), help="Hits of each index that are combined; 1000, or --k if more.")
+@click.option(
+    "--tune", metavar="QRELS", help="Find the weights that are best by these judgements (a BEIR folder: dev)."
+)
+@click.option("--tune-queries", help="The queries to tune on; where not given those of --tune's folder, or --queries.")
+@click.option("--tune-metric", help="What to tune for, as ir-measures writes it; nDCG@10 where not given.")
+@click.option("--corpus", help="Where the texts of hits are; the corpus that was indexed where not given.")
+@click.option("--explain/--no-explain", "why", default=None, help="Say what made the score of hits to read (default).")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(),
+    help="The run to write (TREC), printed where not given; or the choice of --tune alone.",
+)
+@json_option
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of an index, such as indexer.device=cpu or faiss.parameters=nprobe=32.",
+)
+def search(indexes: tuple[str, ...], settings: tuple[str, ...], interactive: bool, **flags: Any) -> None:
+    """Search one INDEX, or several and combine what they find.
+
+    INDEX is a folder that rkit index made, or a run (TREC) to combine with others. Combined scores are 32-bit numbers,
+    equal ones by document id. --set takes indexer.OPTION for all indexes that have it, and for some of them OPTION
+    after the name of an indexer or of an index folder.
+
+    \b
+    rkit search dense --queries test.jsonl --output dense.trec
+    rkit search dense bm25 --query "eigenvalues of a symmetric matrix"
+    rkit search dense bm25 --fusion linear --tune dev.tsv --tune-queries dev.jsonl --output weights.json
+    rkit search dense bm25 --weights weights.json --queries test.jsonl --output hybrid.trec
+    rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec
+    """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
+    from retrievalkit.search import program
+
+    program.perform(program.Request(indexes, interactive=interactive, options=parse(settings), **flags))

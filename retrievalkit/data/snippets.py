@@ -1,0 +1,81 @@
+"""The part of a text that shows why it matches a query, and where its matching words are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+SNIPPET_WORDS = 30
+
+_SHORTEST_STEM = 4
+
+_WORD = re.compile(r"\w+")
+
+_COMMON = frozenset(
+    """a an and are as at be by can did do does for from had has have how i if in is it its of on or that the their
+    there these they this to was were what when where which who whom whose why will with you your""".split()  # noqa: SIM905
+)
+
+
+def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[str] = ()) -> str:
+    """The part of a text, so many words long, that has most of the query's words and terms.
+
+    Of equally good parts it is the first, less what can be given up in front to see more behind.
+    """
+    text = " ".join(text.split())
+    spans = [match.span() for match in re.finditer(r"\S+", text)]
+    if len(spans) <= words:
+        return text
+    wanted = _Wanted(query, terms)
+    found = [wanted.of(text[start:end]) for start, end in spans]
+    weights = [_weight(found[start : start + words]) for start in range(len(spans) - words + 1)]
+    first = last = weights.index(max(weights))
+    while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
+        last += 1
+    # The words that were found stand in the middle.
+    first = (first + last) // 2
+    start, end = spans[first][0], spans[first + words - 1][1]
+    return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"
+
+
+def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
+    """Where words of the query, or words with these stems, stand in a text."""
+    wanted = _Wanted(query, terms)
+    return tuple(match.span() for match in _WORD.finditer(text) if wanted.of(match[0]))
+
+
+class _Wanted:
+    """The words to look for: those of a query, and those that begin with a term of an index, which may be a stem."""
+
+    def __init__(self, query: str, terms: Sequence[str] = ()) -> None:
+        self._stems = _stems(query)
+        self._terms = {term.casefold() for term in terms if term.casefold() not in _COMMON}
+
+    def of(self, text: str) -> set[str]:
+        """Those that stand in a text."""
+        words = {word.casefold() for word in _WORD.findall(text)}
+        return {key for word in words if (key := self._key(word))}
+
+    def _key(self, word: str) -> str:
+        if (stem := _stem(word)) in self._stems:
+            return stem
+        if word in self._terms:
+            return word
+        lengths = range(max(_SHORTEST_STEM, len(word) - 5), len(word))
+        return next((word[:end] for end in lengths if word[:end] in self._terms), "")
+
+
+def _weight(found: Sequence[set[str]]) -> tuple[int, int]:
+    """Different words of the query count before repeated ones."""
+    return len(set().union(*found)), sum(map(len, found))
+
+
+def _stems(text: str) -> set[str]:
+    words = {word.casefold() for word in _WORD.findall(text)}
+    # A query of common words alone is looked for as it is.
+    return {_stem(word) for word in (words - _COMMON or words)}
+
+
+def _stem(word: str) -> str:
+    word = word.casefold()
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

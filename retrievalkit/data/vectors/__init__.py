@@ -1,0 +1,10 @@
+"""The vectors/ folder: reading, writing, ids and sparse weights."""
+
+from __future__ import annotations
+
+from retrievalkit.data.vectors.csr import spread
+from retrievalkit.data.vectors.ids import Ids
+from retrievalkit.data.vectors.store import IDS, VectorBlock, VectorStore, View
+from retrievalkit.data.vectors.writer import VectorWriter
+
+__all__ = ["IDS", "VectorBlock", "VectorStore", "View", "VectorWriter", "Ids", "spread"]

@@ -1,0 +1,117 @@
+"""The weights of a vectors/ folder by term instead of by text: for each term the texts that have it, and their weights.
+
+    postings.json      how many texts each part has, and how many terms there are
+    terms-00000.npy    int32 (terms + 1,): where each term's postings start
+    texts-00000.npy    int32: the texts of the postings, ascending, counted from the first of the part
+    weights-00000.npy  float32: their weights
+
+A part holds texts in a row, few enough that their scores fit the processor's cache. Files are mapped into memory part
+by part, so that a search reads what its terms have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from retrievalkit import artifacts
+from retrievalkit.data.vectors.store import VectorBlock, VectorStore
+from retrievalkit.errors import ArtifactError
+
+PART_TEXTS = 1 << 17
+PART_POSTINGS = 1 << 24
+_CONTENTS = "postings.json"
+_NAMES = ("terms", "texts", "weights")
+
+
+def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_TEXTS) -> dict[str, int]:
+    """Write the postings of a vectors/ folder into another, in parts of at most so many texts.
+
+    Returns:
+        Counts: "postings" and "parts".
+    """
+    folder.mkdir(exist_ok=True)
+    texts: list[int] = []
+    postings = 0
+    for matrix in _parts(source, part_texts):
+        by_term = matrix.tocsc()
+        arrays = (by_term.indptr.astype(np.int32), by_term.indices.astype(np.int32), by_term.data.astype(np.float32))
+        for file, array in zip(_files(folder, len(texts)), arrays, strict=True):
+            with file.open("wb") as stream:
+                np.save(stream, array, allow_pickle=False)
+        texts.append(matrix.shape[0])
+        postings += matrix.nnz
+    contents = {"parts": texts, "terms": source.vocabulary, "postings": postings}
+    artifacts.write_json(folder / _CONTENTS, contents, indent=None)
+    return {"postings": postings, "parts": len(texts)}
+
+
+def _parts(source: VectorStore, part_texts: int) -> Iterator[Any]:
+    """The weights in matrices of at most so many texts, and of about `PART_POSTINGS` postings."""
+    waiting: list[Any] = []
+    for piece in _pieces(source, part_texts):
+        texts, postings = sum(one.shape[0] for one in waiting), sum(one.nnz for one in waiting)
+        if waiting and (texts + piece.shape[0] > part_texts or postings + piece.nnz > PART_POSTINGS):
+            yield scipy.sparse.vstack(waiting, format="csr")
+            waiting = []
+        waiting.append(piece)
+    yield scipy.sparse.vstack(waiting, format="csr")
+
+
+def _pieces(source: VectorStore, part_texts: int) -> Iterator[Any]:
+    for _, shard in source.lexical():
+        for start in range(0, shard.shape[0], part_texts):
+            yield shard[start : start + part_texts]
+
+
+def _files(folder: Path, number: int) -> list[Path]:
+    return [folder / f"{name}-{number:05d}.npy" for name in _NAMES]
+
+
+class Postings:
+    """Postings that `write_postings` wrote.
+
+    Attributes:
+        folder: Where they are.
+        parts: How many texts each part has.
+        terms: How many terms there are.
+
+    Raises:
+        ArtifactError: A file is missing or damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            contents = json.loads((folder / _CONTENTS).read_text())
+            self.parts: list[int] = contents["parts"]
+            self.terms: int = contents["terms"]
+            postings = sum(self._matrix(number).nnz for number in range(len(self.parts)))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
+            raise ArtifactError(msg) from error
+        if postings != contents["postings"]:
+            msg = f"'{folder}' is damaged: {postings} postings instead of {contents['postings']}. Index again."
+            raise ArtifactError(msg)
+
+    def __len__(self) -> int:
+        return sum(self.parts)
+
+    def blocks(self) -> Iterator[VectorBlock]:
+        """The texts part by part, with their weights alone, as scipy CSC."""
+        first = 0
+        for number, texts in enumerate(self.parts):
+            yield VectorBlock(first, texts, None, None, self._matrix(number))
+            first += texts
+
+    def _matrix(self, number: int) -> Any:
+        starts, texts, weights = (np.load(file, mmap_mode="r", allow_pickle=False) for file in self._files_of(number))
+        return scipy.sparse.csc_matrix((weights, texts, starts), shape=(self.parts[number], self.terms), copy=False)
+
+    def _files_of(self, number: int) -> list[Path]:
+        return _files(self.folder, number)

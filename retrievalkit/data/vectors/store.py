@@ -1,0 +1,394 @@
+"""The vectors/ folder: what `rkit encode` writes and what indexers read.
+
+    manifest.json      what made it, and the size and checksum of every other file
+    ids.txt            the id of each text, one a line
+    vectors-00000.npy  rows of the first shard: text-major, then vector; float32 or float16
+    offsets.npy        only where the number of vectors varies: text t has the rows offsets[t] to offsets[t + 1]
+    lexical-00000.npz  only where there are weights over a vocabulary: scipy's CSR, one row a text
+
+Rows and offsets count over the whole folder. Reading maps files into memory a block at a time, so that memory stays
+small however large the folder is. Writing goes shard by shard: each is whole or not there, so that a killed encoding
+can go on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from retrievalkit import artifacts
+from retrievalkit.data.vectors.csr import MappedCsr, spread
+from retrievalkit.data.vectors.ids import Ids
+from retrievalkit.errors import ArtifactError, UnsupportedError
+
+IDS = "ids.txt"
+
+OFFSETS = "offsets.npy"
+
+IDENTITY = ".identity.json"
+
+DTYPES = ("float32", "float16")
+
+View = Literal["all", "vectors", "weights"]
+
+
+@dataclass(frozen=True)
+class VectorBlock:
+    """Some of a folder's texts, one after the other.
+
+    Attributes:
+        first: The row (in ids.txt) of the first text.
+        texts: How many texts.
+        vectors: (rows, dim), text-major, mapped into memory; or None.
+        starts: (texts + 1,) the block's rows of each text; or None where all texts have the same number.
+        weights: scipy CSR (texts, vocabulary), or None.
+    """
+
+    first: int
+    texts: int
+    vectors: np.ndarray | None
+    starts: np.ndarray | None
+    weights: Any
+
+    @property
+    def rows(self) -> int:
+        """How many vectors; how many texts where there are none."""
+        return self.texts if self.vectors is None else len(self.vectors)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(texts,) how many vectors each text has."""
+        return np.full(self.texts, self.most_vectors) if self.starts is None else np.diff(self.starts)
+
+    @property
+    def most_vectors(self) -> int:
+        """The largest number of vectors that a text has; 1 where there are none."""
+        return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
+
+    def take(self, texts: np.ndarray) -> VectorBlock:
+        """Some of these texts, counted from 0, in the order given; the `first` of what is returned says nothing."""
+        vectors, starts = self.vectors, self.starts
+        if vectors is not None and starts is not None:
+            rows, starts = spread(starts, texts)
+            vectors = vectors[rows]
+        elif vectors is not None:
+            dim = vectors.shape[1]
+            vectors = vectors.reshape(self.texts, -1, dim)[texts].reshape(-1, dim)
+        return VectorBlock(0, len(texts), vectors, starts, None if self.weights is None else self.weights[texts])
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """Where a shard lies: its files, its texts, and its rows."""
+
+    first_text: int
+    texts: int
+    first_row: int
+    rows: int
+    vectors: Path | None
+    offset: int
+    weights: MappedCsr | None
+
+
+class VectorStore:
+    """A vectors/ folder, opened for reading. Sizes are checked at once, checksums by `verify`.
+
+    Args:
+        folder: Where it is.
+        view: "vectors" or "weights" leaves the other aside, where a folder has both.
+
+    Attributes:
+        folder: Where it is.
+        manifest: What its manifest.json holds.
+        ids: The texts' ids, in order.
+        dim: Length of a vector; 0 where there are none.
+        rows: How many vectors there are.
+        vectors_per_text: The same number for all texts, or None where it varies (or there are none).
+        offsets: (texts + 1,) int64, the first row of each text, where the number varies; else None.
+        vocabulary: Number of columns of the weights; 0 where there are none.
+        dtype: Of the vectors.
+
+    Raises:
+        ArtifactError: It is not a vectors folder, or a file is missing or damaged.
+    """
+
+    def __init__(self, folder: str | Path, *, view: View = "all") -> None:
+        self.folder = Path(folder)
+        self.manifest = artifacts.read_manifest(self.folder, "vectors")
+        self._check_sizes()
+        self.ids = Ids(self.folder / IDS)
+        headers = [] if view == "weights" else [self._header(path) for path in numbered(self.folder, "vectors-*.npy")]
+        lexical = [] if view == "vectors" else numbered(self.folder, "lexical-*.npz")
+        weights = [self._open_weights(path) for path in lexical]
+        if not headers and not weights:
+            msg = f"'{self.folder}' holds no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
+            raise UnsupportedError(msg)
+        self.rows = sum(header[1].shape[0] for header in headers)
+        self.dim = int(headers[0][1].shape[1]) if headers else 0
+        self.dtype = headers[0][1].dtype if headers else np.dtype(np.float32)
+        self.vocabulary = weights[0].shape[1] if weights else 0
+        self.offsets = self._open_offsets() if headers else None
+        self.vectors_per_text = self._uniform() if headers and self.offsets is None else None
+        self._shards = list(self._arrange(headers, weights))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"VectorStore({str(self.folder)!r})"
+
+    @property
+    def most_vectors(self) -> int:
+        """The largest number of vectors that a text has."""
+        if self.offsets is None:
+            return self.vectors_per_text or 0
+        return int(max((np.diff(part).max(initial=0) for part in _overlapping(self.offsets)), default=0))
+
+    @property
+    def fingerprint(self) -> str:
+        """Says what the folder holds: a fingerprint of its files' checksums."""
+        return artifacts.fingerprint_value(self.manifest["files"])
+
+    def shards(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
+        for shard in self._shards:
+            if shard.vectors is not None:
+                yield shard.first_text, self._map(shard, 0, shard.rows)
+
+    def lexical(self) -> Iterator[tuple[int, Any]]:
+        """The weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
+        for shard in self._shards:
+            if shard.weights is not None:
+                yield shard.first_text, shard.weights.rows(0, shard.texts)
+
+    def blocks(self, rows: int) -> Iterator[VectorBlock]:
+        """All texts in order, in blocks of about `rows` vectors (or texts, where there are only weights).
+
+        A block's vectors are mapped when it is yielded and given back when it is dropped.
+        """
+        for shard in self._shards:
+            for start, end in self._cuts(shard, rows):
+                yield self._block(shard, start, end)
+
+    def block(self, start: int, end: int) -> VectorBlock:
+        """The texts from `start` to `end`, without weights; copied into memory where they lie in several shards."""
+        parts = []
+        for shard in self._shards:
+            first, last = max(start, shard.first_text), min(end, shard.first_text + shard.texts)
+            if first < last:
+                parts.append(
+                    self._map(shard, self._rows_of(first) - shard.first_row, self._rows_of(last) - shard.first_row)
+                )
+        starts = None if self.offsets is None else np.asarray(self.offsets[start : end + 1]) - self.offsets[start]
+        return VectorBlock(start, end - start, parts[0] if len(parts) == 1 else np.concatenate(parts), starts, None)
+
+    def block_rows(self, rows: int) -> int:
+        """How many vectors the blocks have that `blocks(rows)` yields, the last ones of the shards left aside."""
+        m = self.vectors_per_text or 1
+        return min(max(1, rows // m) * m, max(shard.rows for shard in self._shards))
+
+    def vectors_of(self, text: int) -> np.ndarray:
+        """(vectors, dim): the vectors of one text."""
+        vectors = self.take(np.array([text])).vectors
+        assert vectors is not None
+        return vectors
+
+    def take(self, texts: np.ndarray) -> VectorBlock:
+        """Any texts, in the order given, read into memory; the block's `first` says nothing."""
+        texts = np.asarray(texts, dtype=np.int64)
+        vectors, starts, weights = None, None, None
+        if self.dim:
+            if self.offsets is None:
+                m = self.vectors_per_text or 1
+                rows = (texts[:, None] * m + np.arange(m)).reshape(-1)
+            else:
+                rows, starts = spread(self.offsets, texts)
+            vectors = self._take_vectors(rows)
+        if self.vocabulary:
+            weights = self._take_weights(texts)
+        return VectorBlock(0, len(texts), vectors, starts, weights)
+
+    def _take_vectors(self, rows: np.ndarray) -> np.ndarray:
+        taken = np.empty((len(rows), self.dim), dtype=self.dtype)
+        for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
+            taken[wanted] = self._map(shard, 0, shard.rows)[rows[wanted] - shard.first_row]
+        return taken
+
+    def _take_weights(self, texts: np.ndarray) -> Any:
+        import scipy.sparse
+
+        parts, order = [], []
+        for shard, wanted in self._by_shard(texts, [shard.first_text for shard in self._shards]):
+            assert shard.weights is not None
+            parts.append(shard.weights.take(texts[wanted] - shard.first_text))
+            order.append(wanted)
+        if not parts:
+            return scipy.sparse.csr_matrix((0, self.vocabulary), dtype=np.float32)
+        return scipy.sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
+
+    def _by_shard(self, wanted: np.ndarray, firsts: Sequence[int]) -> Iterator[tuple[_Shard, np.ndarray]]:
+        """Each shard that has some of the rows or texts wanted, and the places of these among them."""
+        numbers = np.searchsorted(firsts, wanted, side="right") - 1
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        for places in np.split(order, cuts) if len(order) else []:
+            yield self._shards[int(numbers[places[0]])], places
+
+    def texts_of(self, rows: np.ndarray) -> np.ndarray:
+        """Which text each of these vectors belongs to."""
+        if self.offsets is None:
+            return rows // (self.vectors_per_text or 1)
+        texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
+        return texts
+
+    def verify(self) -> None:
+        """Read every file whole and compare it with its checksum.
+
+        Raises:
+            ArtifactError: A file was altered; names it.
+        """
+        for name, recorded in self.manifest["files"].items():
+            if artifacts.fingerprint_file(self.folder / name) != recorded["blake2b"]:
+                msg = f"'{self.folder / name}' was altered: its checksum is not the one in the manifest. Encode again."
+                raise ArtifactError(msg)
+
+    def link(self, target: str | Path) -> None:
+        """Put the same folder at `target`: files are hard-linked, and copied where they cannot be."""
+        target = Path(target)
+        target.mkdir(parents=True, exist_ok=True)
+        for name in [*self.manifest["files"], artifacts.MANIFEST]:
+            try:
+                os.link(self.folder / name, target / name)
+            except OSError:
+                shutil.copyfile(self.folder / name, target / name)
+
+    def _check_sizes(self) -> None:
+        files = self.manifest.get("files")
+        if not isinstance(files, dict) or IDS not in files:
+            msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
+            raise ArtifactError(msg)
+        for name, recorded in files.items():
+            path = self.folder / name
+            found = path.stat().st_size if path.is_file() else None
+            if found != recorded["bytes"]:
+                state = "is missing" if found is None else f"has {found:,} bytes instead of {recorded['bytes']:,}"
+                msg = f"'{path}' {state}: the vectors folder is not whole. Encode again, or copy the folder again."
+                raise ArtifactError(msg)
+
+    def _header(self, path: Path) -> tuple[Path, np.memmap[Any, Any]]:
+        array = _readable(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+        if array.ndim != 2 or array.dtype.name not in DTYPES:
+            msg = f"'{path}' holds {array.dtype} {array.shape}, and should hold float32 or float16 (rows, dim)."
+            raise ArtifactError(msg)
+        return path, array
+
+    def _open_weights(self, path: Path) -> MappedCsr:
+        opened: MappedCsr = _readable(path, lambda: MappedCsr(path))
+        return opened
+
+    def _open_offsets(self) -> np.ndarray | None:
+        path = self.folder / OFFSETS
+        if not path.exists():
+            return None
+        offsets: np.ndarray = _readable(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+        if offsets.shape != (len(self) + 1,) or offsets[-1] != self.rows:
+            msg = f"'{path}' does not fit the other files: {len(self)} texts and {self.rows} vectors. Encode again."
+            raise ArtifactError(msg)
+        return offsets
+
+    def _uniform(self) -> int:
+        if not len(self) or self.rows % len(self):
+            msg = f"'{self.folder}' is damaged: {self.rows} vectors for {len(self)} texts, no {OFFSETS}. Encode again."
+            raise ArtifactError(msg)
+        return int(self.rows // len(self))
+
+    def _arrange(self, headers: list[tuple[Path, np.memmap[Any, Any]]], weights: list[MappedCsr]) -> Iterator[_Shard]:
+        if headers and weights and len(headers) != len(weights):
+            counts = f"{len(headers)} shards of vectors and {len(weights)} of weights"
+            msg = f"'{self.folder}' is damaged: it has {counts}. Encode again."
+            raise ArtifactError(msg)
+        text = row = 0
+        for number in range(max(len(headers), len(weights))):
+            vectors, array = headers[number] if headers else (None, None)
+            matrix = weights[number] if weights else None
+            texts, rows = 0 if matrix is None else matrix.shape[0], 0 if array is None else array.shape[0]
+            if array is not None:
+                texts = self._text_at(row + rows) - text
+                self._check_shard(array, text + texts, row + rows)
+            if matrix is not None and matrix.shape != (texts, self.vocabulary):
+                shape = f"{matrix.shape[0]} x {matrix.shape[1]} weights for {texts} texts"
+                msg = f"'{self.folder}' is damaged: its shard {number} has {shape}. Encode again."
+                raise ArtifactError(msg)
+            yield _Shard(text, texts, row, rows, vectors, 0 if array is None else array.offset, matrix)
+            text, row = text + texts, row + rows
+        if text != len(self):
+            msg = f"'{self.folder}' is damaged: {len(self)} ids for {text} texts. Encode again."
+            raise ArtifactError(msg)
+
+    def _check_shard(self, array: np.memmap[Any, Any], text: int, row: int) -> None:
+        if array.shape[1] != self.dim or array.dtype != self.dtype or self._rows_of(text) != row:
+            msg = f"'{array.filename}' does not fit the other files of its folder. Encode again."
+            raise ArtifactError(msg)
+
+    def _text_at(self, row: int) -> int:
+        """The text whose vectors start at this row."""
+        if self.offsets is None:
+            assert self.vectors_per_text is not None
+            return row // self.vectors_per_text
+        return int(np.searchsorted(self.offsets, row))
+
+    def _rows_of(self, text: int) -> int:
+        return int(self.offsets[text]) if self.offsets is not None else text * (self.vectors_per_text or 0)
+
+    def _cuts(self, shard: _Shard, rows: int) -> Iterator[tuple[int, int]]:
+        """Where to cut a shard's texts into blocks of at most `rows` vectors, and at least one text."""
+        start, last = shard.first_text, shard.first_text + shard.texts
+        while start < last:
+            if self.offsets is None:
+                end = start + max(1, rows // (self.vectors_per_text or 1))
+            else:
+                end = max(start + 1, int(np.searchsorted(self.offsets, self._rows_of(start) + rows, side="right")) - 1)
+            end = min(end, last)
+            yield start, end
+            start = end
+
+    def _block(self, shard: _Shard, start: int, end: int) -> VectorBlock:
+        vectors, starts = None, None
+        if shard.vectors is not None:
+            first, last = self._rows_of(start), self._rows_of(end)
+            vectors = self._map(shard, first - shard.first_row, last - shard.first_row)
+            starts = None if self.offsets is None else np.asarray(self.offsets[start : end + 1]) - first
+        weights = shard.weights and shard.weights.rows(start - shard.first_text, end - shard.first_text)
+        return VectorBlock(start, end - start, vectors, starts, weights)
+
+    def _map(self, shard: _Shard, start: int, end: int) -> np.ndarray:
+        assert shard.vectors is not None
+        offset = shard.offset + start * self.dim * self.dtype.itemsize
+        # Copy-on-write, because torch warns of arrays that it may not write to.
+        return np.memmap(shard.vectors, dtype=self.dtype, mode="c", offset=offset, shape=(end - start, self.dim))
+
+
+def _readable(path: Path, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+        msg = f"'{path}' cannot be read ({error}): it is damaged. Encode again, or copy the folder again."
+        raise ArtifactError(msg) from error
+
+
+def _overlapping(offsets: np.ndarray, size: int = 1 << 20) -> Iterator[np.ndarray]:
+    """Parts of an array that share their border elements, so that differences can be taken part by part."""
+    for start in range(0, len(offsets) - 1, size):
+        yield offsets[start : start + size + 1]
+
+
+def numbered(folder: Path, pattern: str) -> list[Path]:
+    """The files of a pattern in the order of their numbers."""
+    return sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))

@@ -1,0 +1,230 @@
+"""Writing a vectors/ folder: shards, ids and offsets, with all that may be wrong with them checked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit import artifacts
+from retrievalkit.data.vectors.store import DTYPES, IDENTITY, IDS, OFFSETS, numbered
+from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
+
+
+class VectorWriter:
+    """Writes a vectors/ folder shard by shard; the same texts give the same bytes.
+
+    A shard is there once `write_shard` has returned. A writer on a folder that an earlier, killed one left goes on
+    behind its last shard, if both were made with the same `identity`; otherwise it starts afresh.
+
+    Args:
+        folder: Where to write; a staging folder that exists.
+        identity: Says what is encoded, and how: JSON-able.
+    """
+
+    def __init__(self, folder: str | Path, *, identity: Mapping[str, Any] | None = None) -> None:
+        self.folder = Path(folder)
+        self._checksums: dict[str, dict[str, Any]] = {}
+        fingerprint = artifacts.fingerprint_value(dict(identity or {}))
+        path = self.folder / IDENTITY
+        if not path.exists() or path.read_text() != fingerprint:
+            _clear(self.folder)
+            path.write_text(fingerprint)
+
+    def completed_shards(self) -> int:
+        """How many shards, counted from the first, are whole."""
+        number = 0
+        while self._record(number).exists():
+            number += 1
+        return number
+
+    def write_shard(
+        self,
+        number: int,
+        ids: Sequence[str],
+        vectors: np.ndarray | None,
+        *,
+        counts: np.ndarray | None = None,
+        weights: Any = None,
+    ) -> None:
+        """Write one shard. All shards have vectors of one dim, or none have vectors; likewise weights.
+
+        Args:
+            number: 0 for the first shard, and so on.
+            ids: Of the texts; without tabs and line breaks.
+            vectors: (texts, m, dim), or (rows, dim) with `counts`, or None.
+            counts: (texts,) how many rows each text has, at least 1.
+            weights: scipy sparse (texts, vocabulary), or None.
+
+        Raises:
+            DataError: An id that cannot stand on a line.
+            RetrievalkitError: A vector or a weight is not finite.
+            ValueError: The parts do not fit together.
+        """
+        if not ids:
+            msg = f"shard {number} has no text"
+            raise ValueError(msg)
+        _check_ids(ids)
+        rows, counts = _as_rows(ids, vectors, counts)
+        self._write(f"ids-{number:05d}.txt", lambda path: path.write_bytes("".join(f"{one}\n" for one in ids).encode()))
+        files: dict[str, dict[str, Any]] = {}
+        if rows is not None:
+            assert counts is not None
+            files |= self._write(f"vectors-{number:05d}.npy", lambda path: _save(path, rows))
+            self._write(f"counts-{number:05d}.npy", lambda path: _save(path, counts))
+        if weights is not None:
+            matrix = _as_csr(ids, weights)
+            files |= self._write(f"lexical-{number:05d}.npz", lambda path: _save_csr(path, matrix))
+        record = {
+            "texts": len(ids),
+            "dim": 0 if rows is None else int(rows.shape[1]),
+            "vocabulary": 0 if weights is None else int(weights.shape[1]),
+            "files": files,
+        }
+        # The record comes last: it says that the shard is whole.
+        self._write(self._record(number).name, lambda path: path.write_text(json.dumps(record)))
+
+    def finish(self) -> dict[str, int]:
+        """Join what belongs to the whole folder and write a manifest; returns its counts.
+
+        Raises:
+            ValueError: There is no shard, or the shards do not fit together.
+        """
+        shards = self.completed_shards()
+        records = [json.loads(self._record(number).read_text()) for number in range(shards)]
+        kinds = {(record["dim"], record["vocabulary"]) for record in records}
+        if len(kinds) != 1:
+            msg = f"{shards} shards with different (dim, vocabulary): {sorted(kinds)}" if kinds else "there is no shard"
+            raise ValueError(msg)
+        dim, vocabulary = next(iter(kinds))
+        self._checksums = {name: one for record in records for name, one in record["files"].items()}
+        self._checksums |= self._write(IDS, lambda path: _join(path, self._parts("ids-*.txt")))
+        counts = {"texts": sum(record["texts"] for record in records), "shards": shards}
+        if dim:
+            counts |= {"vectors": self._write_offsets(counts["texts"]), "dim": dim}
+        if vocabulary:
+            counts["vocabulary"] = vocabulary
+        artifacts.write_manifest(
+            self.folder, "vectors", command="write", options={}, counts=counts, files=self.checksums()
+        )
+        # The first shard's record goes last: a writer that is killed here goes on behind those that are left.
+        for path in reversed([*self._parts("shard-*.json"), *self._parts("ids-*.txt"), *self._parts("counts-*.npy")]):
+            path.unlink()
+        (self.folder / IDENTITY).unlink()
+        return counts
+
+    def checksums(self) -> dict[str, dict[str, Any]]:
+        """After `finish`: the size and checksum of each file, for the manifest's entry `files`."""
+        return dict(sorted(self._checksums.items()))
+
+    def _record(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.json"
+
+    def _parts(self, pattern: str) -> list[Path]:
+        return numbered(self.folder, pattern)
+
+    def _write(self, name: str, write: Callable[[Path], object]) -> dict[str, dict[str, Any]]:
+        path = self.folder / name
+        with artifacts.write_file(path) as staging:
+            write(staging)
+        return {name: {"bytes": path.stat().st_size, "blake2b": artifacts.fingerprint_file(path)}}
+
+    def _write_offsets(self, texts: int) -> int:
+        offsets = np.zeros(texts + 1, dtype=np.int64)
+        start = 1
+        for path in self._parts("counts-*.npy"):
+            counts = np.load(path)
+            offsets[start : start + len(counts)] = counts
+            start += len(counts)
+        varies = bool(texts) and (offsets[1:] != offsets[1]).any()
+        np.cumsum(offsets, out=offsets)
+        if varies:
+            self._checksums |= self._write(OFFSETS, lambda path: _save(path, offsets))
+        return int(offsets[-1])
+
+
+def _clear(folder: Path) -> None:
+    """Remove what another writer left; only from a staging folder, which nobody else keeps anything in."""
+    left = list(folder.iterdir())
+    if left and not (folder.name.endswith(".partial") or (folder / IDENTITY).exists()):
+        msg = f"'{folder}' is not empty, and vectors are to be written there. Choose another folder."
+        raise ArtifactError(msg)
+    for path in left:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _check_ids(ids: Iterable[str]) -> None:
+    for one in ids:
+        if not one or "\n" in one or "\t" in one or "\r" in one:
+            msg = f"the id {one!r} cannot be written to {IDS}: an id has no tabs, no line breaks, and is not empty."
+            raise DataError(msg)
+
+
+def _as_rows(
+    ids: Sequence[str], vectors: np.ndarray | None, counts: np.ndarray | None
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Vectors as (rows, dim), and how many rows each text has."""
+    if vectors is None:
+        return None, None
+    if counts is None:
+        if vectors.ndim != 3:
+            msg = f"vectors are (texts, m, dim), or (rows, dim) with counts, and not {vectors.shape}"
+            raise ValueError(msg)
+        texts, m, dim = vectors.shape
+        vectors, counts = vectors.reshape(texts * m, dim), np.full(texts, m)
+    counts = np.asarray(counts, dtype=np.int32)
+    if len(counts) != len(ids) or counts.sum() != len(vectors) or (counts < 1).any():
+        msg = f"{len(vectors)} vectors do not fit {len(ids)} texts and {len(counts)} counts, each at least 1"
+        raise ValueError(msg)
+    if vectors.dtype.name not in DTYPES:
+        vectors = vectors.astype(np.float32)
+    _check_finite(vectors.max(axis=1, initial=0) - vectors.min(axis=1, initial=0).astype(np.float32), ids, counts)
+    return np.ascontiguousarray(vectors), counts
+
+
+def _as_csr(ids: Sequence[str], weights: Any) -> Any:
+    """The same weights in one definite form, so that equal weights give equal bytes."""
+    import scipy.sparse
+
+    matrix = scipy.sparse.csr_matrix(weights, dtype=np.float32, copy=True)
+    if matrix.shape[0] != len(ids):
+        msg = f"{matrix.shape[0]} rows of weights do not fit {len(ids)} texts"
+        raise ValueError(msg)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    _check_finite(matrix.data, ids, np.diff(matrix.indptr))
+    return matrix
+
+
+def _check_finite(values: np.ndarray, ids: Sequence[str], counts: np.ndarray) -> None:
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        text = ids[int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))]
+        msg = f"the text '{text}' was encoded as numbers that are not finite. Look at the model, or use precision fp32."
+        raise RetrievalkitError(msg)
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with path.open("wb") as stream:
+        np.save(stream, array, allow_pickle=False)
+
+
+def _save_csr(path: Path, matrix: Any) -> None:
+    import scipy.sparse
+
+    with path.open("wb") as stream:
+        scipy.sparse.save_npz(stream, matrix, compressed=False)
+
+
+def _join(path: Path, parts: Iterable[Path]) -> None:
+    with path.open("wb") as target:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, target)

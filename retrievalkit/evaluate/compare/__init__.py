@@ -1,0 +1,1 @@
+"""`rkit compare`: paired tests between runs, as a table, a page and plots."""

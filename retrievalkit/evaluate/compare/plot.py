@@ -1,0 +1,139 @@
+"""The pictures of a comparison: means with their intervals, and the difference on each query.
+
+The colours are two that everybody can tell apart (blue and orange of Okabe and Ito's palette), and what they say is
+also said by the place: wins stand above the line, losses below.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retrievalkit.evaluate.compare.result import ALL_PAIRS, Comparison, Difference, Mean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANELS_A_ROW = 3
+_NAMED_QUERIES = 40
+_MOST_PAIRS = 12
+_MOST_TIED = 0.6
+_WON, _LOST = "#0072B2", "#E07B00"
+_LIGHT = {"paper": "#ffffff", "ink": "#1c2126", "soft": "#5a6570", "line": "#b5bcc3"}
+_DARK = {"paper": "#14181c", "ink": "#e4e8eb", "soft": "#9aa5af", "line": "#4a545e"}
+
+
+def draw_means(comparison: Comparison, *, dark: bool = False) -> bytes:
+    """A PNG: a panel a metric, in it each run's mean and its interval."""
+    metrics, runs = comparison.metrics, comparison.runs
+    columns = min(len(metrics), PANELS_A_ROW)
+    rows = -(-len(metrics) // columns)
+    size = (max(5.5, 3.4 * columns + 1.2), rows * (0.9 + 0.36 * len(runs)) + 0.2)
+    figure, axes = _figure(size, rows, columns, dark, sharey=True)
+    for place, panel in enumerate(axes.flat):
+        if place >= len(metrics):
+            panel.set_visible(False)
+            continue
+        means = [mean for mean in comparison.means if mean.metric == metrics[place]]
+        _draw_means(panel, metrics[place], means, comparison.baseline, _colours(dark))
+        if place % columns == 0:
+            panel.set_yticks(range(len(runs)), [_short(run) for run in runs])
+    return _png(figure)
+
+
+def draw_differences(comparison: Comparison, metric: str, *, dark: bool = False) -> bytes:
+    """A PNG: a panel a pair of runs, in it the difference on each query in falling order."""
+    pairs = [one for one in comparison.differences if one.metric == metric][:_MOST_PAIRS]
+    figure, axes = _figure((9.5, 2.7 * len(pairs)), len(pairs), 1, dark, sharey=True)
+    for panel, one in zip(axes.flat, pairs, strict=True):
+        by_run = comparison.per_query[metric]
+        gaps = {query_id: value - by_run[one.against][query_id] for query_id, value in by_run[one.run].items()}
+        _draw_differences(panel, one, gaps, _colours(dark))
+    return _png(figure)
+
+
+def _draw_means(axes: Axes, metric: str, means: list[Mean], baseline: str, colours: dict[str, str]) -> None:
+    places = np.arange(len(means))
+    middle = np.array([mean.mean for mean in means])
+    reach = np.abs(np.array([[mean.low, mean.high] for mean in means]).T - middle)
+    for mean in means:
+        if mean.run == baseline != ALL_PAIRS:
+            axes.axvline(mean.mean, color=colours["line"], linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    axes.errorbar(
+        middle, places, xerr=reach, fmt="o", color=_WON, ecolor=_WON, elinewidth=2, capsize=4, markersize=6, zorder=2
+    )
+    for place, mean in zip(places, means, strict=True):
+        axes.annotate(
+            f"{mean.mean:.4f}", (mean.mean, place), (0, 7), textcoords="offset points", ha="center", fontsize=9,
+            color=colours["ink"],
+        )  # fmt: skip
+    axes.set_ylim(len(means) - 0.5, -0.75)
+    axes.margins(x=0.12)
+    axes.set_title(metric, loc="left", fontsize=11, weight="bold", color=colours["ink"])
+    axes.tick_params(axis="y", length=0, labelsize=10)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _draw_differences(axes: Axes, one: Difference, gaps: dict[str, float], colours: dict[str, str]) -> None:
+    some_left_out = one.ties > _MOST_TIED * len(gaps) and one.wins + one.losses > 0
+    shown = [query_id for query_id in gaps if gaps[query_id] or not some_left_out]
+    order = sorted(shown, key=lambda query_id: (-gaps[query_id], query_id))
+    values = np.array([gaps[query_id] for query_id in order])
+    places = np.arange(len(values))
+    if len(values) <= 400:
+        axes.bar(places, values, width=0.85, color=np.where(values > 0, _WON, _LOST), zorder=2)
+    else:  # a bar less than a point wide is drawn thinner than its neighbour by chance
+        for colour, part in ((_WON, np.maximum(values, 0)), (_LOST, np.minimum(values, 0))):
+            axes.fill_between(places, part, step="mid", color=colour, linewidth=0, zorder=2)
+    axes.axhline(0, color=colours["line"], linewidth=1)
+    axes.axhspan(one.low, one.high, color=colours["soft"], alpha=0.22, linewidth=0, zorder=0)
+    axes.axhline(one.difference, color=colours["soft"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=3)
+    axes.set_xlim(-0.7, len(values) - 0.3)
+    if len(values) <= _NAMED_QUERIES:
+        axes.set_xticks(places, [_short(query_id, 14) for query_id in order], rotation=90, fontsize=8)
+        axes.tick_params(axis="x", length=0)
+    else:
+        told = f"the {len(order):,} queries that differ" if some_left_out else "queries"
+        axes.set_xlabel(f"{told}, in the order of their differences", fontsize=9)
+    axes.set_ylabel(f"difference of {one.metric}", fontsize=9)
+    told = f"{one.wins} won, {one.ties} tied, {one.losses} lost; mean {one.difference:+.4f}"
+    title = f"{_short(one.run)} less {_short(one.against)}"
+    axes.set_title(title, loc="left", fontsize=11, weight="bold", color=colours["ink"])
+    axes.set_title(told, loc="right", fontsize=9, color=colours["soft"])
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+
+
+def _figure(size: tuple[float, float], rows: int, columns: int, dark: bool, *, sharey: bool) -> tuple[Figure, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    colours = _colours(dark)
+    figure = Figure(figsize=size, dpi=160, layout="constrained", facecolor=colours["paper"])
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, sharey=sharey, squeeze=False)
+    for panel in axes.flat:
+        panel.set_facecolor(colours["paper"])
+        panel.tick_params(labelsize=9, colors=colours["soft"])
+        panel.spines[:].set_color(colours["line"])
+        panel.xaxis.label.set_color(colours["soft"])
+        panel.yaxis.label.set_color(colours["soft"])
+    return figure, axes
+
+
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()
+
+
+def _colours(dark: bool) -> dict[str, str]:
+    return _DARK if dark else _LIGHT
+
+
+def _short(name: str, most: int = 28) -> str:
+    """A name that fits, and in which matplotlib finds no formula."""
+    name = name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-(most - most // 2) :]}"
+    return name.replace("$", r"\$")

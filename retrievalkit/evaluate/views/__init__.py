@@ -1,0 +1,1 @@
+"""`rkit analyse-views`: which vector of a document answers which query."""

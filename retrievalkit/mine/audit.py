@@ -1,0 +1,303 @@
+"""The audit of a mining: what each filter dropped, where negatives come from, and a sample that a person can check.
+
+It is kept part by part: an `Audit` is JSON-able, and those of later parts are added to the first one's. So a mining
+that was interrupted has the audit of one that was not. All counts are exact; scores are those of a seeded sample of
+questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.errors import shortlist
+from retrievalkit.mine.filters import Filter, Filtered
+
+SHOWN = 5
+SAMPLED_SCORES = 1_000
+SAMPLED_QUESTIONS = 20
+NEGATIVES_SHOWN = 3
+_SNIPPET = 300
+_BINS = 30
+_RANKS = (1, 2, 3, 4, 6, 11, 21, 51, 101, 201, 501, 1001)
+_FIRST_RANKS = 3
+_COUNTS = ("questions", "hits", "without_hits", "positives_found", "left", "compared", "above")
+
+
+class Audit:
+    """Counts of a mining, or of a part of it.
+
+    Args:
+        filters: Names of the filters, in order.
+        questions: How many there are in all parts.
+        seed: Of the sample of them.
+    """
+
+    def __init__(self, filters: Sequence[str], *, questions: int, seed: int = 0) -> None:
+        self.seed = seed
+        self.share = SAMPLED_SCORES / max(1, questions)
+        self.filters = list(filters)
+        self.counts = dict.fromkeys(_COUNTS, 0)
+        self.dropped = dict.fromkeys(filters, 0)
+        self.shown: dict[str, list[dict[str, Any]]] = {name: [] for name in filters}
+        self.ranks: Counter[int] = Counter()
+        self.positive_ranks: Counter[int] = Counter()
+        self.sample: list[dict[str, Any]] = []
+
+    def count(self, outcomes: Sequence[Filtered], filters: Sequence[Filter]) -> None:
+        """Count what became of some questions, just after the filters have seen them."""
+        for one in outcomes:
+            found = one.found
+            self.counts["questions"] += 1
+            self.counts["hits"] += len(found.ids)
+            self.counts["without_hits"] += not found.ids
+            self.counts["left"] += len(found.ids) - sum(map(len, one.dropped))
+            places = found.positive_places
+            if places:
+                self.counts["positives_found"] += 1
+                self.positive_ranks[places[0]] += 1
+                self.counts["compared"] += len(one.chosen)
+                highest = found.scores[places[0]]
+                self.counts["above"] += sum(found.scores[place] > highest for place in one.chosen)
+            self.ranks.update(one.chosen)
+            for made, gone in zip(filters, one.dropped, strict=True):
+                self.dropped[made.name] += len(gone)
+                if gone and len(self.shown[made.name]) < SHOWN:
+                    self.shown[made.name].append({**_hit(one, gone[0]), "reason": made.reason(found, gone[0])})
+            if (key := self._key(one)) < self.share:
+                self.sample.append(_sampled(one, key))
+
+    def add(self, state: Mapping[str, Any]) -> None:
+        """Add the counts of a later part, as its `as_dict` gave them."""
+        for name, value in state["counts"].items():
+            self.counts[name] += value
+        for name, value in state["dropped"].items():
+            self.dropped[name] += value
+            self.shown[name] = [*self.shown[name], *state["shown"][name]][:SHOWN]
+        for name in ("ranks", "positive_ranks"):
+            getattr(self, name).update(dict(enumerate(state[name])))
+        self.sample += state["sample"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All counts, JSON-able."""
+        lists = {"ranks": _listed(self.ranks), "positive_ranks": _listed(self.positive_ranks)}
+        return {**{name: getattr(self, name) for name in ("counts", "dropped", "shown", "sample")}, **lists}
+
+    def report(self, corpus: Corpus, *, without: int, examples: int) -> dict[str, Any]:
+        """What is written and shown: counts, texts of what is shown, and warnings.
+
+        Args:
+            corpus: Has the texts.
+            without: How many examples have no negative.
+            examples: Of so many.
+        """
+        sample = sorted(self.sample, key=lambda one: float(one["key"]))
+        found = {
+            "hits": self.counts["hits"],
+            "left": self.counts["left"],
+            "questions_without_hits": self.counts["without_hits"],
+            "questions_whose_positive_was_found": self.counts["positives_found"],
+            "filters": [
+                {"name": name, "dropped": count, "examples": [self._described(one, corpus) for one in self.shown[name]]}
+                for name, count in self.dropped.items()
+            ],
+            "ranks_of_negatives": _buckets(_listed(self.ranks)),
+            "ranks_of_positives": _buckets(_listed(self.positive_ranks)),
+            "negatives_with_a_positive_to_compare": self.counts["compared"],
+            "negatives_that_score_above_the_positive": self.counts["above"],
+            "scores": _scores(sample),
+            "sample": [_asked(one, corpus) for one in sample[:SAMPLED_QUESTIONS]],
+        }
+        return {**found, "warnings": list(self._warnings(without, examples))}
+
+    def complaint(self, source: str) -> str:
+        """Why there is no negative at all."""
+        if not self.counts["hits"]:
+            return f"'{source}' found nothing for any question. Is it for this corpus and these questions?"
+        counts = ", ".join(f"{name} {count}" for name, count in self.dropped.items() if count)
+        return f"the filters dropped all {self.counts['hits']} hits ({counts}). Raise --depth, or filter less."
+
+    def _key(self, one: Filtered) -> float:
+        """A number from 0 to 1: a sample by it does not hang on the order of questions."""
+        text = f"audit {self.seed} {one.found.question.query.text}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest()) / (1 << 48)
+
+    def _described(self, shown: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
+        positive = None if shown["positive"] is None else _passage(corpus.get(shown["positive"]))
+        return {**shown, "positive": positive, **_passage(corpus.get(shown["document_id"]))}
+
+    def _warnings(self, without: int, examples: int) -> Iterable[str]:
+        questions, hits, negatives = self.counts["questions"], self.counts["hits"], self.ranks.total()
+        missing = questions - self.counts["positives_found"]
+        if missing >= 0.3 * questions:
+            yield (
+                f"{missing / questions:.0%} of the questions did not find their positive among their hits: is the "
+                "source for this corpus? If it is weak, its negatives are easy."
+            )
+        if without >= 0.01 * examples:
+            yield f"{without / examples:.0%} of the examples have no negative. Raise --depth, or filter less."
+        first = sum(self.ranks[place] for place in range(_FIRST_RANKS))
+        if negatives and first > 0.5 * negatives:
+            yield (
+                f"{first / negatives:.0%} of the negatives are of the first {_FIRST_RANKS} ranks, where unlabelled "
+                "positives are. Keep more negatives, skip the first ranks, or filter by a re-ranker."
+            )
+        if self.counts["above"] > 0.25 * self.counts["compared"]:
+            yield (
+                f"{self.counts['above'] / self.counts['compared']:.0%} of the negatives score above their question's "
+                "positive, where that was found: some may answer it. A margin or a re-ranker drops these."
+            )
+        heavy = [name for name, count in self.dropped.items() if hits and count > 0.5 * hits]
+        if heavy:
+            yield f"More than half of all hits were dropped by: {shortlist(heavy)}."
+
+
+def _listed(counts: Counter[int]) -> list[int]:
+    """Counts by place, as a list."""
+    return [counts[place] for place in range(max(counts, default=-1) + 1)]
+
+
+def _hit(one: Filtered, place: int) -> dict[str, Any]:
+    found = one.found
+    return {
+        "query_id": found.question.query.id,
+        "query": found.question.query.text,
+        "positive": min(found.positives, default=None),
+        "document_id": found.ids[place],
+        "rank": place + 1,
+        "score": found.scores[place],
+    }
+
+
+def _sampled(one: Filtered, key: float) -> dict[str, Any]:
+    found = one.found
+    return {
+        "key": key,
+        "query_id": found.question.query.id,
+        "query": found.question.query.text,
+        "answers": list(found.question.query.answers),
+        "positives": sorted(found.positives),
+        "found": [[place + 1, found.scores[place], found.ids[place]] for place in found.positive_places],
+        "first": [[place + 1, found.scores[place], found.ids[place]] for place in one.chosen[:NEGATIVES_SHOWN]],
+        "negatives": len(one.chosen),
+        "scores": [found.scores[place] for place in one.chosen],
+    }
+
+
+def _asked(row: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
+    """A question of the sample as a person checks it."""
+    ranks = {one: (rank, score) for rank, score, one in row["found"]}
+    main = min(row["positives"], key=lambda one: (ranks.get(one, (len(ranks) + 1_000_000,))[0], one), default=None)
+    positive = None
+    if main is not None:
+        rank, score = ranks.get(main, (None, None))
+        positive = {"rank": rank, "score": score, **_passage(corpus.get(main))}
+    return {
+        "query_id": row["query_id"],
+        "query": row["query"],
+        "answers": row["answers"],
+        "positive": positive,
+        "negatives": row["negatives"],
+        "first_negatives": [
+            {"rank": rank, "score": score, **_passage(corpus.get(one))} for rank, score, one in row["first"]
+        ],
+    }
+
+
+def _passage(passage: Passage) -> dict[str, str]:
+    text = " ".join(passage.text.split())
+    short = text if len(text) <= _SNIPPET else f"{text[: _SNIPPET - 3]}..."
+    return {"document_id": passage.id, "title": passage.title, "text": short}
+
+
+def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
+    """Counts by rank, made coarser towards the end."""
+    edges = [*_RANKS, max(_RANKS[-1], len(counts)) + 1]
+    return [
+        {"from": low, "to": min(high - 1, len(counts)), "count": sum(counts[low - 1 : high - 1])}
+        for low, high in pairwise(edges)
+        if low <= len(counts)
+    ]
+
+
+def _scores(sample: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How scores of positives that were found, and of negatives, are spread."""
+    positives = [score for row in sample for _, score, _ in row["found"]]
+    negatives = [score for row in sample for score in row["scores"]]
+    values = [*positives, *negatives]
+    if not values:
+        return {}
+    low, high = min(values), max(values)
+    width = (high - low) / _BINS or 1.0
+    return {
+        "questions": len(sample),
+        "from": low,
+        "bin": width,
+        "positives": {"count": len(positives), **_quartiles(positives), "bins": _histogram(positives, low, width)},
+        "negatives": {"count": len(negatives), **_quartiles(negatives), "bins": _histogram(negatives, low, width)},
+    }
+
+
+def _histogram(values: Sequence[float], low: float, width: float) -> list[int]:
+    bins = [0] * _BINS
+    for value in values:
+        bins[min(int((value - low) / width), _BINS - 1)] += 1
+    return bins
+
+
+def _quartiles(values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    cuts = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [float(values[0])] * 3
+    return dict(zip(("lower_quartile", "median", "upper_quartile"), cuts, strict=True))
+
+
+def distribution(counts: Mapping[int, int]) -> dict[str, float]:
+    """How many negatives the examples have: least, quartiles, most, mean, and how many have none.
+
+    Args:
+        counts: Number of negatives -> how many examples have that many.
+    """
+    values = [number for number in sorted(counts) for _ in range(counts[number])]
+    return {
+        "least": values[0],
+        **_quartiles(values),
+        "most": values[-1],
+        "mean": statistics.fmean(values),
+        "examples_without": counts.get(0, 0),
+    }
+
+
+def audit_table(audit: Mapping[str, Any]) -> str:
+    """The audit as a person reads it on a terminal."""
+    counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
+    lines = [
+        f"{counts['questions']:,} questions, {audit['hits']:,} hits from {_source(source)}",
+        f"  {audit['questions_whose_positive_was_found']:,} questions found their positive, "
+        f"{audit['questions_without_hits']:,} found nothing",
+    ]
+    for one in audit["filters"]:
+        lines.append(f"{one['dropped']:>11,} dropped: {one['name']}")
+        lines += [f"{'':13}{_line(shown)}" for shown in one["examples"][:3]]
+    lines.append(f"{audit['left']:>11,} left")
+    lines.append(
+        f"{counts['written']:,} examples written, {counts['mined']:,} of them mined, with {spread['least']} to "
+        f"{spread['most']} negatives (mean {spread['mean']:.1f}); {spread['examples_without']:,} have none"
+    )
+    lines += [f"Mind: {warning}" for warning in audit["warnings"]]
+    return "\n".join(lines)
+
+
+def _source(source: Mapping[str, str]) -> str:
+    return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
+
+
+def _line(shown: Mapping[str, Any]) -> str:
+    title = shown["title"] or shown["document_id"]
+    reason = f" ({shown['reason']})" if shown["reason"] else ""
+    return f"{shown['query'][:60]!r} found at rank {shown['rank']}: {title[:40]}: {shown['text'][:50]!r}{reason}"

@@ -1,0 +1,289 @@
+"""The filters that hits go through before they are negatives, in the order that the options state.
+
+Known positives, copies of a positive's text, passages of its document, its near duplicates, passages that hold the
+answer, the first ranks, scores too near the positive's, near duplicates of a better negative, and last, because it
+costs most, what a re-ranker takes for relevant. Each looks at what the ones before it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from retrievalkit.data.corpus import Passage
+from retrievalkit.mine.options import Found, Mined, MiningOptions, choose, document_of, document_pattern
+from retrievalkit.mine.shingles import likeness, repeats, shingles_of
+
+if TYPE_CHECKING:
+    from retrievalkit.mine.shingles import Shingles
+
+Passages = Callable[[str], Passage]
+Places = list[int]
+PairScores = Callable[[Sequence[tuple[Found, str]]], Sequence[float | None]]
+"""Scores of (question, passage id) pairs; None for a pair that has none."""
+
+
+class Filter:
+    """Drops hits of questions.
+
+    Args:
+        name: What the audit calls it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
+        """For each of some questions the places of the hits that stay, out of those that are left."""
+        return [self.keep_of(found, places) for found, places in zip(part, left, strict=True)]
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        """The places that stay of one question."""
+        raise NotImplementedError
+
+    def reason(self, found: Found, place: int) -> str:  # noqa: ARG002 - for those that can say more than their name
+        """Why a hit of the last part was dropped."""
+        return ""
+
+
+class _Among(Filter):
+    """Drops passages with certain ids."""
+
+    def __init__(self, name: str, ids: Callable[[Found], frozenset[str]]) -> None:
+        super().__init__(name)
+        self.ids = ids
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        unwanted, ids = self.ids(found), found.ids
+        return left if unwanted.isdisjoint(ids) else [place for place in left if ids[place] not in unwanted]
+
+
+class _Answer(Filter):
+    def keep_of(self, found: Found, left: Places) -> Places:
+        holds = found.holds
+        return left if holds is None else [place for place in left if not holds[place]]
+
+
+class _Rank(Filter):
+    def __init__(self, name: str, skip: int) -> None:
+        super().__init__(name)
+        self.skip = skip
+
+    def keep_of(self, found: Found, left: Places) -> Places:  # noqa: ARG002
+        return [place for place in left if place >= self.skip]
+
+
+class _Margin(Filter):
+    """Drops hits above a limit that hangs on the positive's score."""
+
+    def __init__(self, name: str, limit: Callable[[float], float]) -> None:
+        super().__init__(name)
+        self.limit = limit
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        limit, scores = self.limit(found.positive_score), found.scores
+        return [place for place in left if scores[place] <= limit]
+
+    def reason(self, found: Found, place: int) -> str:
+        return f"scores {found.scores[place]:.4g}, and the limit is {self.limit(found.positive_score):.4g}"
+
+
+class _SameDocument(Filter):
+    """Drops passages of the document that a positive is of."""
+
+    def __init__(self, name: str, way: str, passages: Passages) -> None:
+        super().__init__(name)
+        pattern = document_pattern(way)
+
+        def title(one: str) -> str | None:
+            return " ".join(passages(one).title.split()).casefold() or None
+
+        self.document = lru_cache(1 << 16)(title if pattern is None else lambda one: document_of(pattern, one))
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        documents = {self.document(one) for one in found.positives} - {None}
+        if not documents:
+            return left
+        return [place for place in left if self.document(found.ids[place]) not in documents]
+
+    def reason(self, found: Found, place: int) -> str:
+        return f"document '{self.document(found.ids[place])}'"
+
+
+class _Alike(Filter):
+    """What filters of near duplicates share.
+
+    Args:
+        name: What the audit calls it.
+        threshold: From which share of 5-grams on texts are alike.
+        shingles: Of a passage, by its id.
+    """
+
+    def __init__(self, name: str, threshold: float, shingles: Callable[[str], Shingles]) -> None:
+        super().__init__(name)
+        self.threshold = threshold
+        self.shingles = shingles
+        self._like: dict[tuple[str, int], tuple[str, float]] = {}
+
+    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
+        self._like = {}
+        return super().keep(part, left)
+
+    def reason(self, found: Found, place: int) -> str:
+        other, share = self._like[found.question.query.id, place]
+        return f"{share:.0%} of its 5-grams and those of '{other}' are in both"
+
+    def _drop(self, found: Found, place: int, other: str, share: float) -> None:
+        self._like[found.question.query.id, place] = (other, share)
+
+
+class _LikePositive(_Alike):
+    def keep_of(self, found: Found, left: Places) -> Places:
+        texts = [self.shingles(found.ids[place]) for place in left]
+        best = [("", 0.0)] * len(left)
+        for positive in sorted(found.positives):
+            like = likeness(texts, self.shingles(positive))
+            best = [(positive, new) if new > old[1] else old for new, old in zip(like, best, strict=True)]
+        for place, (positive, share) in zip(left, best, strict=True):
+            if share >= self.threshold:
+                self._drop(found, place, positive, share)
+        return [place for place, (_, share) in zip(left, best, strict=True) if share < self.threshold]
+
+
+class _LikeBetter(_Alike):
+    """Drops hits that repeat a better one which stays."""
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        same = repeats([self.shingles(found.ids[place]) for place in left], self.threshold)
+        for place, one in zip(left, same, strict=True):
+            if one is not None:
+                self._drop(found, place, found.ids[left[one[0]]], one[1])
+        return [place for place, one in zip(left, same, strict=True) if one is None]
+
+
+class _Reranker(Filter):
+    """Drops hits whose score by a re-ranker is too high, or too near the positive's; one without a score stays."""
+
+    def __init__(self, name: str, options: MiningOptions, scores: PairScores) -> None:
+        super().__init__(name)
+        self.above, self.margin = options.reranker_above, options.reranker_margin
+        self.scores = scores
+        self._given: dict[tuple[str, str], float | None] = {}
+
+    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
+        pairs = []
+        for found, places in zip(part, left, strict=True):
+            if places:
+                pairs += [(found, found.ids[place]) for place in places]
+                pairs += [(found, one) for one in sorted(found.positives)] if self.margin is not None else []
+        names = [(found.question.query.id, one) for found, one in pairs]
+        self._given = dict(zip(names, self.scores(pairs), strict=True))
+        return super().keep(part, left)
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        limit = self._limit(found)
+        scored = ((place, self._score(found, found.ids[place])) for place in left)
+        return [place for place, score in scored if score is None or limit is None or score <= limit]
+
+    def _score(self, found: Found, one: str) -> float | None:
+        return self._given.get((found.question.query.id, one))
+
+    def _limit(self, found: Found) -> float | None:
+        limits = [] if self.above is None else [self.above]
+        if self.margin is not None:
+            own = [score for one in found.positives if (score := self._score(found, one)) is not None]
+            limits += [min(own) - self.margin] if own else []
+        return min(limits, default=None)
+
+    def reason(self, found: Found, place: int) -> str:
+        score, limit = self._score(found, found.ids[place]), self._limit(found)
+        return f"the re-ranker gives it {score:.4g}, and the limit is {limit:.4g}"
+
+
+def make_filters(
+    options: MiningOptions, passages: Passages | None = None, scores: PairScores | None = None
+) -> list[Filter]:
+    """The filters that the options ask for, in their order.
+
+    Args:
+        options: What to drop.
+        passages: Id -> passage, for the filters that look at titles or texts.
+        scores: The re-ranker, where there is one.
+    """
+    filters: list[Filter] = []
+    cut = None if passages is None else shingles_of(passages)
+    if options.drop_positives:
+        filters.append(_Among("known positive", lambda found: found.question.positives | found.positives))
+        filters.append(_Among("copy of a positive", lambda found: found.question.copies))
+    if options.same_document is not None:
+        assert passages is not None
+        filters.append(_SameDocument("document of a positive", options.same_document, passages))
+    if (threshold := options.near_duplicates) is not None:
+        assert cut is not None
+        filters.append(_LikePositive("near duplicate of a positive", threshold, cut))
+    if options.needs_answers:
+        filters.append(_Answer("holds the answer"))
+    if options.skip_top:
+        filters.append(_Rank("rank", options.skip_top))
+    if (margin := options.margin_absolute) is not None:
+        filters.append(_Margin("absolute margin", lambda score: score - margin))
+    if (share := options.margin_relative) is not None:
+        filters.append(_Margin("relative margin", lambda score: score - (1 - share) * abs(score)))
+    if threshold is not None:
+        assert cut is not None
+        filters.append(_LikeBetter("near duplicate of a better negative", threshold, cut))
+    if options.reranker is not None:
+        assert scores is not None
+        filters.append(_Reranker("re-ranker", options, scores))
+    return filters
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """What became of a question's hits.
+
+    Attributes:
+        found: The hits, with the positive that counts.
+        dropped: For each filter, the places that it dropped.
+        chosen: The places of the negatives.
+        mined: What is written.
+    """
+
+    found: Found
+    dropped: Sequence[Places]
+    chosen: Sequence[int]
+    mined: Mined
+
+
+def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
+    """Put the hits of some questions through the filters, and choose negatives of what is left.
+
+    Args:
+        part: The hits.
+        options: How many negatives, and which positive.
+        filters: As `make_filters` gave them.
+    """
+    part = [_with_positive(found) if options.positives == "retrieved" else found for found in part]
+    left: list[Places] = [list(range(len(found.ids))) for found in part]
+    dropped: list[list[Places]] = [[] for _ in part]
+    for one in filters:
+        kept = one.keep(part, left)
+        for before, after, gone in zip(left, kept, dropped, strict=True):
+            gone.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
+        left = kept
+    outcome = []
+    for found, places, gone in zip(part, left, dropped, strict=True):
+        chosen = choose(places, options, found.question.query.id)
+        negatives = tuple(map(found.ids.__getitem__, chosen))
+        positive = next(iter(found.positives), None) if options.positives == "retrieved" else None
+        lost = options.positives == "retrieved" and positive is None
+        outcome.append(Filtered(found, gone, chosen, Mined(negatives, positive, dropped=lost)))
+    return outcome
+
+
+def _with_positive(found: Found) -> Found:
+    """The question with the best hit that holds an answer for its positive."""
+    holds = found.holds or ()
+    return replace(found, positives=frozenset([one for one, held in zip(found.ids, holds) if held][:1]))  # noqa: B905

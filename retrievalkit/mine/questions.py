@@ -1,0 +1,43 @@
+"""Examples by their question: what all examples of a text know of it, and other passages with a positive's text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from retrievalkit.data.corpus import Corpus, text_digest
+from retrievalkit.data.examples import Example
+from retrievalkit.data.queries import Query
+from retrievalkit.mine.options import Question
+
+
+def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> list[Question]:
+    """The distinct questions of examples; with a corpus, copies of their positives are looked for in it."""
+    grouped: dict[str, list[Example]] = {}
+    for row in rows:
+        grouped.setdefault(row.query, []).append(row)
+    copies = find_copies({one for row in rows for one in row.positives}, corpus) if corpus is not None else {}
+    return [_question(examples, copies) for examples in grouped.values()]
+
+
+def _question(examples: Sequence[Example], copies: Mapping[str, frozenset[str]]) -> Question:
+    positives = frozenset(one for example in examples for one in example.positives)
+    answers = tuple(dict.fromkeys(answer for example in examples for answer in example.answers))
+    ids = tuple(dict.fromkeys(example.query_id for example in examples))
+    return Question(
+        # Whichever example comes first: a random choice of negatives depends on the id.
+        query=Query(min(ids), examples[0].query, answers),
+        ids=ids,
+        positives=positives,
+        copies=frozenset(copy for one in positives for copy in copies.get(one, ())) - positives,
+    )
+
+
+def find_copies(document_ids: set[str], corpus: Corpus) -> dict[str, frozenset[str]]:
+    """Document id -> all ids with its text, for those that have others. Holds only what is wanted of the corpus."""
+    digests = {one: text_digest(corpus.get(one)) for one in sorted(document_ids)}
+    alike: dict[bytes, list[str]] = {digest: [] for digest in digests.values()}
+    if alike:
+        for passage in corpus:
+            if (digest := text_digest(passage)) in alike:
+                alike[digest].append(passage.id)
+    return {one: frozenset(alike[digest]) for one, digest in digests.items() if len(alike[digest]) > 1}

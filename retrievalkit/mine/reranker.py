@@ -1,0 +1,61 @@
+"""A re-ranker's scores of questions and passages, for the mining of negatives: computed, or read from a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from retrievalkit import artifacts
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.runs import read_run
+from retrievalkit.data.sources import fingerprint
+from retrievalkit.mine.filters import PairScores
+from retrievalkit.mine.options import Found
+from retrievalkit.model.cross_encoder import CrossEncoder
+from retrievalkit.model.precision import Precision
+
+WINDOW = 4_096
+
+
+def open_scores(
+    reranker: str | Path, passages: Callable[[str], Passage], *, precision: Precision = "auto"
+) -> tuple[PairScores, str]:
+    """What scores pairs, and a fingerprint of it.
+
+    Args:
+        reranker: A folder that `rkit rerank train` wrote, the name or folder of a cross-encoder, or a run file.
+        passages: Id -> passage.
+        precision: What to compute in.
+
+    Raises:
+        InputError: There is no such re-ranker, or it is something else.
+    """
+    if Path(reranker).is_file():
+        return _run_scores(reranker), fingerprint(reranker)
+    model = CrossEncoder.load(reranker)
+
+    def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
+        values: list[float | None] = []
+        for start in range(0, len(pairs), WINDOW):
+            window = pairs[start : start + WINDOW]
+            read = {one: passages(one) for _, one in window}
+            texts = [(read[one].title, read[one].text) for _, one in window]
+            tokens = model.tokenize([found.question.query.text for found, _ in window], texts)
+            values += model.score(tokens, precision=precision).tolist()
+        return values
+
+    return scores, artifacts.fingerprint_value([model.fingerprint, model.max_length, precision])
+
+
+def _run_scores(path: str | Path) -> PairScores:
+    run = {query: dict(hits) for query, hits in read_run(path).items()}
+
+    def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
+        return [_score(run, found, one) for found, one in pairs]
+
+    return scores
+
+
+def _score(run: dict[str, dict[str, float]], found: Found, one: str) -> float | None:
+    own = (run[name] for name in found.question.ids if name in run)
+    return next((hits[one] for hits in own if one in hits), None)

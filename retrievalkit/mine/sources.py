@@ -1,0 +1,214 @@
+"""What finds the hits that are mined: BM25, a checkpoint, an index, a run, or several of these, whose hits are fused.
+
+A checkpoint and BM25 are made into an index on the way, in a folder beside the output. What is built there is named
+after what it is made of, so that a mining which was interrupted goes on with it, and another one does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit import artifacts
+from retrievalkit.data.corpus import Corpus
+from retrievalkit.data.queries import check_queries
+from retrievalkit.data.sources import fingerprint
+from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
+from retrievalkit.mine.options import Question
+
+if TYPE_CHECKING:
+    from retrievalkit.model.precision import Precision
+    from retrievalkit.search.fusion import Fusion
+    from retrievalkit.search.searcher import OpenRun, Searcher
+
+Hits = tuple[Sequence[str], Sequence[float]]
+"""The ids and scores of what a question found, best first."""
+Search = Callable[[Sequence[Question], int], Iterator[Hits]]
+"""Gives the best hits of questions, so many of each."""
+
+_KNOWN = "--from takes bm25, a checkpoint (rkit train), an index (rkit index) or a run file (rkit search)."
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What finds passages.
+
+    Attributes:
+        names: "bm25", checkpoints, indexes and runs.
+        model: For an index whose checkpoint has been moved: where it is.
+        indexer_options: Of the indexer `bm25` that is built for "bm25".
+        fusion: Of several: how their hits are made one list, as `rkit search` does: `method` ("rrf" where not given),
+            `weights` (numbers, or a file that `rkit search --tune` wrote), `normalization`, `missing`,
+            `rrf_k`.
+        precision: What a checkpoint computes in.
+    """
+
+    names: Sequence[str]
+    model: str | None = None
+    indexer_options: Mapping[str, Any] = field(default_factory=dict)
+    fusion: Mapping[str, Any] = field(default_factory=dict)
+    precision: Precision = "auto"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kind of each.
+
+        Raises:
+            InputError: One is none of these.
+        """
+        return [source_kind(name) for name in self.names]
+
+    @property
+    def kind(self) -> str:
+        """One word for what they are."""
+        return self.kinds[0] if len(self.names) == 1 else "fusion"
+
+    @property
+    def title(self) -> str:
+        """What they are called in the audit."""
+        return " + ".join(self.names)
+
+    def check(self) -> None:
+        """Refuse sources that are none, and options without effect.
+
+        Raises:
+            InputError: Names the source, or the option.
+        """
+        if not self.names:
+            msg = f"there is nothing to mine from. {_KNOWN}"
+            raise InputError(msg)
+        kinds = self.kinds
+        if self.indexer_options and "bm25" not in kinds:
+            msg = (
+                f"indexer options are for --from bm25, and '{self.names[0]}' is of the kind {kinds[0]}. Leave them out."
+            )
+            raise OptionError(msg)
+        if self.model is not None and "index" not in kinds:
+            msg = f"model is for an index, and '{self.names[0]}' is of the kind {kinds[0]}. Leave it out."
+            raise OptionError(msg)
+        if self.fusion and len(self.names) == 1:
+            msg = (
+                f"{', '.join(self.fusion)} says how several sources are fused, and there is one. Leave it out, or give "
+                "another --from."
+            )
+            raise OptionError(msg)
+        if len(set(self.names)) < len(self.names):
+            msg = f"a source is given twice ({self.title}). Give each once; --weights says how much it counts."
+            raise OptionError(msg)
+
+    def fingerprint(self) -> str:
+        """Of all that decides what they find, less the corpus."""
+        prints = [self._fingerprint(name, kind) for name, kind in zip(self.names, self.kinds, strict=True)]
+        return artifacts.fingerprint_value([prints, self.model, dict(self.fusion), self.precision])
+
+    def _fingerprint(self, name: str, kind: str) -> Any:
+        if kind == "bm25":
+            return ["bm25", dict(self.indexer_options)]
+        if kind == "run":
+            return fingerprint(name)
+        manifest = artifacts.read_manifest(name, kind)
+        return manifest.get("fingerprint") or artifacts.fingerprint_value(manifest)
+
+    def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
+        """Make them ready to be searched; what has to be built goes into the folder, unless it is there already.
+
+        Args:
+            corpus: The passages.
+            work: The folder.
+            questions: All that will be searched for.
+        """
+        import numpy as np
+
+        from retrievalkit.search.searcher import BATCH_QUERIES, OpenRun, Searcher, to_stderr
+
+        named = dict(zip(self.names, self.kinds, strict=True))
+        places = [name if kind == "run" else self._built(name, kind, corpus, work) for name, kind in named.items()]
+        searcher = Searcher(places, model=self.model, precision=self.precision, note=to_stderr)
+        check_queries([one.query for one in questions])
+        for name, source in zip(self.names, searcher.sources, strict=True):
+            if isinstance(source, OpenRun):
+                _name_queries(source, questions, name)
+        fusion = self._fusion(searcher)
+
+        def search(questions: Sequence[Question], depth: int) -> Iterator[Hits]:
+            for start in range(0, len(questions), BATCH_QUERIES):
+                asked = searcher.ask([one.query for one in questions[start : start + BATCH_QUERIES]])
+                found = searcher.search(asked, depth, fusion)
+                yield from ((ids, np.asarray(scores).tolist()) for ids, scores in found.rankings)
+
+        return search
+
+    def _fusion(self, searcher: Searcher) -> Fusion | None:
+        from retrievalkit.search.fusion import fusion_of
+        from retrievalkit.search.tuning import read_choice
+
+        weights = self.fusion.get("weights")
+        if isinstance(weights, str):
+            if len(self.fusion) > 1:
+                msg = f"the weights in '{weights}' come with a way to fuse. Leave {_others(self.fusion)} out."
+                raise OptionError(msg)
+            return read_choice(weights, searcher.identities)
+        return fusion_of(len(searcher.sources), **self.fusion)
+
+    def _built(self, name: str, kind: str, corpus: Corpus, work: Path) -> Path:
+        if kind == "index":
+            return Path(name)
+        from retrievalkit.encode import encode
+        from retrievalkit.index import build_index
+
+        made_of = [self._fingerprint(name, kind), corpus.fingerprint(), self.precision]
+        place = artifacts.fingerprint_value(made_of)[:12]
+        index, options = work / f"{kind}-{place}", dict(self.indexer_options) if kind == "bm25" else {}
+        if artifacts.kind_of(index) == "index":
+            return index
+        if kind == "bm25":
+            build_index(corpus.source, indexer="bm25", output=index, options=options)
+            return index
+        vectors = work / f"vectors-{place}"
+        if artifacts.kind_of(vectors) is None:
+            encode(name, corpus.source, side="document", output=vectors, precision=self.precision)
+        build_index(str(vectors), indexer="flat", output=index)
+        return index
+
+
+def source_kind(source: str | Path) -> str:
+    """What finds the passages: "bm25", "checkpoint", "index" or "run".
+
+    Raises:
+        InputError: The source is none of these.
+    """
+    path = Path(source)
+    if str(source) == "bm25":
+        return "bm25"
+    if path.is_file():
+        return "run"
+    kind = artifacts.kind_of(path)
+    if kind in ("checkpoint", "index"):
+        return str(kind)
+    if path.is_dir():
+        what = f"a {kind} folder, which is indexed first (rkit index)" if kind else "a folder that rkit did not write"
+        msg = f"'{source}' is {what}. {_KNOWN}"
+        raise ArtifactError(msg)
+    near = [str(one) for one in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = nearest(str(path), [*near, "bm25"])
+    msg = f"'{source}' does not exist{f'; did you mean {close!r}?' if close else '.'} {_KNOWN}"
+    raise InputError(msg)
+
+
+def _name_queries(source: OpenRun, questions: Sequence[Question], name: str) -> None:
+    """Let a run be asked by the first id of each question, whichever of its ids the run has."""
+    run = source.run
+    found = {one.query.id: next((run[other] for other in one.ids if other in run), []) for one in questions}
+    if questions and not any(found.values()):
+        msg = (
+            f"none of {len(questions)} questions is in the run '{name}': the examples have query ids "
+            f"like '{questions[0].query.id}', the run like '{next(iter(run))}'. Is it a run of these examples?"
+        )
+        raise InputError(msg)
+    source.run = found
+
+
+def _others(fusion: Mapping[str, Any]) -> str:
+    return ", ".join(name for name in fusion if name != "weights")

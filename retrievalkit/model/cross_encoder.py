@@ -1,0 +1,321 @@
+"""A re-ranker: a model that reads a query and a passage together, and gives the pair one score.
+
+It is a Hugging Face model for sequence classification with one label, or with two, of which the second says "relevant".
+A folder that `rkit rerank train` wrote is an ordinary Hugging Face folder, which sentence-transformers' CrossEncoder
+loads too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from retrievalkit import artifacts
+from retrievalkit.contracts import Text
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
+from retrievalkit.model.batches import token_budget_batches
+from retrievalkit.model.first_token import read_first_token_alone
+from retrievalkit.model.precision import Precision, autocast, default_device
+from retrievalkit.model.pretrained import locate_model, quiet
+
+KIND = "reranker"
+DEFAULT_LENGTH = 256
+# On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
+_CPU_BATCH_TOKENS = 1_024
+_GPU_BATCH_TOKENS = 65_536
+_RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
+_ENDLESS = 1_000_000
+# What transformers raises at a model that is not there, is damaged, or needs a package that is not installed.
+_LOADING_ERRORS = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError),
+    SafetensorError,
+)
+
+Pair = tuple[np.ndarray, int]
+"""The token ids of a query and a passage, and at which of them the passage begins."""
+
+
+class CrossEncoder(nn.Module):
+    """Scores pairs of a query and a passage. Made by `create` (for training) or `load`.
+
+    Args:
+        model: A model for sequence classification.
+        tokenizer: Its tokenizer.
+        max_length: Most tokens of a pair, special tokens included; None = 256, or the model's limit if that is less.
+        source: Where it came from, for complaints.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, max_length: int | None, source: str) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.source = source
+        self.fingerprint = ""
+        self._check_tokenizer()
+        limit = _longest_input(model, tokenizer)
+        self.max_length = min(DEFAULT_LENGTH, limit) if max_length is None else max_length
+        least = tokenizer.num_special_tokens_to_add(pair=True) + 2
+        if not least <= self.max_length <= limit:
+            msg = f"max_length is {self.max_length}, and '{source}' takes {least} to {limit} tokens. Set --max-length."
+            raise UnsupportedError(msg)
+        self._typed = "token_type_ids" in tokenizer.model_input_names
+
+    @classmethod
+    def create(cls, source: str | Path, *, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
+        """A re-ranker to be trained, from a pretrained encoder; a head that its weights lack starts from the seed.
+
+        Raises:
+            InputError: There is no such model, or other weights than the head's are missing.
+        """
+        _check_kind(source, "--model")
+        located = locate_model(source)
+        with _loading(located), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model, report = _load(located, num_labels=1, ignore_mismatched_sizes=True)
+        lacking = {*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])}
+        _check_missing([name for name in lacking if not _of_head(name, model)], located)
+        return cls(model, _tokenizer(located), max_length=max_length, source=str(source))
+
+    @classmethod
+    def load(
+        cls, source: str | Path, *, max_length: int | None = None, device: torch.device | str | None = None
+    ) -> CrossEncoder:
+        """A trained re-ranker, in eval mode: a folder that `rkit rerank train` wrote, or any cross-encoder.
+
+        Args:
+            source: Name or folder.
+            max_length: Most tokens of a pair, for a cross-encoder that was not trained here; None = 512, or its limit.
+            device: Where to put it; None = the GPU where there is one, else the CPU.
+
+        Raises:
+            InputError: There is no such model, it has no head of one label or two, or it has a length of its own.
+        """
+        ours = _check_kind(source, "the re-ranker")
+        if ours and max_length is not None:
+            msg = f"'{source}' was trained with a length of its own: drop --max-length."
+            raise InputError(msg)
+        located = locate_model(source)
+        with _loading(located):
+            model, report = _load(located)
+        if missing := sorted(report["missing_keys"]):
+            msg = (
+                f"'{source}' is no re-ranker: its weights lack the head that scores pairs ('{missing[0]}'). "
+                f"Train one from it: rkit rerank train --model {source}"
+            )
+            raise InputError(msg)
+        _check_labels(model.config, source)
+        tokenizer = _tokenizer(located)
+        length = max_length or min(_longest_input(model, tokenizer), 512)
+        made = cls(model, tokenizer, max_length=length, source=str(source))
+        made.fingerprint = _fingerprint(located)
+        made.to(device or default_device()).eval()
+        read_first_token_alone(model)
+        return made
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> list[Pair]:
+        """The tokens of each pair; the longer of query and passage is cut where both are too long together."""
+        texts = [f"{title} {text}".strip() if title else text for title, text in passages]
+        encoded = self.tokenizer(
+            list(queries),
+            texts,
+            truncation="longest_first",
+            max_length=self.max_length,
+            return_attention_mask=False,
+            return_token_type_ids=self._typed,
+        )
+        ids = [np.asarray(one, dtype=np.int32) for one in encoded["input_ids"]]
+        if not self._typed:
+            return [(one, len(one)) for one in ids]
+        types = encoded["token_type_ids"]
+        return [(one, len(one) - int(sum(own))) for one, own in zip(ids, types, strict=True)]
+
+    def collate(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """Pad pairs to the longest of them."""
+        lengths = np.array([len(ids) for ids, _ in pairs])
+        columns = np.arange(max(1, lengths.max()))
+        mask = columns < lengths[:, None]  # (pairs, tokens)
+        input_ids = np.full(mask.shape, self.tokenizer.pad_token_id, dtype=np.int64)
+        input_ids[mask] = np.concatenate([ids for ids, _ in pairs])
+        batch = {"input_ids": input_ids, "attention_mask": mask.astype(np.int64)}
+        if self._typed:
+            starts = np.array([start for _, start in pairs])
+            batch["token_type_ids"] = (mask & (columns >= starts[:, None])).astype(np.int64)
+        return {name: torch.from_numpy(value) for name, value in batch.items()}
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """The scores (pairs,) of a batch, float32: the logit, or by how much that of "relevant" is the larger one."""
+        logits: Tensor = self.model(**batch).logits.float()  # (pairs, labels)
+        return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+
+    def score(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        batch_tokens: int | None = None,
+        precision: Precision = "auto",
+        advance: Callable[[int], None] | None = None,
+    ) -> np.ndarray:
+        """The scores of tokenised pairs, float32, in the order given.
+
+        Args:
+            pairs: What `tokenize` made.
+            batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
+            precision: What to compute in.
+            advance: Told of each batch how many pairs it has.
+
+        Raises:
+            RetrievalkitError: A score is no finite number.
+        """
+        device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
+        self.eval()
+        scores = np.empty(len(pairs), dtype=np.float32)
+        waiting: list[tuple[list[int], Tensor]] = []
+        try:
+            with torch.inference_mode(), autocast(precision, device):
+                for rows in token_budget_batches(lengths, batch_tokens or default_batch_tokens(device)):
+                    batch = self.collate([pairs[row] for row in rows])
+                    # Not fetched yet, which would make the CPU wait for the GPU.
+                    waiting.append((rows, self(to_device(batch, device))))
+                    if advance is not None:
+                        advance(len(rows))
+        finally:
+            self.train(was_training)
+        for rows, found in waiting:
+            scores[rows] = found.cpu().numpy()
+        if not np.isfinite(scores).all():
+            msg = (
+                f"'{self.source}' gives a pair a score that is not finite. Look at the model, or use --precision fp32."
+            )
+            raise RetrievalkitError(msg)
+        return scores
+
+    def save(self, folder: Path) -> None:
+        """Write a Hugging Face folder; the tokenizer's longest input says how long a pair may be."""
+        if self.tokenizer.is_fast:
+            # What the last call cut and padded to is no property of the tokenizer.
+            self.tokenizer.backend_tokenizer.no_truncation()
+            self.tokenizer.backend_tokenizer.no_padding()
+        self.tokenizer.model_max_length = self.max_length
+        with quiet():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+    def _check_tokenizer(self) -> None:
+        if self.tokenizer.pad_token_id is None:
+            msg = f"the tokenizer of '{self.source}' has no padding token, which batches of pairs need."
+            raise UnsupportedError(msg)
+        size, largest = self.model.config.vocab_size, max(self.tokenizer.get_vocab().values())
+        if largest >= size:
+            msg = (
+                f"the tokenizer of '{self.source}' makes token ids up to {largest}, and the model has embeddings for "
+                f"0 to {size - 1}. Give the model its own tokenizer."
+            )
+            raise InputError(msg)
+
+
+def default_batch_tokens(device: torch.device) -> int:
+    """The most tokens of a batch of pairs where nothing else is asked for."""
+    return _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
+
+
+def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """A batch on another device."""
+    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+
+
+def _check_kind(source: str | Path, role: str) -> bool:
+    """Whether it is a folder that `rkit rerank train` wrote; a folder of another kind is refused."""
+    kind = artifacts.kind_of(source)
+    if kind == "checkpoint":
+        inner = next((name for name in ("encoder", "query") if (Path(source) / name).is_dir()), "encoder")
+        hint = f"Its encoder is '{Path(source) / inner}'." if role == "--model" else "Train one: rkit rerank train"
+        msg = f"{role} '{source}' is a retriever (rkit train), which has no head that scores pairs. {hint}"
+        raise ArtifactError(msg)
+    if kind not in (None, "model", KIND):
+        msg = f"{role} '{source}' is of the kind {kind}, and should be a Hugging Face model or a re-ranker."
+        raise ArtifactError(msg)
+    return kind == KIND
+
+
+def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+    options = {"dtype": torch.float32, "output_loading_info": True, **options}
+    found: tuple[Any, dict[str, Any]] = transformers.AutoModelForSequenceClassification.from_pretrained(
+        located, **options
+    )
+    return found
+
+
+def _tokenizer(located: str) -> Any:
+    with _loading(located):
+        return transformers.AutoTokenizer.from_pretrained(located)
+
+
+@contextmanager
+def _loading(source: str) -> Iterator[None]:
+    """Quiet loading, and one clear message where a model cannot be loaded."""
+    try:
+        with quiet():
+            yield
+    except _LOADING_ERRORS as error:
+        what = "the folder" if Path(source).exists() else "the hub or a local folder"
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        msg = f"cannot load the model '{source}' from {what}: {reason}"
+        raise InputError(msg) from error
+
+
+def _of_head(name: str, model: Any) -> bool:
+    """Whether a weight is what pretrained encoders lack: it lies outside of the encoder, or is BERT's pooler."""
+    prefix = f"{model.base_model_prefix}."
+    return not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")
+
+
+def _check_missing(missing: Sequence[str], source: str) -> None:
+    if missing:
+        msg = (
+            f"the weights of '{source}' lack {len(missing)} tensors of its architecture, such as '{min(missing)}': "
+            f"they would be random. Check the model folder."
+        )
+        raise InputError(msg)
+
+
+def _check_labels(config: Any, source: str | Path) -> None:
+    names = [str(config.id2label[label]) for label in sorted(config.id2label)]
+    if len(names) == 1 or (len(names) == 2 and names[1].lower() in _RELEVANT):
+        return
+    msg = (
+        f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one, or two of which the second is "
+        f"called {', '.join(_RELEVANT)}."
+    )
+    raise UnsupportedError(msg)
+
+
+def _longest_input(model: Any, tokenizer: Any) -> int:
+    limit = min(int(tokenizer.model_max_length), _ENDLESS)
+    tables = [part for name, part in model.named_modules() if name.endswith("position_embeddings")]
+    for table in tables:
+        if isinstance(table, nn.Embedding):
+            # RoBERTa and its kin count from behind the padding's position on.
+            first = 0 if table.padding_idx is None else table.padding_idx + 1
+            limit = min(limit, table.num_embeddings - first)
+    longest = getattr(model.config, "max_position_embeddings", None)
+    return min(limit, longest) if longest else limit
+
+
+def _fingerprint(located: str) -> str:
+    recorded = artifacts.read_manifest(located).get("fingerprint") if artifacts.kind_of(located) == KIND else None
+    if recorded:
+        return str(recorded)
+    return artifacts.fingerprint_folder(located) if Path(located).is_dir() else located

@@ -1,0 +1,336 @@
+"""Two towers and a pooler: what turns queries and documents into representations that the scoring rule can compare.
+
+A checkpoint folder holds all that encoding needs (encoder, pooler, lengths, prefixes, titles), so none of it is ever
+given again. Parts are stored by name, options and the version of the distribution that brought them, never by import
+path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from retrievalkit import artifacts, registry
+from retrievalkit.artifacts import NOT_WEIGHTS
+from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
+from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
+from retrievalkit.model.batches import token_budget_batches
+from retrievalkit.model.precision import Precision, autocast, default_device
+from retrievalkit.model.pretrained import model_fingerprint
+from retrievalkit.registry import describe
+
+CONFIGURATION = "retrievalkit.json"
+
+POOLER_WEIGHTS = "pooler.safetensors"
+
+"""Files and folders of a checkpoint that tell of its training, and have no part in its fingerprint."""
+
+TRUST = "RKIT_TRUST_REMOTE_CODE"
+
+"""Environment variable: 1 lets a checkpoint run the Python code that came with its model."""
+
+
+# On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
+CPU_BATCH_TOKENS = 4_096
+
+GPU_BATCH_TOKENS = 65_536
+
+
+class Retriever(nn.Module):
+    """A query tower, a document tower (the same one where the towers are shared) and a pooler.
+
+    Attributes:
+        towers: {"shared": encoder} or {"query": encoder, "document": encoder}.
+        pooler: Turns token states of either side into a Representation.
+        description: Names, options and versions of the parts: what `retrievalkit.json` holds.
+        fingerprint: Says which checkpoint this is; "" for one that has not been saved.
+    """
+
+    def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:
+        super().__init__()
+        self.towers = nn.ModuleDict(towers)
+        self.pooler = pooler
+        self.description = description
+        self.fingerprint = ""
+
+    @classmethod
+    def create(
+        cls,
+        model: str | Path,
+        *,
+        encoder: str = "transformer",
+        pooler: str = "cls",
+        encoder_options: Mapping[str, Any] | None = None,
+        pooler_options: Mapping[str, Any] | None = None,
+        separate_towers: bool = False,
+        seed: int = 0,
+    ) -> Retriever:
+        """Make a retriever from a pretrained model.
+
+        Args:
+            model: Name or folder of a model that the encoder can load.
+            encoder: Registered name of the encoder.
+            pooler: Registered name of the pooler.
+            encoder_options: Options of the encoder.
+            pooler_options: Options of the pooler.
+            separate_towers: Whether queries and documents get an encoder each (both start from `model`).
+            seed: Of what is not pretrained, such as a pooler's projection.
+
+        Raises:
+            InputError: The model, a name or an option is wrong, or the parts do not fit together.
+        """
+        description = {
+            "separate_towers": separate_towers,
+            "encoder": describe("encoder", encoder, encoder_options or {}),
+            "pooler": describe("pooler", pooler, pooler_options or {}),
+        }
+        folders = {side: str(model) for side in (SIDES if separate_towers else ("shared",))}
+        # The caller's random numbers stay as they are, and two calls make equal retrievers.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            retriever = cls._assemble(folders, description)
+        # Before the model's place is added: a model that was moved is the same model.
+        retriever.fingerprint = artifacts.fingerprint_value([description, model_fingerprint(str(model))])
+        # Absolute, so that the retriever can be made again from another working directory.
+        retriever.description["model"] = os.path.abspath(model) if os.path.isdir(model) else str(model)
+        return retriever
+
+    @classmethod
+    def _assemble(cls, folders: Mapping[str, str | Path], description: dict[str, Any]) -> Retriever:
+        encoder, pooler = description["encoder"], description["pooler"]
+        towers = {
+            tower: registry.create("encoder", encoder["name"], folder, **encoder["options"])
+            for tower, folder in folders.items()
+        }
+        info = next(iter(towers.values())).info
+        made_pooler = registry.create("pooler", pooler["name"], info, **pooler["options"])
+        for tower in towers.values():
+            tower.prepare(made_pooler.needs)
+        made_pooler.bind(next(iter(towers.values())))
+        return cls(towers, made_pooler, description)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: torch.device | str | None = None) -> Retriever:
+        """Load a checkpoint folder, in eval mode.
+
+        Args:
+            folder: What `save` wrote.
+            device: Where to put it; None = the GPU where there is one, else the CPU.
+
+        Raises:
+            ArtifactError: It is not a checkpoint folder, or a plugin that it needs is not installed.
+        """
+        folder = Path(folder)
+        path = folder / CONFIGURATION
+        if not path.is_file():
+            msg = f"'{folder}' is not a checkpoint: it has no {CONFIGURATION}. 'rkit train' writes one."
+            raise ArtifactError(msg)
+        with _damage_explained(folder):
+            description = json.loads(path.read_text(encoding="utf-8"))
+        _check_trust(description, folder)
+        with _missing_plugins_explained(description, folder):
+            sides = SIDES if description["separate_towers"] else ("encoder",)
+            folders = {"shared" if side == "encoder" else side: folder / side for side in sides}
+            retriever = cls._assemble(folders, description)
+        with _damage_explained(folder):
+            retriever.pooler.load_state_dict(load_file(folder / POOLER_WEIGHTS))
+        retriever.fingerprint = checkpoint_fingerprint(folder)
+        return retriever.to(device or default_device()).eval()
+
+    @classmethod
+    def from_description(cls, description: dict[str, Any], device: torch.device | str | None = None) -> Retriever:
+        """The retriever that `create` made, from what it stored in `description`: for models that were not trained."""
+        encoder, pooler = description["encoder"], description["pooler"]
+        _check_trust(description, description["model"])
+        with _missing_plugins_explained(description, description["model"]):
+            retriever = cls.create(
+                description["model"],
+                encoder=encoder["name"],
+                pooler=pooler["name"],
+                encoder_options=encoder["options"],
+                pooler_options=pooler["options"],
+                separate_towers=description["separate_towers"],
+            )
+        return retriever.to(device or default_device()).eval()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the encoders, the pooler and `retrievalkit.json` into a folder that exists."""
+        folder = Path(folder)
+        for side in SIDES if "query" in self.towers else SIDES[:1]:
+            target = folder / (side if "query" in self.towers else "encoder")
+            target.mkdir(exist_ok=True)
+            self.tower(side).save(target)
+        state = {name: tensor.contiguous().cpu() for name, tensor in self.pooler.state_dict().items()}
+        save_file(state, folder / POOLER_WEIGHTS)
+        description = {key: value for key, value in self.description.items() if key != "model"}
+        # A branch or tag names the model that training started from, not this folder.
+        description["encoder"] = dict(description["encoder"])
+        description["encoder"]["options"] = {
+            name: value for name, value in description["encoder"]["options"].items() if name != "revision"
+        }
+        artifacts.write_json(folder / CONFIGURATION, description)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def tower(self, side: Side) -> Encoder:
+        """The encoder of a side."""
+        encoder: Encoder = self.towers["shared" if "shared" in self.towers else side]  # type: ignore[assignment]
+        return encoder
+
+    def forward(self, batch: Batch, side: Side) -> Representation:
+        """The representation of a batch of tokenised texts of one side."""
+        encoder = self.tower(side)
+        states = encoder(batch, self.pooler.needs.layers_of(side, encoder.info))
+        representation: Representation = self.pooler(states, side)
+        return representation
+
+    def encode(
+        self,
+        texts: Sequence[Text],
+        side: Side,
+        *,
+        batch_tokens: int | None = None,
+        precision: Precision = "auto",
+    ) -> Representation:
+        """The representation of texts as it is indexed: float32, on the CPU, in the order given.
+
+        Args:
+            texts: (title, text) pairs; queries have the title "".
+            side: "query" or "document".
+            batch_tokens: Most tokens of a batch, padding included; None = what suits the device.
+            precision: What to compute in.
+        """
+        if not texts:
+            msg = "there is no text to encode"
+            raise InputError(msg)
+        token_ids = self.tower(side).tokenize(texts, side)
+        parts, order = [], []
+        for positions, part in self.encode_tokens(token_ids, side, batch_tokens=batch_tokens, precision=precision):
+            parts.append(part)
+            order.extend(positions)
+        inverse = torch.empty(len(order), dtype=torch.long)
+        inverse[torch.tensor(order)] = torch.arange(len(order))
+        return Representation.concatenate(parts).rows(inverse)
+
+    def encode_tokens(
+        self,
+        token_ids: Sequence[Sequence[int] | np.ndarray],
+        side: Side,
+        *,
+        batch_tokens: int | None = None,
+        precision: Precision = "auto",
+    ) -> Iterator[tuple[list[int], Representation]]:
+        """Encode tokenised texts in batches of like length; yields their positions and their representation."""
+        if batch_tokens is None:
+            batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
+        was_training = self.training
+        self.eval()
+        encoder = self.tower(side)
+        try:
+            for positions in token_budget_batches([len(ids) for ids in token_ids], batch_tokens):
+                batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
+                with torch.inference_mode(), autocast(precision, self.device):
+                    representation = self(batch, side)
+                yield positions, representation.to("cpu").float()
+        finally:
+            self.train(was_training)
+
+
+def checkpoint_fingerprint(folder: str | Path) -> str:
+    """The fingerprint of a checkpoint's weights and configuration: that in its manifest, or computed."""
+    if artifacts.kind_of(folder) == "checkpoint":
+        recorded = artifacts.read_manifest(folder).get("fingerprint")
+        if isinstance(recorded, str):
+            return recorded
+    return artifacts.fingerprint_folder(folder, skip=NOT_WEIGHTS)
+
+
+@contextmanager
+def _damage_explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        msg = f"the checkpoint '{folder}' is damaged: {' '.join(str(error).split())} Copy or train it anew."
+        raise ArtifactError(msg) from error
+
+
+def _check_trust(description: Mapping[str, Any], where: str | Path) -> None:
+    """Refuse code that came with a model, unless this user (and not who made the folder) has asked for it."""
+    if description["encoder"]["options"].get("trust_remote_code") and os.environ.get(TRUST) != "1":
+        msg = (
+            f"'{where}' runs Python code that came with its model ('trust_remote_code' is in its description). "
+            f"If you trust it, set {TRUST}=1."
+        )
+        raise ArtifactError(msg)
+
+
+class _missing_plugins_explained:  # noqa: N801 - used as a context manager, named as it reads there
+    """Turns "unknown pooler" into which distribution and version to install."""
+
+    def __init__(self, description: Mapping[str, Any], where: str | Path) -> None:
+        self.description = description
+        self.where = where
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, UnknownNameError) and error.kind in self.description:
+            part = self.description[error.kind]
+            msg = (
+                f"'{self.where}' was made with the {error.kind} '{part['name']}' of {part['distribution']} "
+                f"{part['version']}, which is not installed. "
+                f"Install it: pip install {part['distribution']}=={part['version']}"
+            )
+            raise ArtifactError(msg) from error
+
+
+def open_retriever(
+    model: str | Path,
+    *,
+    encoder: str | None = None,
+    pooler: str | None = None,
+    encoder_options: Mapping[str, Any] | None = None,
+    pooler_options: Mapping[str, Any] | None = None,
+) -> Retriever:
+    """The retriever of a checkpoint folder, or of a pretrained model with a pooler.
+
+    Raises:
+        InputError: Parts were named for a checkpoint, which has its own; or there is no such model.
+    """
+    given = [name for name, value in (("--encoder", encoder), ("--pooler", pooler)) if value]
+    given += ["--set"] if encoder_options or pooler_options else []
+    if (Path(model) / CONFIGURATION).is_file():
+        if given:
+            msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}."
+            raise InputError(msg)
+        return Retriever.load(model)
+    retriever = Retriever.create(
+        model,
+        encoder=encoder or "transformer",
+        pooler=pooler or "cls",
+        encoder_options=encoder_options,
+        pooler_options=pooler_options,
+    )
+    return retriever.to(default_device()).eval()
+
+
+def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
+    """The manifest's entry for what encoded the texts; an untrained model's parts are written out in full."""
+    entry: dict[str, Any] = artifacts.describe_input(model, retriever.fingerprint)
+    if "model" in retriever.description:
+        entry["description"] = retriever.description
+    return entry

@@ -1,0 +1,1 @@
+"""`rkit run` and `rkit quickstart`: experiments as data, their steps, variants and tables."""

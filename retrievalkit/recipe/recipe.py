@@ -1,0 +1,324 @@
+"""A recipe: the steps of an experiment as data, each of them a command as one would type it.
+
+    name: layers
+    description: One sentence that says what comes out.
+    values:                      # what `--set corpus=...` overrides; null = has to be given
+      corpus: null
+      examples: ${corpus}/train.jsonl
+      layers: [4, 6]
+      dev: null                  # wanted as ${dev?} below, so it may be missing
+      seed: 42
+    defaults:                    # options that all steps of a command share
+      train: {batch_size: 32, seed: "${seed}"}
+    steps:
+      - name: model
+        command: train
+        with: {corpus: "${corpus}", examples: "${examples}", dev: "${dev?}", set: {pooler.layers: "${layers}"}}
+        output: model            # in the run's own folder
+      - {name: vectors, command: encode, with: {model: "${steps.model}", texts: "${corpus}"}, output: vectors}
+      - {name: index, command: index, with: {source: "${steps.vectors}"}, output: index}
+      - {name: search, command: search, with: {indexes: "${steps.index}", queries: test.jsonl}, output: run.trec}
+      - name: figures
+        command: evaluate
+        with: {run: "${steps.search}", qrels: test.tsv, json: true}
+        output: figures.json     # a command without --output: what it prints
+
+    table: [figures]             # the steps whose figures are the table's columns; only what they need is run
+    variants:                    # its rows: what is different in each, and reference figures
+      near: {title: Layers 4 and 6, expected: {source: "Table 2", nDCG@10: 0.41}}
+      far: {title: Layers 2 and 6, values: {layers: [2, 6], model: {batch_size: 8}}, expected: {nDCG@10: 0.4}}
+    baseline: near               # the row that the others are compared with
+    seeds: [42, 43, 44]          # each variant is run with each of these as the value `seed`
+
+The keys under `with` are the command's options and arguments, with dashes or underscores; `set` holds what `--set`
+takes. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all variants,
+`--set VARIANT.VALUE=...` for one, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the seeds. Reference
+figures may also stand as `expected` at a step; in a variant those of a second step in the table are STEP.FIGURE.
+
+`extends: other.yaml` (or a list) starts from another recipe, by a path from this one's folder or by name. Mappings are
+joined key by key, steps and variants by name; `null` takes a variant or a figure away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from retrievalkit.errors import InputError, OptionError, UnknownNameError
+from retrievalkit.recipe.files import NAME, bundled_recipes, find_recipe, read_recipe
+from retrievalkit.recipe.settings import Section, flatten, join, parse_set, read_yaml
+from retrievalkit.recipe.step import Step, Values, fill, in_order, joined_path, merged, needed
+from retrievalkit.recipe.variants import SEED, Row, Variant, arrange, choose, parse_seeds
+
+__all__ = [
+    "Recipe", "Row", "Step", "bundled_recipes", "find_recipe", "flatten", "load_recipe", "needed", "parse_set",
+    "read_yaml",
+]  # fmt: skip
+
+_VARIANT_KEYS = ("title", "values", "expected")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe with its values filled in.
+
+    Attributes:
+        name: What it is called.
+        description: What comes out.
+        values: Name -> value, overrides applied; those of variants are not among them.
+        steps: In the order they run, those of all variants.
+        file: Where it was read.
+        table: The steps whose figures are the columns; () = there is no table.
+        rows: The table's rows.
+        baseline: The row that the others are compared with; "" = none.
+    """
+
+    name: str
+    description: str
+    values: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    file: str
+    table: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    baseline: str = ""
+
+    def options_in(self, step: Step, folder: str) -> dict[str, Any]:
+        """A step's options, with the outputs of other steps as paths in a folder ("" = relative to it)."""
+        outputs = {f"steps.{one.name}": joined_path(folder, one.output) for one in self.steps if one.output}
+        filled: dict[str, Any] = fill(dict(step.options), outputs.__getitem__)
+        return filled
+
+
+def load_recipe(
+    source: str | Path, overrides: Mapping[str, Any] | None = None, variants: Sequence[str] | None = None
+) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        source: A file, or the name of a recipe that comes with retrievalkit ("quickstart").
+        overrides: What `parse_set` made of `--set`: values, and options of steps.
+        variants: Which of its variants are wanted, by name or pattern; None = all.
+
+    Raises:
+        DataError: Something is wrong in the file; names file and line.
+        UnknownNameError: There is no such recipe or variant, or an override is neither a value nor a step.
+    """
+    return _Reader(read_recipe(find_recipe(source))).recipe(dict(overrides or {}), variants)
+
+
+class _Reader:
+    """Checks what a recipe holds and fills its values in; every complaint names file and line."""
+
+    def __init__(self, root: Section) -> None:
+        self.root = root
+        self.name: str = root.wanted("name", str, "text")
+        self.values = root.section("values")
+        defaults = root.section("defaults")
+        sections: Section = root.wanted("steps", Section, "a list of steps")
+        self.steps = {name: _step(section, defaults) for name, section in sections.items()}
+        _check_outputs(self.steps.values())
+        self.table = self.step_names("table")
+        self.variants: dict[str, Variant] = {}
+        self.variants = {variant.name: variant for variant in self.rows()}
+        self.baseline = self.checked_baseline()
+
+    def recipe(self, overrides: dict[str, Any], wanted: Sequence[str] | None) -> Recipe:
+        seeds = self.seeds(overrides)
+        for name, value in overrides.items():
+            self.check_override(name, value)
+        chosen = choose(self.variants, wanted, self.name)
+        # A value may have the name of a variant: what is set of that one is a mapping.
+        of_variants = {name: overrides.pop(name) for name in self.variants if isinstance(overrides.get(name), Mapping)}
+
+        def build(variant: Variant, values: Mapping[str, Any]) -> Sequence[Step]:
+            return self.filled([variant.overrides, overrides, of_variants.get(variant.name, {}), values])
+
+        steps, names = arrange(list(self.variants.values()), chosen, seeds, build)
+        if any(step.lacks for step in steps):
+            complete = [name for name, one in self.variants.items() if not any(step.lacks for step in build(one, {}))]
+            hint = f" Without it: --variants {','.join(complete)}" if complete else ""
+            for step in steps:
+                step.check_given(hint)
+        values, _ = self.overridden([overrides])
+        return Recipe(
+            name=self.name,
+            description=self.root.get("description") or "",
+            values=Values(values).given(),
+            steps=tuple(steps),
+            file=self.root.place.file,
+            table=self.table,
+            rows=tuple(self.row(variant, names[variant.name]) for variant in chosen) if self.table else (),
+            baseline=self.baseline,
+        )
+
+    def filled(self, overrides: Iterable[Mapping[str, Any]]) -> list[Step]:
+        """The steps that are wanted, in order, with values in place of their names."""
+        values, of_steps = self.overridden(overrides)
+        lookup = Values(values)
+        steps = [step.with_options(of_steps.get(step.name, {})) for step in self.steps.values()]
+        ordered = in_order(step.filled(lookup) for step in steps)
+        return needed(ordered, self.table) if self.table else ordered
+
+    def overridden(self, overrides: Iterable[Mapping[str, Any]]) -> tuple[Section, dict[str, Any]]:
+        """The values and the options of steps, with these in the place of what the recipe has; later ones win."""
+        values = self.values
+        of_steps: dict[str, Any] = {}
+        for one in overrides:
+            mine = {name: value for name, value in one.items() if self.is_value(name, value)}
+            values = join(values, mine)
+            for name in one.keys() - mine.keys():
+                of_steps[name] = merged(of_steps.get(name, {}), one[name])
+        return values, of_steps
+
+    def is_value(self, name: str, override: Any) -> bool:
+        """Whether an override is of a value: a mapping may be that of a step's options."""
+        return name in self.values and (
+            not isinstance(override, Mapping) or isinstance(self.values[name], Section) or name not in self.steps
+        )
+
+    def check_override(self, name: str, value: Any) -> None:
+        """Refuse an override of what there is not."""
+        nested = isinstance(value, Mapping)
+        if nested and name in self.variants:
+            for inner, one in value.items():
+                self.check_override(inner, one)
+            return
+        if name in (self.steps if nested else self.values) or (nested and isinstance(self.values.get(name), Section)):
+            return
+        if name in self.values:
+            msg = f"the value '{name}' has no options, it is {self.values[name]!r}. Give it one value."
+            raise InputError(msg)
+        hint = "What can be set is a value of the recipe, VARIANT.VALUE, or STEP.OPTION."
+        known = {*self.values, *self.steps, *filter(None, self.variants)}
+        raise UnknownNameError("value of the recipe", name, known, hint=hint)
+
+    def seeds(self, overrides: dict[str, Any]) -> list[int]:
+        """The seeds; takes those of `--set seeds=...` out of the overrides."""
+        if "seeds" in overrides and "seeds" not in self.values:
+            seeds, problem = parse_seeds(overrides.pop("seeds"))
+        else:
+            seeds, problem = parse_seeds(self.root.get("seeds"))
+            if problem:
+                self.root.fail(problem, "seeds")
+        if seeds and SEED not in self.values:
+            problem = "'seeds' are given to the value 'seed', which the recipe has not. Add it under 'values'."
+        elif seeds and SEED in overrides:
+            problem = f"the recipe has 'seeds', which are given to 'seed': --set seeds={overrides[SEED]}"
+        if problem:
+            raise OptionError(problem)
+        return seeds
+
+    def rows(self) -> Iterable[Variant]:
+        """The variants; one without a name where there are none."""
+        sections = self.root.section("variants")
+        if not any(sections.values()):
+            yield Variant("", self.name, Section(self.root.place))
+            return
+        if not self.table:
+            self.root.fail("variants need 'table': the steps whose figures are its columns.", "variants")
+        for name, section in sections.items():
+            if section is not None:
+                self.check_name(name, sections)
+                yield self.variant(name, sections.section(name))
+
+    def check_name(self, name: str, sections: Section) -> None:
+        """Refuse a variant whose name, or folder, is that of something else."""
+        if not NAME.fullmatch(name):
+            sections.fail(f"the variant name '{name}' is not made of letters, digits, - and _.", name)
+        folders = {step.output.partition("/")[0] for step in self.steps.values() if step.output}
+        others = {
+            "a step": name in self.steps,
+            "a value": isinstance(self.values.get(name), Section),
+            "a folder that a step writes": name in folders,
+            "a folder of seeds": name.startswith("seed-"),
+        }
+        for kind in (kind for kind, same in others.items() if same):
+            sections.fail(f"the variant '{name}' has the name of {kind}. Rename it.", name)
+
+    def variant(self, name: str, section: Section) -> Variant:
+        section.check_keys(_VARIANT_KEYS, "variant")
+        overrides = section.section("values")
+        for key, value in overrides.items():
+            try:
+                self.check_override(key, value)
+            except InputError as error:
+                overrides.fail(f"variant '{name}': {error}", key)
+        title = section.get("title")
+        figures = section.section("expected")
+        expected = {self.cell(figures, key): value for key, value in figures.items() if key != "source"}
+        return Variant(name, name if title is None else str(title), overrides, expected, figures.get("source"))
+
+    def cell(self, figures: Section, key: str) -> tuple[str, str]:
+        """The step and the figure that a reference figure is of: FIGURE of the table's first step, or STEP.FIGURE."""
+        step, dot, figure = key.partition(".")
+        if step in self.steps:
+            return step, figure
+        if dot and NAME.fullmatch(step):
+            figures.fail(str(UnknownNameError("step", step, self.steps)), key)
+        return self.table[0], key
+
+    def row(self, variant: Variant, names: Mapping[int | None, Mapping[str, str]]) -> Row:
+        """A row of the table, with the references of its steps and, before them, of the variant."""
+        steps = [self.steps[name] for name in self.table]
+        expected = {(step.name, figure): value for step in steps for figure, value in step.expected.items()}
+        sources = [variant.source, *(expected.pop((step.name, "source"), None) for step in steps)]
+        expected |= variant.expected
+        return Row(
+            variant.name,
+            variant.title,
+            cells={seed: {step: own[step] for step in self.table} for seed, own in names.items()},
+            expected={key: value for key, value in expected.items() if value is not None and key[0] in self.table},
+            source=next((str(one) for one in sources if one is not None), ""),
+        )
+
+    def step_names(self, key: str) -> tuple[str, ...]:
+        """The steps that a list of the recipe names."""
+        listed = self.root.get(key)
+        if listed is None:
+            return ()
+        if not isinstance(listed, list) or not listed:
+            self.root.fail(f"'{key}' is {listed!r}, and should be a list of steps.", key)
+        for name in listed:
+            if name not in self.steps:
+                self.root.fail(str(UnknownNameError("step", str(name), self.steps)), key)
+        return tuple(listed)
+
+    def checked_baseline(self) -> str:
+        name = self.root.get("baseline") or ""
+        if name and name not in self.variants:
+            self.root.fail(str(UnknownNameError("variant", str(name), self.variants)), "baseline")
+        return str(name)
+
+
+def _step(section: Section, defaults: Section) -> Step:
+    command = section.wanted("command", str, "the name of a command")
+    options, shared = section.section("with"), defaults.section(command)
+    return Step(
+        name=section["name"],
+        command=command,
+        options=merged(shared, options),
+        output=_output(section),
+        expected=section.section("expected"),
+        place=section.place,
+        places={key.replace("-", "_"): place for key, place in (shared.places | options.places).items()},
+    )
+
+
+def _output(section: Section) -> str | None:
+    if section.get("output") is None:
+        return None
+    output: str = section.wanted("output", str, "a path")
+    path = PurePosixPath(output)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        section.fail(f"output '{output}' is not inside the run's folder. Give a relative path.", "output")
+    return path.as_posix()
+
+
+def _check_outputs(steps: Iterable[Step]) -> None:
+    written: dict[str, Step] = {}
+    for step in steps:
+        if step.output is not None and written.setdefault(step.output, step) is not step:
+            msg = f"step '{written[step.output].name}' writes '{step.output}' already. Choose another output."
+            raise step.error(msg)

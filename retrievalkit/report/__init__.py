@@ -1,0 +1,1 @@
+"""What people look at, for every command: pages, progress bars and tables."""

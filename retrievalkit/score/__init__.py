@@ -1,0 +1,30 @@
+"""The scoring rule, and exact search by it: the only scoring code."""
+
+from __future__ import annotations
+
+from retrievalkit.score.ranking import (
+    TextReader,
+    best_of_candidates,
+    check_k,
+    documents_of_vectors,
+    lexical_scores_of,
+    scores_of,
+    top_k,
+)
+from retrievalkit.score.rule import scores, vector_scores, vectors_alone, viewed
+from retrievalkit.score.tiles import is_single
+
+__all__ = [
+    "scores",
+    "vector_scores",
+    "vectors_alone",
+    "viewed",
+    "TextReader",
+    "best_of_candidates",
+    "check_k",
+    "documents_of_vectors",
+    "lexical_scores_of",
+    "scores_of",
+    "top_k",
+    "is_single",
+]

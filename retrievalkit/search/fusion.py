@@ -1,0 +1,321 @@
+"""Joins what several systems found into one run: what `rkit search INDEX INDEX --fusion` does with their hits.
+
+`rrf` adds 1 / (k + rank) over the runs (Cormack, Clarke and Buettcher, 2009), `sum` adds scores as they are, `linear`
+adds weighted, normalised scores. Fused scores are 32-bit numbers, and documents whose numbers are equal stand in the
+order of their ids.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrievalkit.data.runs import Run
+from retrievalkit.errors import InputError, OptionError, UnknownNameError
+
+Method = Literal["rrf", "sum", "linear"]
+
+Normalization = Literal["none", "min_max", "z_score"]
+
+Missing = Literal["computed", "minimum", "zero"]
+
+
+Ranking = tuple[Sequence[str], Sequence[float] | NDArray[Any]]
+
+"""Ids and scores, best first."""
+
+Scores = NDArray[np.float64]
+
+
+RRF_K = 60
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How several runs become one.
+
+    Attributes:
+        method: "rrf" looks at ranks, counted from 1; "sum" and "linear" at scores.
+        weights: One weight a run, 1 each where not given; not for "sum".
+        normalization: For "linear", what is done with a run's scores for a query: "none" (the default), "min_max" (the
+            lowest is 0, the highest 1; where all are equal, all are 1), or "z_score" (mean 0, deviation 1; where all
+            are equal, all are 0).
+        missing: For "linear" and "sum", the score of a document that only other runs found: "minimum", the run's lowest
+            normalised score for the query (0 for "min_max"); "zero"; or "computed", the score that the index gives it
+            when asked, which is normalised together with those that it found.
+        rrf_k: The constant k of "rrf", 60 where not given: the greater, the less the first ranks count.
+
+    Raises:
+        OptionError: An option is out of range, or has no effect with the method.
+        UnknownNameError: The method, the normalization or the choice of `missing` is unknown.
+    """
+
+    method: Method = "rrf"
+    weights: tuple[float, ...] | None = None
+    normalization: Normalization | None = None
+    missing: Missing | None = None
+    rrf_k: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_choice("fusion method", self.method, get_args(Method))
+        _check_choice("normalization", self.normalization or "none", get_args(Normalization))
+        _check_choice("way to score missing documents", self.missing or "minimum", get_args(Missing))
+        self._check_effect()
+        if self.weights is not None and not all(map(math.isfinite, self.weights)):
+            msg = f"weights {list(self.weights)} are not all finite numbers. Give one number a run."
+            raise OptionError(msg)
+        if self.rrf_k is not None and self.rrf_k < 0:
+            msg = f"k of reciprocal rank fusion is {self.rrf_k}; it must be 0 or more ({RRF_K} is usual)."
+            raise OptionError(msg)
+
+    def _check_effect(self) -> None:
+        """An option that would change nothing is a mistake of the user's, and is said."""
+        without_effect = {
+            "rrf": ("normalization", "missing"),
+            "sum": ("weights", "rrf_k", "normalization"),
+            "linear": ("rrf_k",),
+        }[self.method]
+        fitting = {"rrf_k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
+        for name in without_effect:
+            value = getattr(self, name)
+            if value is not None and value != "none":
+                other = fitting[name]
+                msg = f"{name}={value} has no effect with fusion '{self.method}'. Leave it out, or fuse by {other}."
+                raise OptionError(msg)
+
+    @property
+    def looks_at_scores(self) -> bool:
+        """Whether scores count (else ranks)."""
+        return self.method != "rrf"
+
+    def weights_of(self, runs: int) -> Scores:
+        """(runs,) the weight of each run.
+
+        Raises:
+            InputError: There is no run.
+            OptionError: There are more weights than runs, or fewer.
+        """
+        if not runs:
+            msg = "there is no run to fuse. Give one or more."
+            raise InputError(msg)
+        if self.weights is not None and len(self.weights) != runs:
+            msg = f"{len(self.weights)} weights for {runs} runs. Give one weight a run, in their order."
+            raise OptionError(msg)
+        return np.array(self.weights or [1.0] * runs, dtype=np.float64)
+
+    def parts(self, found: Candidates) -> Scores:
+        """(documents, runs): what each run has to say of each document, before it is weighted."""
+        if self.method == "rrf":
+            constant = RRF_K if self.rrf_k is None else self.rrf_k
+            reciprocal: Scores = 1.0 / np.maximum(found.ranks + constant, 1)
+            return np.where(found.ranks > 0, reciprocal, 0.0)
+        missing = "minimum" if self.missing == "computed" else self.missing or "minimum"
+        parts = np.zeros(found.scores.shape)
+        for run, column in enumerate(found.scores.T):
+            there = ~np.isnan(column)
+            if there.any():
+                parts[:, run] = _normalised(column, there, self.normalization or "none", missing)
+        return parts
+
+    def __call__(self, found: Candidates, depth: int) -> tuple[list[str], NDArray[np.float32]]:
+        """Ids and scores of the best documents of one query, at most so many."""
+        return best(found.ids, self.total(self.parts(found)), depth)
+
+    def total(self, parts: Scores) -> NDArray[np.float32]:
+        """(documents,) the fused scores, from what each run has to say."""
+        weighted = parts * self.weights_of(parts.shape[1])
+        if weighted.shape[1] > 2:
+            # Added in the order of size, whatever the order of the runs, so that equal scores stay equal.
+            weighted.sort(axis=1)
+        total: Scores = weighted[:, 0].copy()
+        for run in range(1, weighted.shape[1]):
+            total += weighted[:, run]
+        return total.astype(np.float32)
+
+
+@dataclass
+class Candidates:
+    """What several runs found for one query.
+
+    Attributes:
+        ids: The documents that any of them found.
+        scores: (documents, runs), NaN where a run has not found a document (and its score was not computed).
+        ranks: (documents, runs) from 1; 0 where a run has not found a document.
+    """
+
+    ids: list[str]
+    scores: Scores
+    ranks: NDArray[np.int32]
+
+    def missing(self, run: int) -> list[str]:
+        """The documents that a run has no score for."""
+        return [self.ids[row] for row in np.flatnonzero(np.isnan(self.scores[:, run])).tolist()]
+
+    def fill(self, run: int, scores: NDArray[Any]) -> None:
+        """Set the scores of the documents that `missing` named."""
+        self.scores[np.isnan(self.scores[:, run]), run] = scores
+
+
+def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
+    """What the runs found for one query, put together.
+
+    Raises:
+        InputError: A run has a document twice, or a score that is not a finite number.
+    """
+    for number, (ids, _) in enumerate(rankings, 1):
+        if len(set(ids)) < len(ids):
+            twice, _ = Counter(ids).most_common(1)[0]
+            msg = f"run {number} has document '{twice}' twice for query '{query_id}'. Remove one of them."
+            raise InputError(msg)
+    documents = list(dict.fromkeys(itertools.chain.from_iterable(ids for ids, _ in rankings)))
+    position = dict(zip(documents, range(len(documents)), strict=True))
+    rows = [np.fromiter(map(position.__getitem__, ids), np.int64, len(ids)) for ids, _ in rankings]
+    shape = (len(documents), len(rankings))
+    found = Candidates(documents, np.full(shape, np.nan), np.zeros(shape, np.int32))
+    for run, (place, (ids, given)) in enumerate(zip(rows, rankings, strict=True)):
+        scores = np.asarray(given, dtype=np.float64)
+        if not np.isfinite(scores).all():
+            wrong = int(np.argmin(np.isfinite(scores)))
+            problem = f"run {run + 1} has the score {scores[wrong]} for query '{query_id}' and document '{ids[wrong]}'"
+            msg = f"{problem}. Mend the run."
+            raise InputError(msg)
+        found.scores[place, run] = scores
+        found.ranks[place, run] = np.arange(1, len(ids) + 1)
+    return found
+
+
+def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str], NDArray[np.float32]]:
+    """The documents of the highest scores, as 32-bit numbers; equal ones by id ascending."""
+    rounded = scores.astype(np.float32)
+    order = np.argsort(-rounded, kind="stable")
+    ranked = rounded[order]
+    order = order[: depth + int(np.count_nonzero(ranked[depth:] == ranked[depth - 1 : depth]))]
+    return _ties_by_id(ids, order, ranked[: len(order)])[:depth], ranked[:depth]
+
+
+def _ties_by_id(ids: Sequence[str], order: NDArray[np.int64], ranked: NDArray[np.float32]) -> list[str]:
+    """The ids in an order, those of equal scores ascending."""
+    named = [ids[row] for row in order.tolist()]
+    same = np.concatenate([[False], ranked[1:] == ranked[:-1], [False]])
+    starts, ends = np.flatnonzero(~same[:-1] & same[1:]).tolist(), np.flatnonzero(same[:-1] & ~same[1:]).tolist()
+    for start, end in zip(starts, ends, strict=True):
+        named[start : end + 1] = sorted(named[start : end + 1])
+    return named
+
+
+def fuse(
+    runs: Sequence[Run],
+    *,
+    method: Method = "rrf",
+    weights: Sequence[float] | None = None,
+    k: int | None = None,
+    normalization: Normalization | None = None,
+    missing: Missing | None = None,
+    depth: int = 1000,
+) -> Run:
+    """One run out of several.
+
+    Args:
+        runs: The runs; a query's hits are best first, and their order is what ranks mean. A run without hits for a
+            query adds nothing to that query.
+        method: See `Fusion`, also for the next four.
+        weights: One weight a run.
+        k: The constant of "rrf".
+        normalization: For "linear".
+        missing: For "linear" and "sum"; "minimum" where not given. Scores cannot be computed here.
+        depth: How many documents to keep for a query.
+
+    Returns:
+        The fused run, best first, equal scores by document id ascending; queries in order of first appearance.
+
+    Raises:
+        OptionError: An option is out of range, has no effect with the method, or the weights do not fit the runs.
+        UnknownNameError: The method, the normalization or the choice of `missing` is unknown.
+        InputError: There is no run, a run has a document twice for a query, or a score is not a finite number.
+    """
+    fusion = Fusion(method, None if weights is None else tuple(weights), normalization, missing, k)
+    fusion.weights_of(len(runs))
+    if missing == "computed":
+        msg = "runs hold no scores but those of their hits, so none can be computed. Choose missing=minimum or zero."
+        raise OptionError(msg)
+    if depth < 1:
+        msg = f"depth is {depth}; it must be 1 or more."
+        raise OptionError(msg)
+    fused: Run = {}
+    for query_id in dict.fromkeys(query_id for run in runs for query_id in run):
+        found = gather([ranking(run, query_id) for run in runs], query_id)
+        fused[query_id] = as_hits(*fusion(found, depth))
+    return fused
+
+
+def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ranking:
+    """What a run has for a query."""
+    hits = run.get(query_id, ())
+    return [one for one, _ in hits], [score for _, score in hits]
+
+
+def as_hits(ids: Sequence[str], scores: Sequence[float] | NDArray[Any]) -> list[tuple[str, float]]:
+    """Ids and scores as the pairs that a run is made of."""
+    return list(zip(ids, np.asarray(scores, dtype=np.float32).tolist(), strict=True))
+
+
+def _normalised(column: Scores, there: NDArray[np.bool_], normalization: Normalization, missing: Missing) -> Scores:
+    """A run's scores for a query, and what stands for those that are missing."""
+    own = column[there]
+    low, spread = own.min(), np.ptp(own)
+    if normalization == "min_max":
+        own = (own - low) / spread if spread else np.ones_like(own)
+    elif normalization == "z_score":
+        deviation = own.std()
+        own = (own - own.mean()) / deviation if spread and deviation else np.zeros_like(own)
+    # Where all hits have one score, "min_max" makes 1 of it; what was not found is below.
+    lowest = 0.0 if normalization == "min_max" else own.min()
+    values = np.full(len(column), lowest if missing == "minimum" else 0.0)
+    values[there] = own
+    return values
+
+
+def _check_choice(kind: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise UnknownNameError(kind, name, known)
+
+
+def fusion_of(
+    indexes: int,
+    method: Method | None = None,
+    *,
+    weights: Sequence[float] | None = None,
+    normalization: Normalization | None = None,
+    missing: Missing | None = None,
+    rrf_k: int | None = None,
+    depth: int | None = None,
+) -> Fusion | None:
+    """How so many indexes are fused, checked; None where there is only one.
+
+    Raises:
+        OptionError: An option has no effect, or does not fit.
+    """
+    given: Mapping[str, Any] = {
+        "--fusion": method,
+        "--weights": weights,
+        "--normalization": normalization,
+        "--missing": missing,
+        "--rrf-k": rrf_k,
+        "--depth": depth,
+    }
+    if indexes == 1:
+        if named := [name for name, value in given.items() if value is not None]:
+            msg = f"{', '.join(named)} combines several indexes, and there is only one. Give more, or leave it out."
+            raise OptionError(msg)
+        return None
+    fusion = Fusion(method or "rrf", None if weights is None else tuple(weights), normalization, missing, rrf_k)
+    if indexes:
+        fusion.weights_of(indexes)
+    return fusion

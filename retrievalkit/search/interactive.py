@@ -1,0 +1,192 @@
+"""Questions and answers at a prompt: `rkit search INDEX... --interactive`.
+
+A line is a query. Lines that start with a colon are commands. Where standard input is no terminal, there is no prompt,
+and each line of it is answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.queries import Query, check_queries
+from retrievalkit.errors import InputError, RetrievalkitError
+from retrievalkit.search.explain import explain
+from retrievalkit.search.fusion import Fusion, as_hits
+from retrievalkit.search.hits import DescribedHit, describe_hits, render
+from retrievalkit.search.searcher import Place, Searcher, located
+
+PROMPT = "query> "
+
+HELP = """\
+Type a query, or
+  :k N     show so many hits
+  :help    show this
+  :q       end (Ctrl-D too)"""
+
+
+def converse(answer: Callable[[str, int], None], k: int) -> None:
+    """Answer each line of standard input, until it or `:q` ends it.
+
+    What goes wrong with one query is said on standard error, and does not end it.
+
+    Args:
+        answer: Called with a query and how many hits to show.
+        k: How many hits to show at first.
+    """
+    for line in _lines():
+        if line in (":q", ":quit", ":exit"):
+            return
+        try:
+            if line.startswith(":"):
+                k = _command(line, k)
+            elif line:
+                answer(line, k)
+        except RetrievalkitError as error:
+            _say(f"Error: {error}")
+        except KeyboardInterrupt:
+            _say("Interrupted.")
+
+
+def _lines() -> Iterator[str]:
+    """The lines of standard input, without the space around them; at a terminal with a prompt and a history."""
+    if not sys.stdin.isatty():
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            # A byte that is no text costs a letter, and not the conversation.
+            sys.stdin.reconfigure(errors="replace")
+        for line in sys.stdin:
+            yield line.strip()
+        return
+    with contextlib.suppress(ImportError):
+        # input() keeps a history of the lines, and lets them be edited, once this is loaded.
+        import readline  # noqa: F401
+    while True:
+        try:
+            yield input(_prompt()).strip()
+        except EOFError:
+            sys.stdout.write("\n")
+            return
+        except KeyboardInterrupt:
+            # As in a shell: the line is given up.
+            sys.stdout.write("\n")
+
+
+def _prompt() -> str:
+    """What input() shows; on standard error, where standard output is a file or a pipe."""
+    if sys.stdout.isatty():
+        return PROMPT
+    sys.stderr.write(PROMPT)
+    sys.stderr.flush()
+    return ""
+
+
+def _command(line: str, k: int) -> int:
+    """Do what a line with a colon says; returns how many hits to show from now on."""
+    name, _, value = line.partition(" ")
+    if name == ":k":
+        if value.strip().isdigit() and int(value) > 0:
+            return int(value)
+        _say(f"Error: ':k {value}' should be a number of hits, such as :k 20.")
+    elif name in (":help", ":h", ":?"):
+        _say(HELP)
+    else:
+        _say(f"Error: there is no command '{name}'. {HELP}")
+    return k
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+@dataclass
+class Reader:
+    """Answers queries for people: prints hits with their texts and with what made their scores.
+
+    Attributes:
+        searcher: What is searched.
+        fusion: How several indexes are fused; None for one.
+        corpus: Where the texts are, if not where they were when they were indexed.
+        depth: Hits of each index that are fused.
+        why: Whether to look for what made the scores.
+        as_json: Print JSON, an object for each query.
+        indent: Of the JSON; None = one line.
+    """
+
+    searcher: Searcher
+    fusion: Fusion | None = None
+    corpus: Place | None = None
+    depth: int | None = None
+    why: bool = True
+    as_json: bool = False
+    indent: int | None = 2
+
+    def __post_init__(self) -> None:
+        self._texts = self._open_texts()
+
+    def hits(self, text: str, k: int) -> list[DescribedHit]:
+        """The hits of a query, described.
+
+        Raises:
+            InputError: The query is empty, or the indexes cannot search for it.
+        """
+        query = Query("query", text)
+        check_queries([query])
+        found = self.searcher.search(self.searcher.ask([query]), k, self.fusion, self.depth)
+        hits = as_hits(*found.rankings[0])
+        candidates = None if found.candidates is None else found.candidates[0]
+        told = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=self.why)
+        return describe_hits(hits, text, self._texts, told)
+
+    def __call__(self, text: str, k: int) -> list[DescribedHit]:
+        """Print the hits of a query."""
+        hits = self.hits(text, k)
+        if self.as_json:
+            value = {"query": text, "hits": [hit.to_json() for hit in hits]}
+            sys.stdout.write(json.dumps(value, indent=self.indent, ensure_ascii=False) + "\n")
+        else:
+            render(hits, Console(highlight=False))
+        sys.stdout.flush()
+        return hits
+
+    def converse(self, k: int) -> None:
+        """Answer each line of standard input."""
+        self.indent = None
+        for index in self.searcher.indexes:
+            if index.needs_encoding:
+                self.searcher.encoders.of(index)
+        piped = not sys.stdin.isatty()
+
+        def answer(text: str, k: int) -> None:
+            if piped and not self.as_json:
+                # A terminal shows what was typed.
+                sys.stdout.write(f"{text}\n")
+            self(text, k)
+            if not self.as_json:
+                sys.stdout.write("\n")
+                sys.stdout.flush()
+
+        converse(answer, k)
+
+    def _open_texts(self) -> Corpus | None:
+        if self.corpus is not None:
+            return open_corpus(self.corpus)
+        problem = "no index was given"
+        for index in self.searcher.indexes:
+            entry = index.manifest.get("corpus")
+            try:
+                if entry is not None:
+                    return open_corpus(located(entry, index.folder) or entry["source"])
+                problem = f"the manifest of '{index.folder}' names no corpus"
+            except InputError as error:
+                problem = str(error)
+        self.searcher.note(f"the texts are not at hand ({problem}). Give them with --corpus.")
+        return None

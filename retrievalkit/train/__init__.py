@@ -1,0 +1,1 @@
+"""`rkit train`, `rkit pretrain` and `rkit rerank train`: three programs and the loop they share."""

@@ -1,0 +1,146 @@
+"""A trial of what is to be trained, before anything is written: two examples through encoder, pooler and loss.
+
+So that parts which do not fit together are found in seconds, and the message names the part.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from retrievalkit.contracts import LossValue, Progress, Representation, Side, Text
+from retrievalkit.data.examples import Example
+from retrievalkit.errors import RetrievalkitError, UnsupportedError
+from retrievalkit.model.precision import Precision, autocast
+from retrievalkit.train.objective import Objective
+from retrievalkit.train.sampling import Draw, ExampleSampler, Step
+from retrievalkit.train.selection import DevSet
+
+_EXAMPLES = 2
+
+
+def rehearse(
+    objective: Objective, step: Step, described: Mapping[str, Any], *, precision: Precision, dev: DevSet | None = None
+) -> None:
+    """Take the loss of a small step once, without a gradient; weights and random numbers stay as they are.
+
+    Args:
+        objective: What is to be trained, where it will be trained.
+        step: A few texts.
+        described: Kind -> what is known of the encoder, the pooler and the loss, for complaints.
+        precision: What to compute in.
+        dev: Dev questions, of which a few are judged once.
+
+    Raises:
+        InputError: The parts do not fit together.
+    """
+    device = objective.retriever.device
+    with _unchanged(objective), torch.no_grad():
+        objective.train()
+        queries = _represent(objective, step.queries, "query", described, precision)
+        documents = _represent(objective, step.documents, "document", described, precision)
+        positives, ignore, teacher = (one if one is None else one.to(device) for one in step.tensors())
+        with _blamed(described, loss=objective.loss):
+            value = objective.loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
+            if not isinstance(value, LossValue) or value.total.dim() != 0:
+                msg = f"it returned {_shown(value)}, and must return a LossValue whose total is a single number"
+                raise TypeError(msg)
+        if dev is not None:
+            few = copy.copy(dev)
+            few.examples = dev.examples[:_EXAMPLES]
+            parts = {
+                "encoder": objective.retriever.tower("query"),
+                "pooler": objective.retriever.pooler,
+                "loss": objective.loss,
+            }
+            with _blamed(described, when="when dev questions are judged", **parts):
+                few.measure(objective.retriever, objective.loss, 0, precision)
+
+
+def _represent(
+    objective: Objective, texts: Sequence[Text], side: Side, described: Mapping[str, Any], precision: Precision
+) -> Representation:
+    retriever = objective.retriever
+    encoder, pooler = retriever.tower(side), retriever.pooler
+    with autocast(precision, retriever.device):
+        with _blamed(described, encoder=encoder):
+            batch = encoder.collate(encoder.tokenize(texts, side), side).to(retriever.device)
+            states = encoder(batch, pooler.needs.layers_of(side, encoder.info))
+        with _blamed(described, pooler=pooler):
+            made = pooler(states, side)
+            if not isinstance(made, Representation) or len(made) != len(texts):
+                msg = f"it returned {_shown(made)}, and must return a Representation of {len(texts)} texts"
+                raise TypeError(msg)
+    return made
+
+
+@contextmanager
+def _unchanged(objective: Objective) -> Iterator[None]:
+    """Afterwards buffers, modes and random numbers are as before."""
+    device = objective.retriever.device
+    buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]
+    modes = [(module, module.training) for module in objective.modules()]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    for module, mode in modes:
+        module.training = mode
+
+
+@contextmanager
+def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples", **parts: nn.Module) -> Iterator[None]:
+    """What a component raises becomes a message that names it; of several, the one that the error came from."""
+    try:
+        yield
+    except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        kind, place = _origin(error, parts)
+        reason = " ".join(str(error).split()) or "no reason given"
+        msg = (
+            f"{kind} '{described[kind]['name']}' fails {when}: {type(error).__name__}{place}: {reason}. "
+            f"Its options or sizes may not fit the other parts (encoder '{described['encoder']['name']}', pooler "
+            f"'{described['pooler']['name']}', loss '{described['loss']['name']}'); or it is a mistake of its plugin."
+        )
+        raise UnsupportedError(msg) from error
+
+
+def _origin(error: Exception, parts: Mapping[str, nn.Module]) -> tuple[str, str]:
+    """The kind of the part in whose file the error came about, and " (file:line)"; else the last part."""
+    files = {kind: getattr(sys.modules.get(type(part).__module__), "__file__", None) for kind, part in parts.items()}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        for kind, file in files.items():
+            if frame.filename == file:
+                return kind, f" ({Path(frame.filename).name}:{frame.lineno})"
+    return list(parts)[-1], ""
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Representation):
+        return f"a Representation of {len(value)}"
+    if isinstance(value, LossValue):
+        return f"a LossValue with a total of shape {tuple(value.total.shape)}"
+    return f"a {type(value).__name__}"
+
+
+def first_draws(sampler: ExampleSampler) -> list[Draw]:
+    """Examples to rehearse with, with their negatives: the first that have all that an example may have."""
+    examples = sampler.examples
+    order = sorted(range(len(examples)), key=lambda row: not examples[row].negatives)[:_EXAMPLES]
+    return [_draw(examples[row], sampler) for row in sorted(order)]
+
+
+def _draw(example: Example, sampler: ExampleSampler) -> Draw:
+    # Those that the teacher scored come first: in a step of many queries some are drawn.
+    pool = sorted(example.negatives[: sampler.pool], key=lambda one: one not in (example.teacher or {}))
+    return Draw(example, example.positives[0], tuple(pool[: sampler.negatives]))

@@ -1,0 +1,204 @@
+"""From training examples to the texts of one training step: which positive, which negatives, and who is no negative.
+
+A draw depends on the seed, the epoch and the example alone, so that a resumed training sees what the uninterrupted one
+would have seen.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.examples import Example
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Text = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one example brings to one step: its query, one positive and some negatives, by id."""
+
+    example: Example
+    positive: str
+    negatives: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The texts of one training step.
+
+    Attributes:
+        queries: Q texts.
+        documents: D texts; each query's positive is followed by its own negatives.
+        positives: For each query, the row of `documents` that answers it.
+        ignore: (query row, document row) pairs that are no negatives: another known positive of the query, or
+            the same text as its positive.
+        teacher: (query row, document row) -> a teacher's score.
+    """
+
+    queries: list[Text]
+    documents: list[Text]
+    positives: list[int]
+    ignore: list[tuple[int, int]]
+    teacher: dict[tuple[int, int], float]
+
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What a loss is given: positives (Q,), ignore (Q, D) or None, teacher (Q, D) with NaN for no score or None."""
+        import torch
+
+        ignore = teacher = None
+        size = (len(self.queries), len(self.documents))
+        if self.ignore:
+            ignore = torch.zeros(size, dtype=torch.bool)
+            ignore[tuple(torch.tensor(self.ignore).T)] = True
+        if self.teacher:
+            teacher = torch.full(size, float("nan"))
+            teacher[tuple(torch.tensor(list(self.teacher)).T)] = torch.tensor(list(self.teacher.values()))
+        return torch.tensor(self.positives), ignore, teacher
+
+
+class ExampleSampler:
+    """Draws a positive and negatives for an example, anew in each epoch.
+
+    Args:
+        examples: Each with at least one positive.
+        negatives: How many to draw; an example that has fewer gives those it has.
+        pool: Only the first so many negatives of an example are drawn from; None = all.
+        positive: The "first" of an example's positives (DPR, MLR), or a "random" one each epoch.
+        sampling: "random" draws without replacement; "window" is Tevatron's rule, where a window slides over a
+            pool that is shuffled once.
+        seed: Of all draws and of the order of examples.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        *,
+        negatives: int = 1,
+        pool: int | None = None,
+        positive: Literal["first", "random"] = "first",
+        sampling: Literal["random", "window"] = "random",
+        seed: int = 42,
+    ) -> None:
+        self.examples = examples
+        self.negatives = negatives
+        self.pool = pool
+        self.positive = positive
+        self.sampling = sampling
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def order(self, epoch: int) -> list[int]:
+        """The positions of all examples in the order of an epoch."""
+        positions = list(range(len(self.examples)))
+        random.Random(f"order {self.seed} {epoch}").shuffle(positions)
+        return positions
+
+    def draw(self, position: int, epoch: int) -> Draw:
+        """The positive and negatives of one example in one epoch."""
+        example = self.examples[position]
+        pool = example.negatives[: self.pool]
+        if self.sampling == "window":
+            index, negatives = window_sample(
+                position, epoch, seed=self.seed, positives=len(example.positives), pool=pool, count=self.negatives
+            )
+            return Draw(example, example.positives[0 if self.positive == "first" else index], tuple(negatives))
+        source = random.Random(f"draw {self.seed} {epoch} {position}")
+        chosen = example.positives[0] if self.positive == "first" else source.choice(example.positives)
+        return Draw(example, chosen, tuple(source.sample(pool, min(self.negatives, len(pool)))))
+
+
+def window_sample(
+    item: int, epoch: int, *, seed: int, positives: int, pool: Sequence[str], count: int
+) -> tuple[int, list[str]]:
+    """Tevatron's sampling: the positive's index and the negatives of an item in an epoch.
+
+    With h = item + seed, the positive is (h + epoch) mod n; the pool is shuffled by Random(h), and a window of `count`
+    moves on by `count` each epoch over the pool repeated twice. A pool smaller than the window is drawn from with
+    replacement.
+    """
+    mixed = item + seed
+    index = (mixed + epoch) % positives
+    if count == 0 or not pool:
+        return index, []
+    source = random.Random(mixed)
+    if len(pool) < count:
+        return index, source.choices(list(pool), k=count)
+    shuffled = list(pool)
+    source.shuffle(shuffled)
+    start = epoch * count % len(shuffled)
+    return index, (shuffled * 2)[start : start + count]
+
+
+class StepAssembler:
+    """Puts the draws of a step together: texts, rows, and which documents are no negatives.
+
+    Args:
+        passage: Id -> passage.
+        examples: All examples, from which every query's known positives are collected.
+        mask_false_negatives: Whether known positives and duplicates of the positive are ignored as negatives;
+            the papers' own code does not do so.
+    """
+
+    def __init__(
+        self, passage: Callable[[str], Passage], examples: Sequence[Example], *, mask_false_negatives: bool = True
+    ) -> None:
+        self.passage = passage
+        self.mask_false_negatives = mask_false_negatives
+        self._known: dict[str, set[str]] = {}
+        for example in examples:
+            self._known.setdefault(example.query, set()).update(example.positives)
+
+    def assemble(self, draws: Sequence[Draw]) -> Step:
+        """The texts of a step."""
+        ids: list[str] = []
+        positives: list[int] = []
+        teacher: dict[tuple[int, int], float] = {}
+        for row, draw in enumerate(draws):
+            positives.append(len(ids))
+            own = (draw.positive, *draw.negatives)
+            teacher.update(_teacher_scores(draw.example.teacher, own, row, len(ids)))
+            ids.extend(own)
+        passages = [self.passage(one) for one in ids]
+        documents = [(passage.title, passage.text) for passage in passages]
+        ignore = list(self._false_negatives(draws, ids, documents, positives)) if self.mask_false_negatives else []
+        return Step([("", draw.example.query) for draw in draws], documents, positives, ignore, teacher)
+
+    def _false_negatives(
+        self, draws: Sequence[Draw], ids: Sequence[str], documents: Sequence[Text], positives: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
+        rows_of_id: dict[str, list[int]] = {}
+        rows_of_text: dict[Text, list[int]] = {}
+        for row, (one, text) in enumerate(zip(ids, documents, strict=True)):
+            rows_of_id.setdefault(one, []).append(row)
+            rows_of_text.setdefault(text, []).append(row)
+        for row, draw in enumerate(draws):
+            own = positives[row]
+            same = {other for one in self._known[draw.example.query] for other in rows_of_id.get(one, ())}
+            same.update(rows_of_text[documents[own]])
+            yield from ((row, other) for other in sorted(same - {own}))
+
+
+def _teacher_scores(
+    scores: Mapping[str, float] | None, ids: Sequence[str], row: int, start: int
+) -> Iterator[tuple[tuple[int, int], float]]:
+    for offset, one in enumerate(ids):
+        if scores is not None and one in scores:
+            yield (row, start + offset), scores[one]
+
+
+def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[Example]:
+    """So many of the examples, drawn with the seed, in their order; None = all."""
+    if limit is None or limit >= len(rows):
+        return rows
+    kept = random.Random(f"limit {seed}").sample(range(len(rows)), limit)
+    return [rows[position] for position in sorted(kept)]

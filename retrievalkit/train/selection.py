@@ -1,0 +1,232 @@
+"""Which state of a training is kept: DPR's rule on held-out questions.
+
+Early on, the loss on the dev questions is compared; from a given epoch on, the average rank of the gold passage among
+all dev passages, which is closer to what search does but costs more. The best value is reset at the switch, since the
+two are not comparable (Karpukhin et al. 2020; the released code of MLR omits the reset).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from retrievalkit import artifacts
+from retrievalkit.contracts import Loss, Progress, Representation, Text
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.examples import Example, unscored
+from retrievalkit.model.precision import Precision
+from retrievalkit.model.pretrained import save_weights
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.score import scores
+from retrievalkit.train.objective import Objective
+from retrievalkit.train.sampling import Draw, StepAssembler
+
+BEST, SELECTION = "best.safetensors", "selection.json"
+_RANKED_QUESTIONS = 10_000
+_HARD_NEGATIVES_RANKED = 30
+# Questions that are scored at once, and passages that are encoded at once: weights over a vocabulary are large.
+_BLOCK, _POOL_BLOCK = 256, 2_048
+
+
+@dataclass
+class Best:
+    """The best state so far: after which epoch, by which measure, and its value (lower is better)."""
+
+    epoch: int = -1
+    measure: str = ""
+    value: float = float("inf")
+
+    def improve(self, epoch: int, measure: str, value: float) -> bool:
+        """Take a new value if it is better, or the first of its measure; says whether it was taken."""
+        # A value that is no number is worse than any.
+        if measure == self.measure and not (value < self.value or math.isnan(self.value)):
+            return False
+        self.epoch, self.measure, self.value = epoch, measure, value
+        return True
+
+    def as_dict(self) -> dict[str, object]:
+        """For a file."""
+        return asdict(self)
+
+
+class DevSet:
+    """Held-out questions with a gold passage each, and hard negatives where there are some.
+
+    Args:
+        examples: The questions; the first positive is the gold passage.
+        passage: Id -> passage.
+        batch_size: Questions that share their passages when the loss is taken.
+        rank_from: The first epoch (counted from 0) after which the average rank is used.
+        mask_false_negatives: Whether known positives and duplicates of the positive are ignored as negatives in the
+            loss, as in training.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        passage: Callable[[str], Passage],
+        *,
+        batch_size: int,
+        rank_from: int = 30,
+        mask_false_negatives: bool = True,
+    ) -> None:
+        self.examples = examples
+        self.passage = passage
+        self.batch_size = batch_size
+        self.rank_from = rank_from
+        self.has_teacher = not any(unscored(row) for row in examples)
+        self.assembler = StepAssembler(passage, examples, mask_false_negatives=mask_false_negatives)
+
+    def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> tuple[str, float]:
+        """The measure of this epoch and its value; lower is better for both.
+
+        A loss that needs a teacher's scores, where the dev questions have none, gives way to the rank at once.
+        """
+        if epoch >= self.rank_from or (loss.needs_teacher and not self.has_teacher):
+            return "average_rank", self.average_rank(retriever, precision)
+        return "loss", self.loss(retriever, loss, precision)
+
+    def loss(self, retriever: Retriever, loss: Loss, precision: Precision) -> float:
+        """The training loss on the dev questions, each with its gold passage and first hard negative.
+
+        The first that the teacher scored, where the loss needs a teacher.
+
+        Taken as at the start of training, so that a loss whose temperature falls over time stays comparable.
+        """
+        was_training = loss.training
+        loss.eval()
+        total = 0.0
+        for start in range(0, len(self.examples), self.batch_size):
+            rows = self.examples[start : start + self.batch_size]
+            step = self.assembler.assemble(
+                [Draw(row, row.positives[0], _first_negative(row, scored=loss.needs_teacher)) for row in rows]
+            )
+            queries, documents = _encode(retriever, step.queries, step.documents, precision)
+            with torch.inference_mode():
+                positives, ignore, teacher = (
+                    one if one is None else one.to(retriever.device) for one in step.tensors()
+                )
+                value = loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
+            total += float(value.total) * len(rows)
+        loss.train(was_training)
+        return total / len(self.examples)
+
+    def average_rank(self, retriever: Retriever, precision: Precision) -> float:
+        """The mean rank (from 0) of the gold passage among the gold passages and hard negatives of all questions.
+
+        A passage of equal score is ranked before it, so that a model which gives all texts one vector is the worst.
+        """
+        rows = self.examples[:_RANKED_QUESTIONS]
+        golds = {one: row for row, one in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
+        negatives = dict.fromkeys(one for example in rows for one in example.negatives[:_HARD_NEGATIVES_RANKED])
+        others = [one for one in negatives if one not in golds]
+        asked = [("", example.query) for example in rows]
+        queries, documents = _encode(retriever, asked, self._texts(list(golds)), precision)
+        place = torch.tensor([golds[example.positives[0]] for example in rows], device=queries.device)
+        own = torch.cat(
+            [
+                block.gather(1, some[:, None])
+                for block, some in zip(_blocks(queries, documents), torch.split(place, _BLOCK), strict=True)
+            ]
+        )
+        # It counts itself.
+        before = _at_least(own, queries, documents) - 1
+        for start in range(0, len(others), _POOL_BLOCK):
+            texts = self._texts(others[start : start + _POOL_BLOCK])
+            before += _at_least(own, queries, retriever.encode(texts, "document", precision=precision))
+        return float(before.double().mean())
+
+    def _texts(self, ids: Sequence[str]) -> list[Text]:
+        return [(passage.title, passage.text) for passage in map(self.passage, ids)]
+
+
+def _blocks(queries: Representation, documents: Representation) -> Iterator[Tensor]:
+    """(queries, documents) scores, of some queries at a time."""
+    for start in range(0, len(queries), _BLOCK):
+        yield scores(queries.rows(slice(start, start + _BLOCK)), documents)
+
+
+def _at_least(own: Tensor, queries: Representation, documents: Representation) -> Tensor:
+    """(queries,): how many documents have at least the score that is each query's own (queries, 1)."""
+    documents = documents.to(queries.device)
+    counts = [
+        (block >= some).sum(dim=1)
+        for block, some in zip(_blocks(queries, documents), torch.split(own, _BLOCK), strict=True)
+    ]
+    return torch.cat(counts)
+
+
+def _first_negative(row: Example, *, scored: bool) -> tuple[str, ...]:
+    known = row.teacher if scored and row.teacher else row.negatives
+    return tuple(one for one in row.negatives if one in known)[:1]
+
+
+class KeepBest(transformers.TrainerCallback):
+    """Judges the state after each epoch on the dev questions, and stores the best one.
+
+    It does so before the Trainer saves, so that a training which is resumed from there has not missed an epoch.
+
+    Args:
+        dev: The dev questions.
+        objective: What is trained.
+        folder: Where to store the best state, and what is known of it.
+        steps_an_epoch: After how many steps it judges.
+        precision: What to compute in.
+        log: Told the value of each epoch.
+    """
+
+    def __init__(
+        self,
+        dev: DevSet,
+        objective: Objective,
+        folder: Path,
+        steps_an_epoch: int,
+        precision: Precision,
+        log: Callable[[dict[str, float]], None],
+    ) -> None:
+        self.dev = dev
+        self.objective = objective
+        self.folder = folder
+        self.steps_an_epoch = steps_an_epoch
+        self.precision = precision
+        self.log = log
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Judge, where an epoch or the training ends with this step."""
+        if state.global_step % self.steps_an_epoch == 0 or state.global_step == state.max_steps:
+            should_log = control.should_log
+            self._judge(epoch=(state.global_step - 1) // self.steps_an_epoch)
+            # Logging what was judged counts, for the Trainer, as the logging of this step.
+            control.should_log = should_log
+
+    def measure(self, epoch: int) -> tuple[str, float]:
+        """The measure of this epoch and its value; lower is better."""
+        return self.dev.measure(self.objective.retriever, self.objective.loss, epoch, self.precision)
+
+    def _judge(self, epoch: int) -> None:
+        measure, value = self.measure(epoch)
+        self.log({f"dev_{measure}": value})
+        path = self.folder / SELECTION
+        best = Best(**json.loads(path.read_text())) if path.exists() else Best()
+        if best.improve(epoch, measure, value):
+            with artifacts.write_file(self.folder / BEST) as staging:
+                save_weights(self.objective, staging)
+            artifacts.write_json(path, best.as_dict(), indent=None)
+
+
+def _encode(
+    retriever: Retriever, queries: Sequence[Text], documents: Sequence[Text], precision: Precision
+) -> tuple[Representation, Representation]:
+    encoded = (
+        retriever.encode(queries, "query", precision=precision),
+        retriever.encode(documents, "document", precision=precision),
+    )
+    return encoded[0].to(retriever.device), encoded[1].to(retriever.device)

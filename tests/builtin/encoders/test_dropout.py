@@ -1,0 +1,111 @@
+"""Dropout from a fast generator: right in its probability and expectation, and repeated by a seed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from retrievalkit.builtin.encoders import dropout
+
+
+def seeded(function, *arguments, seed=0, **options):
+    torch.manual_seed(seed)
+    return function(*arguments, **options)
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_the_share_of_dropped_values_is_the_probability(probability):
+    """Within five standard deviations of 250,001 draws."""
+    share = seeded(dropout.drop_mask, (250_001,), probability).float().mean().item()
+    assert abs(share - probability) < 5 * (probability * (1 - probability) / 250_001) ** 0.5
+
+
+def test_neighbouring_values_are_dropped_independently():
+    """Four of them come from one 64-bit draw."""
+    mask = seeded(dropout.drop_mask, (400_000,), 0.5).float() * 2 - 1
+    for distance in (1, 2, 3, 4):
+        assert abs((mask[:-distance] * mask[distance:]).mean().item()) < 5 / 400_000**0.5
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0)])
+def test_a_mask_has_any_shape(shape):
+    assert dropout.drop_mask(shape, 0.5).shape == shape
+
+
+def test_masks_follow_from_torchs_random_state():
+    state = torch.get_rng_state()
+    first = dropout.drop_mask((1000,), 0.5)
+    second = dropout.drop_mask((1000,), 0.5)
+    torch.set_rng_state(state)
+    assert torch.equal(dropout.drop_mask((1000,), 0.5), first)
+    assert not torch.equal(first, second)
+
+
+def test_kept_values_are_scaled_so_that_the_mean_stays():
+    layer = dropout.FastDropout(0.3)
+    made = seeded(layer, torch.ones(200_000))
+    assert made.unique().tolist() == pytest.approx([0.0, 1 / 0.7], rel=1e-4)
+    assert made.mean().item() == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_dropping_nothing_or_all_is_exact(probability):
+    assert torch.equal(dropout.FastDropout(probability)(torch.ones(10)), torch.full((10,), 1 - probability))
+
+
+def test_nothing_is_dropped_in_eval_mode():
+    assert torch.equal(dropout.FastDropout(0.5).eval()(torch.ones(100)), torch.ones(100))
+
+
+def test_gradients_pass_where_values_do():
+    values = torch.ones(1000, requires_grad=True)
+    made = dropout.FastDropout(0.5)(values)
+    made.sum().backward()
+    assert torch.equal(values.grad, made.detach())
+
+
+class Layer(nn.Module):
+    is_causal = False
+
+
+@pytest.mark.parametrize("form", ["none", "bool", "added"])
+def test_attention_is_softmax_of_inner_products_with_weights_dropped(form):
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 5, 8, generator=generator, dtype=torch.float64)
+    keep = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    keep[1, :, :, 3:] = False
+    added = torch.zeros(keep.shape, dtype=torch.float64).masked_fill(~keep, -torch.inf)
+    mask = {"none": None, "bool": keep, "added": added}[form]
+    made, weights = seeded(dropout.attention, Layer(), query, key, value, mask, dropout=0.25)
+    assert weights is None
+
+    scores = query @ key.mT / 8**0.5
+    shares = (scores if form == "none" else scores + added).softmax(-1)
+    shares = shares.masked_fill(seeded(dropout.drop_mask, shares.shape, 0.25), 0.0) / 0.75
+    torch.testing.assert_close(made, (shares @ value).transpose(1, 2))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_attention_without_dropout_or_with_a_causal_mask_is_torchs_own(rate):
+    query, key, value = torch.randn(3, 2, 4, 5, 8)
+    layer = Layer()
+    layer.is_causal = bool(rate)
+    made, _ = seeded(dropout.attention, layer, query, key, value, None, dropout=rate)
+    expected = seeded(functional.scaled_dot_product_attention, query, key, value, dropout_p=rate, is_causal=bool(rate))
+    torch.testing.assert_close(made, expected.transpose(1, 2))
+
+
+def test_a_models_dropout_is_replaced_and_its_own_subclasses_are_not():
+    class Special(nn.Dropout):
+        pass
+
+    model = nn.Sequential(nn.Dropout(0.1), nn.Sequential(nn.Dropout(0.2)), Special(0.3))
+    dropout.use_fast_dropout(model)
+    assert [type(one) for one in (model[0], model[1][0], model[2])] == [
+        dropout.FastDropout,
+        dropout.FastDropout,
+        Special,
+    ]
+    assert (model[0].p, model[1][0].p) == (0.1, 0.2)

@@ -1,0 +1,252 @@
+"""The inverted index of weights, and vectors and weights together: exact, in parts of any size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit import registry, testing
+from retrievalkit.builtin.indexers import dense_sparse
+from retrievalkit.contracts import Representation
+from retrievalkit.data.vectors import VectorStore, VectorWriter, postings
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.score import scores
+
+TERMS, DIM = 40, 8
+
+
+def write(folder, weights, *, vectors=None, counts=None, shard=7):
+    """Write a folder of (texts, terms) weights, and of (rows, dim) vectors."""
+    folder.mkdir(parents=True)
+    writer = VectorWriter(folder)
+    texts = len(weights)
+    counts = np.ones(texts, dtype=int) if counts is None else np.array(counts)
+    starts = np.cumsum([0, *counts])
+    for number, start in enumerate(range(0, texts, shard)):
+        end = min(texts, start + shard)
+        rows = None if vectors is None else vectors[starts[start] : starts[end]]
+        ids = [f"t{row}" for row in range(start, end)]
+        matrix = None if weights is None else scipy.sparse.csr_matrix(weights[start:end])
+        writer.write_shard(number, ids, rows, counts=counts[start:end], weights=matrix)
+    writer.finish()
+    return VectorStore(folder)
+
+
+def opened(name, store, folder, **options):
+    folder.mkdir()
+    counts = registry.create("indexer", name, **options).build(store, folder)
+    assert counts["texts"] == len(store)
+    indexer = registry.create("indexer", name, **options)
+    indexer.open(folder)
+    return indexer
+
+
+def draw(random, texts, *, values=None, share=0.3):
+    weights = random.random((texts, TERMS), dtype=np.float32)
+    if values is not None:
+        weights = random.choice(values, weights.shape).astype(np.float32)
+    return weights * (random.random(weights.shape) < share)
+
+
+def best(found, k, *, least=None):
+    """Ids and scores of the k best of (texts,) scores, ties by position."""
+    order = [row for row in np.argsort(-found, kind="stable") if least is None or found[row] > least][:k]
+    return [f"t{row}" for row in order], found[order]
+
+
+def assert_best(indexer, queries, expected, k, *, least=None):
+    ids, values = indexer.search(queries, k)
+    for row, one in enumerate(expected):
+        wanted_ids, wanted_scores = best(one, k, least=least)
+        assert ids[row] == wanted_ids
+        np.testing.assert_allclose(values[row], wanted_scores, rtol=1e-5, atol=1e-5)
+        assert values[row].dtype == np.float32
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    texts=st.integers(1, 60),
+    k=st.integers(1, 70),
+    part=st.sampled_from([1, 5, 16, 1000]),
+    shard=st.integers(1, 20),
+    limit=st.sampled_from([1, 50, 1 << 24]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_weights_are_searched_exactly(tmp_path_factory, texts, k, part, shard, limit, seed):
+    """Whole numbers, so that sums are exact and often tie; texts and queries without any weight; parts of any size."""
+    folder, random = tmp_path_factory.mktemp("s"), np.random.default_rng(seed)
+    weights, asked = draw(random, texts, values=[0, 1, 2], share=0.1), draw(random, 4, values=[1, 2], share=0.2)
+    asked[0] = 0
+    store = write(folder / "vectors", weights, shard=shard)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postings, "PART_POSTINGS", limit)
+        (folder / "p").mkdir()
+        postings.write_postings(store, folder / "p", part_texts=part)
+    opened_postings = postings.Postings(folder / "p")
+    assert sum(opened_postings.parts) == texts
+    assert max(opened_postings.parts) <= part
+    whole = scipy.sparse.vstack([block.weights for block in opened_postings.blocks()]).toarray()
+    np.testing.assert_array_equal(whole, weights)
+    indexer = opened("sparse", store, folder / "index")
+    indexer._postings = opened_postings
+    assert_best(indexer, Representation(weights=torch.from_numpy(asked)), asked @ weights.T, k, least=0)
+
+
+def test_the_product_of_scipy_agrees(tmp_path):
+    """Real numbers, more terms, more texts."""
+    documents = scipy.sparse.random(3000, 500, density=0.05, format="csr", dtype=np.float32, random_state=1)
+    asked = scipy.sparse.random(40, 500, density=0.03, format="csr", dtype=np.float32, random_state=2)
+    (tmp_path / "vectors").mkdir()
+    writer = VectorWriter(tmp_path / "vectors")
+    for number, start in enumerate(range(0, 3000, 1000)):
+        ids = [f"t{row}" for row in range(start, start + 1000)]
+        writer.write_shard(number, ids, None, weights=documents[start : start + 1000])
+    writer.finish()
+    indexer = opened("sparse", VectorStore(tmp_path / "vectors"), tmp_path / "index")
+    expected = (asked @ documents.T).toarray()
+    assert_best(indexer, Representation(weights=torch.from_numpy(asked.toarray())), expected, 20, least=0)
+
+
+def test_of_vectors_and_weights_it_searches_the_weights(tmp_path):
+    """The vectors of the queries are left aside, and those of the folder are not copied."""
+    random = np.random.default_rng(0)
+    weights, asked = draw(random, 30), draw(random, 3)
+    store = write(tmp_path / "vectors", weights, vectors=random.standard_normal((30, DIM)))
+    indexer = opened("sparse", store, tmp_path / "index")
+    queries = Representation(torch.randn(3, 1, DIM), None, torch.from_numpy(asked))
+    assert_best(indexer, queries, asked @ weights.T, 5, least=0)
+    assert not list((tmp_path / "index").rglob("vectors*"))
+
+
+@pytest.mark.parametrize("name", ["sparse", "dense_sparse", "flat"])
+def test_given_texts_get_their_score(tmp_path, monkeypatch, name):
+    """Over several parts; 0 or the product of the vectors where no term is shared; NaN for a text that is not there."""
+    random = np.random.default_rng(0)
+    weights, asked, vectors = draw(random, 30), draw(random, 3), random.standard_normal((30, DIM)).astype(np.float32)
+    monkeypatch.setattr(dense_sparse, "PART_VECTORS", 8)
+    queries = Representation(torch.randn(3, 1, DIM), None, torch.from_numpy(asked))
+    indexer = opened(name, write(tmp_path / "vectors", weights, vectors=vectors), tmp_path / "index")
+    found = indexer.scores(queries, [["t29", "t0", "?", "t0"], [], [f"t{row}" for row in range(30)]])
+    expected = asked @ weights.T
+    if name != "sparse":
+        expected = expected + queries.vectors[:, 0].numpy() @ vectors.T
+    np.testing.assert_allclose(found[0], [expected[0, 29], expected[0, 0], np.nan, expected[0, 0]], rtol=1e-5)
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-4, atol=1e-5)
+    assert [one.dtype for one in found] == [np.float32] * 3
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("query_vectors", [1, 3])
+@pytest.mark.parametrize("counts", [[1] * 90, [4] * 90, [1, 3, 7] * 30], ids=["one", "four", "varying"])
+def test_the_sum_is_exact(tmp_path, monkeypatch, counts, query_vectors, threads):
+    """One and many vectors on both sides, parts over the borders of shards, on one thread and on several."""
+    random = np.random.default_rng(0)
+    monkeypatch.setattr(dense_sparse, "PART_VECTORS", 60)
+    weights, asked = draw(random, 90, share=0.1), draw(random, 40, share=0.1)
+    vectors = random.standard_normal((sum(counts), DIM)).astype(np.float32)
+    store = write(tmp_path / "vectors", weights, vectors=vectors, counts=counts)
+    mask = torch.arange(query_vectors) < torch.tensor([1, 3] * 20)[:, None]
+    queries = Representation(
+        torch.randn(40, query_vectors, DIM), mask if query_vectors > 1 else None, torch.from_numpy(asked)
+    )
+    longest = max(counts)
+    padded, document_mask = torch.zeros(90, longest, DIM), torch.arange(longest) < torch.tensor(counts)[:, None]
+    padded[document_mask] = torch.from_numpy(vectors)
+    expected = scores(queries, Representation(padded, document_mask, torch.from_numpy(weights))).numpy()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for name in ("dense_sparse", "flat"):
+            indexer = opened(name, store, tmp_path / name)
+            for k in (1, 10, 1000):
+                assert_best(indexer, queries, expected, k)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_union_scores_what_one_of_the_lists_has(tmp_path):
+    """Every text found has its full score; enough candidates give the exact result, and few do not."""
+    random = np.random.default_rng(0)
+    weights, asked = draw(random, 200), draw(random, 10)
+    vectors = random.standard_normal((200, DIM)).astype(np.float32)
+    store = write(tmp_path / "vectors", weights, vectors=vectors)
+    queries = Representation(torch.randn(10, 1, DIM), None, torch.from_numpy(asked))
+    dense, lexical = queries.vectors[:, 0].numpy() @ vectors.T, asked @ weights.T
+    assert_best(opened("dense_sparse", store, tmp_path / "many", search="union"), queries, dense + lexical, 9)
+    ids, values = opened("dense_sparse", store, tmp_path / "few", search="union", candidates=3).search(queries, 3)
+    for row in range(10):
+        union = {*best(dense[row], 3)[0], *best(lexical[row], 3)[0]}
+        allowed = np.array(
+            [value if f"t{text}" in union else -9e9 for text, value in enumerate((dense + lexical)[row])]
+        )
+        assert ids[row] == best(allowed, 3)[0]
+        np.testing.assert_allclose(values[row], best(allowed, 3)[1], rtol=1e-4)
+    assert ids != [best(row, 3)[0] for row in dense + lexical]
+
+
+def test_what_a_folder_lacks_is_said(tmp_path):
+    """And which indexer would do."""
+    random = np.random.default_rng(0)
+    dense = tmp_path / "dense"
+    dense.mkdir()
+    writer = VectorWriter(dense)
+    writer.write_shard(0, ["a"], np.ones((1, 1, DIM)))
+    writer.finish()
+    lexical = write(tmp_path / "lexical", draw(random, 5))
+    (tmp_path / "i").mkdir()
+    for name, store, message in (
+        ("sparse", VectorStore(dense), "no weights .* --indexer flat or faiss"),
+        ("dense_sparse", VectorStore(dense), "no weights .* --indexer flat or faiss"),
+        ("dense_sparse", lexical, "no vectors.* --indexer sparse"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            registry.create("indexer", name).build(store, tmp_path / "i")
+    with pytest.raises(OptionError, match="'candidates'"):
+        registry.create("indexer", "dense_sparse", candidates=0)
+    with pytest.raises(OptionError, match="search"):
+        registry.create("indexer", "dense_sparse", search="best")
+
+
+def test_queries_of_another_model_are_refused(tmp_path):
+    """Without weights, or with weights over another vocabulary."""
+    random = np.random.default_rng(0)
+    store = write(tmp_path / "v", draw(random, 5), vectors=random.standard_normal((5, DIM)))
+    for name in ("sparse", "dense_sparse"):
+        indexer = opened(name, store, tmp_path / name)
+        with pytest.raises(UnsupportedError, match="queries have none"):
+            indexer.search(Representation(torch.zeros(1, 1, DIM)), 3)
+        with pytest.raises(UnsupportedError, match="weights of size 9 and documents of size 40"):
+            indexer.search(Representation(torch.zeros(1, 1, DIM), None, torch.ones(1, 9)), 3)
+        with pytest.raises(OptionError, match="k is 0"):
+            indexer.search(Representation(torch.zeros(1, 1, DIM), None, torch.ones(1, TERMS)), 0)
+    with pytest.raises(UnsupportedError, match="lack vectors or weights"):
+        opened("dense_sparse", store, tmp_path / "union", search="union").search(
+            Representation(torch.zeros(1, 1, DIM)), 3
+        )
+
+
+@pytest.mark.parametrize("name", ["sparse", "dense_sparse"])
+@pytest.mark.parametrize("file", ["terms-00000.npy", "texts-00000.npy", "weights-00000.npy", "postings.json"])
+def test_a_truncated_index_is_found_when_it_is_opened(tmp_path, name, file):
+    """Cut short, or gone."""
+    random = np.random.default_rng(0)
+    store = write(tmp_path / "v", draw(random, 50), vectors=random.standard_normal((50, DIM)))
+    opened(name, store, tmp_path / "i")
+    path = tmp_path / "i" / "postings" / file
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ArtifactError, match="damaged"):
+        registry.create("indexer", name).open(tmp_path / "i")
+    path.unlink()
+    with pytest.raises(ArtifactError, match="damaged"):
+        registry.create("indexer", name).open(tmp_path / "i")
+
+
+@pytest.mark.parametrize("name", ["sparse", "dense_sparse"])
+def test_conformance(tmp_path, name):
+    """The check that plugin authors use."""
+    testing.check_indexer(name, tmp_path)

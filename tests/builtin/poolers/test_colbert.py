@@ -1,0 +1,310 @@
+"""The pooler `colbert`: late interaction, from token states to an index that is searched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit import registry, testing
+from retrievalkit.cli import main
+from retrievalkit.contracts import EncoderInfo, TokenStates
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import read_run
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.score import scores
+
+INFO = EncoderInfo(width=4, layers=3, vocabulary_size=100)
+PLAIN = {"dimension": None, "normalize": False, "markers": False, "query_filled": False, "skip_punctuation": False}
+COMMA, STOP = 7, 8
+
+
+class Vocabulary:
+    """Stands for an encoder whose vocabulary has a comma and a full stop."""
+
+    def token_ids(self, tokens):
+        assert {",", ".", " ("} <= set(tokens)
+        return [COMMA, STOP]
+
+
+def colbert(info=INFO, **options):
+    torch.manual_seed(0)
+    pooler = registry.create("pooler", "colbert", info, **options)
+    pooler.bind(Vocabulary())
+    return pooler
+
+
+def states_of(hidden, mask, ids=None):
+    hidden, mask = torch.as_tensor(hidden), torch.as_tensor(mask)
+    ids = torch.zeros_like(mask) if ids is None else torch.as_tensor(ids)
+    return TokenStates({INFO.layers: hidden}, mask, ids, torch.zeros_like(mask, dtype=torch.bool))
+
+
+def with_ids(states, *rows):
+    """The same states with these ids, right-aligned or left-aligned as the mask has them."""
+    for row, ids in enumerate(rows):
+        states.input_ids[row, states.attention_mask[row].bool()] = torch.tensor(ids)
+    return states
+
+
+def test_golden_score():
+    """Query [1, 1] with tokens [1, 0], [0, 2] and padding [5, 5]: the best real token counts."""
+    pooler = colbert(EncoderInfo(2, 3, 100), **PLAIN)
+    query = pooler(states_of([[[1.0, 1.0]]], [[1]]), "query")
+    document = pooler(states_of([[[1.0, 0.0], [0.0, 2.0], [5.0, 5.0]]], [[1, 1, 0]]), "document")
+    assert scores(query, document).tolist() == [[2.0]]
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    dimension=st.sampled_from([None, 3]),
+    normalize=st.booleans(),
+    query_filled=st.booleans(),
+    skip_punctuation=st.booleans(),
+)
+def test_equals_numpy(seed, dimension, normalize, query_filled, skip_punctuation):
+    """An independent reference: loops over texts and tokens."""
+    random = np.random.default_rng(seed)
+    options = {"dimension": dimension, "normalize": normalize, "query_filled": query_filled}
+    pooler = colbert(skip_punctuation=skip_punctuation, **options).double()
+    sides = {}
+    for side, texts in (("query", 2), ("document", 3)):
+        hidden, ids = random.normal(size=(texts, 5, 4)), random.integers(5, 10, size=(texts, 5))
+        mask = np.arange(5) < random.integers(1, 6, size=texts)[:, None]
+        ids[:, 0] = 1
+        made = pooler(states_of(hidden, mask.astype(np.int64), ids), side)
+        kept = []
+        for row in range(texts):
+            vectors = []
+            for token in range(5):
+                there = mask[row, token] or (side == "query" and query_filled)
+                if side == "document" and skip_punctuation and ids[row, token] in (COMMA, STOP):
+                    there = False
+                if there:
+                    vector = hidden[row, token]
+                    vector = vector if dimension is None else pooler.projection.weight.detach().numpy() @ vector
+                    vectors.append(vector / np.sqrt((vector**2).sum()) if normalize else vector)
+            kept.append(np.array(vectors))
+        sides[side] = made, kept
+    expected = [[(q @ d.T).max(axis=1).sum() for d in sides["document"][1]] for q in sides["query"][1]]
+    found = scores(sides["query"][0], sides["document"][0]).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+# --- options -------------------------------------------------------------------------------------------------------
+
+
+def test_what_it_needs():
+    """The paper's: markers behind [CLS], queries filled up."""
+    needs = colbert().needs
+    assert needs.layers_of("query", INFO) == needs.layers_of("document", INFO) == (3,)
+    assert needs.mask_filled == ("query",)
+    assert list(needs.extra_tokens) == ["query", "document"]
+    for marker in needs.extra_tokens.values():
+        assert (marker.count, marker.source, marker.replace_first, marker.position) == (1, "unused", False, None)
+    assert colbert(markers=False).needs.extra_tokens == {}
+    assert colbert(query_filled=False).needs.mask_filled == ()
+    assert colbert(layer=1).needs.layers_of("document", INFO) == (1,)
+
+
+def test_dimension(make_states):
+    """A projection without bias, by default to 128; or none, and nothing to store."""
+    states = make_states([3, 5])
+    assert colbert()(states, "document").vectors.shape == (2, 5, 128)
+    pooler = colbert(dimension=2, normalize=False)
+    assert [name for name, _ in pooler.named_parameters()] == ["projection.weight"]
+    expected = states.layers[3][1] @ pooler.projection.weight.T
+    torch.testing.assert_close(pooler(states, "document").vectors[1], expected)
+    whole = colbert(dimension=None, normalize=False)
+    assert list(whole.parameters()) == []
+    torch.testing.assert_close(whole(states, "document").vectors[1], states.layers[3][1])
+
+
+def test_normalize(make_states):
+    """Length 1 by default, zeros where there is no vector."""
+    made = colbert()(make_states([3, 5]), "document")
+    torch.testing.assert_close(made.vectors.norm(dim=-1), made.vector_mask.float())
+    raw = colbert(normalize=False)(make_states([3, 5]), "document").vectors
+    assert not torch.allclose(raw[1].norm(dim=-1), torch.ones(5), atol=0.1)
+    torch.testing.assert_close(made.vectors * raw.norm(dim=-1, keepdim=True), raw)
+
+
+def test_query_filled(make_states):
+    """With it all positions of a query are vectors, without it the real ones; documents have the real ones."""
+    states = make_states([3, 5])
+    assert colbert()(states, "query").vector_mask is None
+    assert colbert(query_filled=False)(states, "query").vector_mask.sum(dim=1).tolist() == [3, 5]
+    assert colbert()(states, "document").vector_mask.sum(dim=1).tolist() == [3, 5]
+
+
+def test_skip_punctuation(make_states):
+    """Of documents alone."""
+    states = with_ids(make_states([3, 5]), [1, COMMA, 2], [1, STOP, 5, COMMA, 2])
+    made = colbert()(states, "document").vector_mask
+    assert made.tolist() == [[True, False, True, False, False], [True, False, True, False, True]]
+    assert colbert(query_filled=False)(states, "query").vector_mask.sum(dim=1).tolist() == [3, 5]
+    assert colbert(skip_punctuation=False)(states, "document").vector_mask.sum(dim=1).tolist() == [3, 5]
+
+
+def test_layer(make_states):
+    states = make_states([3, 5])
+    assert not torch.equal(colbert(layer=1)(states, "query").vectors, colbert()(states, "query").vectors)
+    with pytest.raises(UnsupportedError, match="layer 4 was asked for"):
+        colbert(layer=4)
+
+
+def test_a_dimension_that_no_vector_has():
+    with pytest.raises(OptionError, match="option 'dimension' of pooler 'colbert' cannot be 0"):
+        colbert(dimension=0)
+
+
+# --- texts of every kind -------------------------------------------------------------------------------------------
+
+
+def test_padding_and_order_change_nothing(make_states):
+    """Nor does padding on the left."""
+    pooler = colbert(query_filled=False)
+
+    def vectors(side, lengths, **options):
+        made = pooler(make_states(lengths, **options), side)
+        return [one[mask] for one, mask in zip(made.vectors, made.vector_mask, strict=True)]
+
+    for side in ("query", "document"):
+        expected = vectors(side, [3, 5, 1])
+        for options in ({"padded_to": 9}, {"padded_to": 9, "left": True}):
+            torch.testing.assert_close(vectors(side, [3, 5, 1], **options), expected)
+        torch.testing.assert_close(vectors(side, [1, 5, 3])[::-1], expected)
+
+
+def test_whatever_stands_at_padding_reaches_nothing():
+    """Not infinity, not NaN, and not in a gradient."""
+    hidden = torch.tensor([[[1.0, 2.0, 0.0, 1.0], [float("inf"), float("nan"), 0.0, 1.0]]], requires_grad=True)
+    pooler = colbert()
+    made = pooler(states_of(hidden, [[1, 0]]), "document")
+    scores(made, made).sum().backward()
+    assert made.vectors.isfinite().all()
+    assert hidden.grad[0, 1].tolist() == [0.0] * 4
+    assert hidden.grad.isfinite().all()
+    assert pooler.projection.weight.grad.isfinite().all()
+
+
+def test_a_text_of_punctuation_alone_keeps_it(make_states):
+    """As it may be without [CLS] and marker."""
+    made = colbert()(with_ids(make_states([2, 3]), [COMMA, STOP], [5, STOP, 6]), "document")
+    assert made.vector_mask.tolist() == [[True, True, False], [True, False, True]]
+
+
+def test_a_text_without_tokens_has_one_vector():
+    made = colbert(query_filled=False)(states_of(torch.randn(2, 2, 4), [[0, 0], [1, 1]]), "query")
+    assert made.vector_mask.tolist() == [[True, False], [True, True]]
+
+
+# --- with an encoder -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"query_filled": False, "markers": False, "dimension": 8},
+        {"dimension": None, "normalize": False, "skip_punctuation": False, "layer": 1},
+    ],
+    ids=str,
+)
+def test_it_keeps_the_contract(tiny_model, options):
+    testing.check_pooler("colbert", model=tiny_model, **options)
+
+
+def test_it_keeps_the_contract_on_t5(tiny_t5):
+    testing.check_pooler("colbert", model=tiny_t5, markers=False, query_filled=False)
+
+
+def tokens(retriever, text, side):
+    tower = retriever.tower(side)
+    batch = tower.collate(tower.tokenize([("", text)], side), side)
+    return tower.tokenizer.convert_ids_to_tokens(batch.input_ids[0]), batch
+
+
+def test_the_texts_that_the_encoder_sees(tiny_model):
+    """Markers behind [CLS], a query filled up to its length by masks that nothing attends to."""
+    retriever = Retriever.create(tiny_model, pooler="colbert", encoder_options={"query_length": 8})
+    query, batch = tokens(retriever, "capital of france", "query")
+    assert query == ["[CLS]", "[unused0]", "capital", "of", "france", "[SEP]", "[MASK]", "[MASK]"]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0]]
+    document, _ = tokens(retriever, "rome.", "document")
+    assert document == ["[CLS]", "[unused1]", "rome", ".", "[SEP]"]
+    assert retriever.encode([("", "capital of france")], "query").vectors.shape == (1, 8, 128)
+    assert retriever.encode([("", "rome.")], "document").vector_mask.tolist() == [[True, True, True, False, True]]
+
+
+def test_filled_positions_are_vectors_of_their_own(tiny_model):
+    """They depend on the query, and count in its score."""
+    retriever = Retriever.create(tiny_model, pooler="colbert", encoder_options={"query_length": 8})
+    one, other = (retriever.encode([("", text)], "query", precision="fp32") for text in ("rome", "france"))
+    assert not torch.allclose(one.vectors[0, -1], other.vectors[0, -1], atol=1e-5)
+    assert not torch.allclose(one.vectors[0, -1], one.vectors[0, -2], atol=1e-5)
+
+
+def test_punctuation_is_known_after_loading(tiny_model, tmp_path):
+    """And is no weight of the checkpoint."""
+    retriever = Retriever.create(tiny_model, pooler="colbert").eval()
+    retriever.save(tmp_path)
+    loaded = Retriever.load(tmp_path, device="cpu")
+    assert list(loaded.pooler.state_dict()) == ["projection.weight"]
+    assert loaded.pooler.punctuation.tolist() == retriever.pooler.punctuation.tolist() != []
+    texts = [("Peru", "lima, a city."), ("", "...")]
+    before, after = (one.encode(texts, "document", precision="fp32") for one in (retriever, loaded))
+    assert before.vector_mask.tolist() == after.vector_mask.tolist()
+    assert torch.equal(before.vectors, after.vectors)
+
+
+# --- from the command line -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory, tiny_model, tiny_collection):
+    """Trained, encoded, indexed and searched."""
+    folder, data = tmp_path_factory.mktemp("colbert"), tiny_collection.folder
+
+    def rkit(*words):
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        assert result.exit_code == 0, f"{words}\n{result.output}\n{result.exception!r}"
+
+    train = ("--pooler", "colbert", "--set", "pooler.dimension=16", "--query-length", 16, "--precision", "fp32")
+    train += ("--epochs", 1, "--batch-size", 16, "--micro-batch-size", 8, "--learning-rate", 1e-3)
+    corpus = tiny_collection.corpus
+    rkit("train", "--model", tiny_model, "--corpus", corpus, "--examples", data, *train, "--output", folder / "model")
+    rkit("encode", folder / "model", corpus, "--precision", "fp32", "--output", folder / "vectors")
+    rkit("index", folder / "vectors", "--indexer", "flat", "--output", folder / "index")
+    search = ("--queries", data, "--split", "test", "--k", 10)
+    rkit("search", folder / "index", *search, "--output", folder / "run.trec")
+    return folder
+
+
+def test_documents_have_as_many_vectors_as_they_have_tokens(walked):
+    store = VectorStore(walked / "vectors")
+    counts = np.diff(store.offsets)
+    assert len(store) == 42
+    assert (store.dim, store.vectors_per_text) == (16, None)
+    assert counts.min() > 20
+    assert len(set(counts.tolist())) > 1
+
+
+def test_search_is_brute_force_late_interaction(walked, tiny_collection):
+    """Each hit's score is the sum over query vectors of the best inner product, and no other text has a better one."""
+    store, model = VectorStore(walked / "vectors"), Retriever.load(walked / "model", device="cpu")
+    texts = {query.id: query.text for query in read_queries(tiny_collection.queries)}
+    run = read_run(walked / "run.trec")
+    assert len(run) == 42
+    for query_id in list(run)[:6]:
+        query = model.encode([("", texts[query_id])], "query").vectors[0].numpy()
+        assert query.shape == (16, 16)
+        expected = {one: (query @ store.vectors_of(row).T).max(1).sum() for row, one in enumerate(store.ids)}
+        best = sorted(expected.values(), reverse=True)[:10]
+        assert [score for _, score in run[query_id]] == pytest.approx(best, abs=1e-4)
+        assert all(score == pytest.approx(expected[one], abs=1e-4) for one, score in run[query_id])

@@ -1,0 +1,198 @@
+"""The documentation of installed packages as a collection."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+
+import pytest
+
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import Example, read_examples
+from retrievalkit.data.qrels import read_qrels
+from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.data.sources import fingerprint, pydoc
+from retrievalkit.data.sources import pydoc_installed as installed
+from retrievalkit.data.sources.pydoc_docstrings import plain
+from retrievalkit.errors import InputError, UnknownNameError
+
+BODY = "This body says with quite a number of words what happens to each of the {0} when they are bowed or plucked."
+SOURCES = {
+    "__init__.py": "raise RuntimeError('imported')\nfrom ._impl import tune, tune_again\nfrom .deep import *\n",
+    "_impl.py": f'''
+def tune():
+    """Tune all strings of a violin.
+
+    {BODY.format("strings")}
+    """
+def tune_again():
+    """Tune all strings of a violin.
+
+    {BODY.format("strings")}
+    """
+def hidden():
+    """Hide the violin in its case.
+
+    {BODY.format("cases")}
+    """
+''',
+    "deep.py": f'''
+class Bow:
+    """Put rosin on the hair of a bow.
+
+    {BODY.format("hairs")}
+    """
+    def rosin(self):
+        """Put more rosin on the bow's hair.
+
+        {BODY.format("rosins")}
+        """
+class Other:
+    def rosin(self):
+        """Put more rosin on the bow's hair!
+
+        {BODY.format("others")}
+        """
+''',
+    "tests/test_deep.py": f'def check():\n    """Check the tests of a violin.\n\n    {BODY.format("tests")}"""\n',
+    "broken.py": "def broken(:",
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """A cache of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    installed.version.cache_clear()
+    return tmp_path / "cache" / "retrievalkit" / "pydoc"
+
+
+@pytest.fixture
+def violins(tmp_path, monkeypatch):
+    """A package that must not be imported."""
+    for name, source in SOURCES.items():
+        path = tmp_path / "site" / "violins" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return tmp_path / "site" / "violins"
+
+
+def test_passages_and_questions(violins):
+    """The same text under two names is one passage; a summary line that two passages have asks nothing."""
+    assert [(one.id, one.title, one.text) for one in pydoc.passages("violins")] == [
+        (name, name, BODY.format(word))
+        for name, word in [
+            ("violins.Bow", "hairs"),
+            ("violins.Bow.rosin", "rosins"),
+            ("violins.Other.rosin", "others"),
+            ("violins.tune", "strings"),
+        ]
+    ]
+    assert pydoc.questions("violins") == [
+        ("q:violins.Bow", "Put rosin on the hair of a bow", "violins.Bow"),
+        ("q:violins.tune", "Tune all strings of a violin", "violins.tune"),
+    ]
+    assert "violins" not in sys.modules
+
+
+def test_as_a_source_of_everything(violins):
+    corpus = open_corpus("pydoc:violins")
+    assert corpus.get("violins.tune").title == "violins.tune"
+    assert len(corpus) == 4
+    assert Query("q:violins.tune", "Tune all strings of a violin") in read_queries("pydoc:violins")
+    assert Example("q:violins.tune", "Tune all strings of a violin", ("violins.tune",)) in read_examples(
+        "pydoc:violins", corpus=corpus
+    )
+    assert read_qrels("pydoc:violins")["q:violins.tune"] == {"violins.tune": 1}
+    assert corpus.fingerprint() == fingerprint("pydoc:violins") == pydoc.fingerprint(["violins"])
+
+
+def test_a_part_of_a_package(violins):
+    assert [one.id for one in pydoc.passages("violins.Bow")] == ["violins.Bow.rosin"]
+    with pytest.raises(InputError, match=r"no documentation was found in 'pydoc:violins\.cello'"):
+        pydoc.passages("violins.cello")
+
+
+def test_what_was_read_is_kept(violins, cache):
+    first = pydoc.passages("violins")
+    (kept,) = cache.iterdir()
+    assert pydoc.passages("violins") == first
+    with gzip.open(kept, "wt") as stream:
+        stream.write('["violins.new", "", "body"]\n')
+    assert [one.id for one in pydoc.passages("violins")] == ["violins.new"]
+    kept.write_bytes(b"damaged")
+    assert pydoc.passages("violins") == first
+
+
+def test_no_cache_is_needed(violins, cache):
+    cache.parent.parent.write_text("a file where the folder would be")
+    assert len(pydoc.passages("violins")) == 4
+
+
+def test_a_changed_package_is_read_again(violins):
+    """Without a version that would tell, its files are looked at."""
+    before = pydoc.fingerprint("violins")
+    (violins / "deep.py").write_text("")
+    installed.version.cache_clear()
+    assert [one.id for one in pydoc.passages("violins")] == ["violins.tune"]
+    assert pydoc.fingerprint("violins") != before
+
+
+def test_a_package_of_one_file(tmp_path, monkeypatch):
+    (tmp_path / "onefile.py").write_text(SOURCES["deep.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [one.id for one in pydoc.passages("onefile, onefile")][:2] == ["onefile.Bow", "onefile.Bow.rosin"]
+
+
+def test_an_unknown_package_names_the_nearest():
+    with pytest.raises(UnknownNameError, match=r"unknown package 'nunpy'; did you mean 'numpy'\?"):
+        open_corpus("pydoc:nunpy").get("x")
+    with pytest.raises(UnknownNameError, match="unknown package 'no such name'"):
+        pydoc.passages("no such name")
+
+
+def test_the_name_that_is_installed_is_understood():
+    assert installed.import_name("PyYAML") == "yaml"
+    assert installed.import_name("ir-measures") == "ir_measures"
+    assert installed.import_name("json") == "json"
+
+
+def test_versions():
+    assert installed.version("numpy") == __import__("numpy").__version__
+    assert installed.version("stdlib") == installed.version("json") == sys.version.split()[0]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """What numpy's documentation gives: id -> text, passage id -> question."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        texts = {one.id: one.text for one in pydoc.passages("numpy")}
+        return texts, {one.passage_id: one.text for one in pydoc.questions("numpy")}
+
+
+def test_numpy(real):
+    """Python functions, compiled ones, ufuncs and methods, under the names that people use."""
+    texts, questions = real
+    assert len(texts) > 900
+    assert len(questions) > 600
+    assert questions["numpy.linalg.eigh"].startswith("Return the eigenvalues and eigenvectors of a complex Hermitian")
+    for name in ("numpy.add", "numpy.dot", "numpy.concatenate", "numpy.random.Generator.choice", "numpy.fft.fft"):
+        assert name in questions, name
+    assert not [name for name in texts if "._" in name or ".tests." in name]
+
+
+def test_no_question_of_numpy_is_in_its_passage(real):
+    texts, questions = real
+    assert not [name for name, text in questions.items() if plain(text) in plain(texts[name])]
+    assert len({plain(text) for text in questions.values()}) == len(questions)
+
+
+def test_the_standard_library_has_its_own_names(monkeypatch):
+    """Of compiled modules too; and nobody writes `posixpath.join`."""
+    wanted = {"posixpath", "json", "itertools"}
+    monkeypatch.setattr(sys, "stdlib_module_names", frozenset(wanted))
+    found = {one.id for one in pydoc.passages("stdlib")}
+    assert {"json.dumps", "itertools.combinations", "os.path.join", "str.split"} <= found
+    assert "posixpath.join" not in found

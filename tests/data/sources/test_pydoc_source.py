@@ -1,0 +1,178 @@
+"""What source files define, document and export, and the public names."""
+
+from __future__ import annotations
+
+import pytest
+
+from retrievalkit.data.sources.pydoc_source import documented, is_public, public_names, read_module
+
+
+def package(**sources):
+    """Modules from their sources: `pkg` and what is in it, `__` standing for the dot."""
+    modules = {}
+    for name, source in sources.items():
+        dotted = name.replace("__", ".")
+        is_package = any(other.startswith(f"{name}__") for other in sources)
+        modules[dotted] = read_module(source, dotted, package=is_package)
+    return modules
+
+
+def names(modules):
+    return dict(documented(modules))
+
+
+def test_functions_classes_and_members():
+    source = '''
+def tune():
+    """Doc of tune."""
+async def bow():
+    """Doc of bow."""
+def _hidden():
+    """Hidden."""
+class Violin:
+    """Doc of Violin."""
+    def play(self):
+        """Doc of play."""
+    @property
+    def pitch(self):
+        """Doc of pitch."""
+    def _rest(self):
+        """Hidden."""
+    class Bow:
+        """Doc of Bow."""
+class Cello:
+    def __init__(self):
+        """Doc of Cello."""
+def bare(): ...
+if True:
+    def late():
+        """Doc of late."""
+try:
+    import fast
+except ImportError:
+    def slow():
+        """Doc of slow."""
+'''
+    assert names({"pkg": read_module(source, "pkg")}) == {
+        **{f"pkg.{one}": f"Doc of {one}." for one in ("tune", "bow", "Violin", "Cello", "late", "slow")},
+        **{f"pkg.Violin.{one}": f"Doc of {one}." for one in ("play", "pitch", "Bow")},
+    }
+
+
+DEFINES = 'def tune():\n    "Doc."\ndef other():\n    "Other."'
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "from ._impl import tune",
+        "from pkg._impl import tune",
+        "from ._impl import tune as tune\n__all__ = ['tune']",
+        "from ._impl import *\n__all__ = ['tune']",
+        "from . import _impl\n__all__ = []\n__all__ += ['tune']\ntune = _impl.tune",
+        "from . import _impl\n__all__ = ['tune']\ntune = _impl.tune",
+        "from ._impl import *\n__all__ = ['tu' + 'ne', *[]] + list(['tune'])",
+        "if 1:\n    from ._impl import tune",
+        "try:\n    from ._impl import tune\nexcept ImportError:\n    pass",
+        "from ._impl import *\n__all__ = ['x']\n__all__.extend(['tune'])\n__all__.append('y')",
+    ],
+)
+def test_ways_to_make_a_name_public(init):
+    found = public_names(package(pkg=init, pkg___impl=DEFINES))
+    assert found[("pkg._impl", "tune")] == "pkg.tune"
+
+
+def test_what_is_not_exported_is_not_public():
+    modules = package(pkg="from ._impl import *\n__all__ = ['tune']", pkg___impl=DEFINES)
+    assert names(modules) == {"pkg.tune": "Doc."}
+
+
+def test_all_is_followed_through_modules():
+    modules = package(
+        pkg="from ._api import *\nfrom . import _api\n__all__ = _api.__all__.copy()",
+        pkg___api="from ._impl import *\nfrom . import _impl\n__all__ = _impl.__all__",
+        pkg___impl="__all__ = ['tune']\n" + DEFINES,
+    )
+    assert names(modules) == {"pkg.tune": "Doc."}
+
+
+def test_a_computed_all_offers_what_there_is():
+    modules = package(
+        pkg="from ._impl import *\n__all__ = [s for s in dir() if not s.startswith('_')]", pkg___impl=DEFINES
+    )
+    assert names(modules) == {"pkg.tune": "Doc.", "pkg.other": "Other."}
+
+
+def test_the_shortest_path_wins_and_among_equals_the_definitions_own_name():
+    modules = package(
+        pkg="from .deep.mod import tune\nadjust = tune",
+        pkg__deep="from .mod import tune, other",
+        pkg__deep__mod=DEFINES,
+    )
+    assert names(modules) == {"pkg.tune": "Doc.", "pkg.deep.other": "Other."}
+
+
+def test_what_a_plain_module_imports_is_its_own_affair():
+    modules = package(pkg="", pkg__mod="from ._impl import tune", pkg___impl=DEFINES)
+    assert names(modules) == {}
+
+
+def test_private_paths_and_tests_are_not_public():
+    assert is_public("pkg.mod")
+    for name in ("pkg._mod", "pkg.tests.mod", "pkg.test", "pkg.test_mod", "pkg.conftest"):
+        assert not is_public(name)
+    assert names(package(pkg="", pkg__tests=DEFINES, pkg___impl=DEFINES)) == {}
+
+
+def test_an_instance_is_documented_by_its_class():
+    """As scipy.stats.norm is; one of several instances is not."""
+    source = "class {0}:\n    'Doc.'\n    def fit(self):\n        'Fit.'\n"
+    assert names(
+        {"pkg": read_module("__all__ = ['norm']\n" + source.format("norm_gen") + "norm = norm_gen()", "pkg")}
+    ) == {
+        "pkg.norm": "Doc.",
+        "pkg.norm.fit": "Fit.",
+    }
+    several = "__all__ = ['a', 'b']\n" + source.format("_Op") + "a = _Op()\nb = _Op()"
+    assert names({"pkg": read_module(several, "pkg")}) == {}
+
+
+def test_a_bound_method_is_public_under_its_short_name():
+    """As random.shuffle is."""
+    source = "class Random:\n    def shuffle(self):\n        'Doc.'\n_inst = Random()\nshuffle = _inst.shuffle"
+    assert names({"random": read_module(source, "random")}) == {"random.shuffle": "Doc."}
+
+
+def test_documentation_that_stands_elsewhere():
+    """How numpy, scipy.special and torch document compiled code."""
+    source = '''
+add_newdoc("pkg._core", "dot", """Doc of dot.""")
+add_newdoc("pkg._core", "array", ("sort", """Doc of sort."""))
+add_newdoc("pkg._core", "array", [("copy", "Doc of copy."), ("take", "Doc of take.")])
+add_newdoc("airy", "Doc of airy.")
+add_docstr(torch.abs, r"""Doc {x} of abs {{1}}.""".format(**arguments))
+add_docstr_all("add_", "Doc" + " of add.")
+exp.__doc__ = "Doc of exp."
+log = _add_docstr(_C.log, "Doc of log.")
+'''
+    module = read_module(source, "pkg.special._docs")
+    assert module.elsewhere == [
+        ("pkg._core", "dot", "Doc of dot."),
+        ("pkg._core", "array.sort", "Doc of sort."),
+        ("pkg._core", "array.copy", "Doc of copy."),
+        ("pkg._core", "array.take", "Doc of take."),
+        ("pkg.special", "airy", "Doc of airy."),
+        ("torch", "abs", "Doc {x} of abs {1}."),
+        ("pkg.special", "Tensor.add_", "Doc of add."),
+    ]
+    assert module.docs == {"exp": "Doc of exp.", "log": "Doc of log."}
+
+
+@pytest.mark.parametrize("source", ["def broken(:", "\0", "x = " + "(" * 500 + ")" * 500, "'\\d'", ""])
+def test_no_source_is_too_odd(source):
+    assert read_module(source, "pkg").docs == {}
+
+
+def test_modules_that_import_each_other():
+    modules = package(pkg="from .a import *", pkg__a="from .b import *", pkg__b="from .a import *\nx = x\n" + DEFINES)
+    assert names(modules) == {"pkg.tune": "Doc.", "pkg.other": "Other."}

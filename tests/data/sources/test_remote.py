@@ -1,0 +1,152 @@
+"""Data sets of Hugging Face and ir_datasets, from this machine, and what is said when they cannot be had."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from retrievalkit.data import files, sources
+from retrievalkit.data.convert import kind_of
+from retrievalkit.data.corpus import Passage, open_corpus
+from retrievalkit.data.examples import read_examples
+from retrievalkit.data.qrels import read_qrels
+from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.errors import DataError, MissingDependencyError
+
+datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A folder that `datasets` takes for a data set with the splits train and test."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    folder = tmp_path / "data"
+    for split, name in (("train", "1"), ("test", "2")):
+        row = {"query_id": name, "query": "who", "positives": [name], "negatives": ["3"]}
+        files.write_jsonl(folder / f"{split}.jsonl", [row])
+    return folder
+
+
+def test_a_split_is_chosen(hub):
+    assert read_examples(f"hf:{hub}").rows[0].query_id == "1"
+    assert read_examples(f"hf:{hub}", split="test").rows[0].query_id == "2"
+    assert read_examples(f"hf:{hub}@test").rows[0].query_id == "2"
+    assert read_queries(f"hf:{hub}@test") == [Query("2", "who")]
+    assert kind_of(f"hf:{hub}@train") == "examples"
+
+
+def test_an_unknown_split_names_those_there_are(hub):
+    with pytest.raises(DataError, match=r"it has no split 'dev'\. Known: train, test\. Choose one: hf:.*@train"):
+        read_examples(f"hf:{hub}", split="dev")
+
+
+def test_a_revision_comes_last(hub, monkeypatch):
+    """Where loading scripts are, the hub keeps the data at refs/convert/parquet."""
+    asked = []
+    load = datasets.load_dataset
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *names, **how: asked.append((names, how)) or load(*names, split=how["split"])
+    )
+    assert read_examples(f"hf:{hub}@test#refs/convert/parquet").rows[0].query_id == "2"
+    assert asked[-1] == ((str(hub), None), {"split": "test", "revision": "refs/convert/parquet"})
+    with pytest.raises(DataError, match=r"Choose one: hf:.*@train#main$"):
+        read_examples(f"hf:{hub}#main", split="dev")
+
+
+def test_a_corpus(tmp_path, hub):
+    (hub / "test.jsonl").unlink()
+    files.write_jsonl(hub / "train.jsonl", [{"docid": "1", "title": "T", "text": "x"}])
+    corpus = open_corpus(f"hf:{hub}")
+    assert list(corpus) == [Passage("1", "T", "x")]
+    assert corpus.get("1").title == "T"
+    assert corpus.fingerprint() == open_corpus(f"hf:{hub}").fingerprint()
+
+
+def test_what_cannot_be_had(monkeypatch):
+    with pytest.raises(DataError, match=r"'hf:nobody/nothing' could not be read: .*Check the name and the network"):
+        list(open_corpus("hf:nobody/nothing"))
+
+
+def test_the_package_is_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingDependencyError, match=r"reading 'hf:x' needs the package 'datasets'\. Install it"):
+        list(open_corpus("hf:x"))
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    with pytest.raises(MissingDependencyError, match="pip install ir-datasets"):
+        list(open_corpus("irds:x"))
+
+
+class Doc(NamedTuple):
+    doc_id: str
+    title: str
+    body: str
+
+    def default_text(self):
+        return f"{self.title} {self.body}"
+
+
+class Asked(NamedTuple):
+    query_id: str
+    text: str
+
+
+class Judged(NamedTuple):
+    query_id: str
+    doc_id: str
+    relevance: int
+    iteration: str
+
+
+class Toy:
+    """What ir_datasets gives for a data set without training pairs."""
+
+    def has_docs(self):
+        return True
+
+    def has_queries(self):
+        return True
+
+    def has_qrels(self):
+        return True
+
+    def docs_iter(self):
+        return iter([Doc("d1", "Violin", "A string instrument.")])
+
+    def queries_iter(self):
+        return iter([Asked("q1", "what is a violin")])
+
+    def qrels_iter(self):
+        return iter([Judged("q1", "d1", 2, "0"), Judged("q1", "d2", 0, "0")])
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    ir_datasets = pytest.importorskip("ir_datasets")
+    found = Toy()
+    real = ir_datasets.load
+    monkeypatch.setattr(ir_datasets, "load", lambda name: found if name == "toy" else real(name))
+    return found
+
+
+def test_ir_datasets(toy):
+    assert list(open_corpus("irds:toy")) == [Passage("d1", "Violin", "Violin A string instrument.")]
+    assert read_queries("irds:toy") == [Query("q1", "what is a violin")]
+    assert read_qrels("irds:toy") == {"q1": {"d1": 2, "d2": 0}}
+    assert read_examples("irds:toy").rows[0].positives == ("d1",)
+    assert kind_of("irds:toy") == "collection"
+    assert sources.fingerprint("irds:toy") != sources.fingerprint("irds:toys")
+
+
+def test_a_part_that_is_not_there(toy, monkeypatch):
+    monkeypatch.setattr(toy, "has_qrels", lambda: False, raising=False)
+    with pytest.raises(DataError, match=r"'irds:toy' has no qrels; it has docs, queries"):
+        read_qrels("irds:toy")
+
+
+def test_an_unknown_name(toy):
+    with pytest.raises(DataError, match=r"knows no data set 'vaswanii'\. Did you mean 'irds:vaswani'\?"):
+        list(open_corpus("irds:vaswanii"))

@@ -1,0 +1,184 @@
+"""`rkit convert`: every form in, ours out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from retrievalkit.artifacts import read_manifest
+from retrievalkit.data.convert import convert
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import check_examples, read_examples
+from retrievalkit.data.qrels import read_qrels
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import read_run
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError
+
+DPR = [
+    {
+        "question": "who",
+        "answers": ["me"],
+        "positive_ctxs": [{"title": "T", "text": "text 1", "passage_id": "1"}],
+        "hard_negative_ctxs": [{"title": None, "text": "text 2", "passage_id": "2"}],
+    },
+    {"question": "what", "answers": [], "positive_ctxs": []},
+]
+
+
+def lines(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+@pytest.fixture
+def collection(tiny_collection):
+    """The folder of the tiny collection."""
+    return tiny_collection.folder
+
+
+@pytest.fixture
+def dpr(tmp_path):
+    (tmp_path / "dpr.json").write_text(json.dumps(DPR))
+    return tmp_path / "dpr.json"
+
+
+def test_a_corpus(tmp_path):
+    (tmp_path / "psgs.tsv").write_text('id\ttext\ttitle\n1\t"a ""b"""\tT\n')
+    assert convert(tmp_path / "psgs.tsv", tmp_path / "out.jsonl") == {"passages": 1}
+    assert lines(tmp_path / "out.jsonl") == [{"_id": "1", "title": "T", "text": 'a "b'}]
+    convert(tmp_path / "psgs.tsv", tmp_path / "out.jsonl.gz")
+    assert list(open_corpus(tmp_path / "out.jsonl.gz")) == list(open_corpus(tmp_path / "psgs.tsv"))
+    assert convert(tmp_path / "psgs.tsv", tmp_path / "folder") == {"passages": 1}
+    assert open_corpus(tmp_path / "folder").get("1").title == "T"
+
+
+def test_queries(tmp_path):
+    (tmp_path / "q.csv").write_text("who\t['me']\n")
+    assert convert(tmp_path / "q.csv", tmp_path / "q.jsonl") == {"queries": 1}
+    assert read_queries(tmp_path / "q.jsonl") == read_queries(tmp_path / "q.csv")
+
+
+def test_judgements(tmp_path):
+    (tmp_path / "a.qrels").write_text("1 0 a 2\n")
+    assert convert(tmp_path / "a.qrels", tmp_path / "a.tsv") == {"judgements": 1}
+    assert (tmp_path / "a.tsv").read_text() == "query-id\tcorpus-id\tscore\n1\ta\t2\n"
+    convert(tmp_path / "a.tsv", tmp_path / "b.qrels")
+    assert (tmp_path / "b.qrels").read_text() == "1 0 a 2\n"
+
+
+def test_a_run(tmp_path):
+    (tmp_path / "run.tsv").write_text("1\ta\t1\n1\tb\t2\n")
+    assert convert(tmp_path / "run.tsv", tmp_path / "a.trec") == {"results": 2}
+    assert read_run(tmp_path / "a.trec") == read_run(tmp_path / "run.tsv")
+
+
+def test_examples_go_into_a_folder_with_their_passages(tmp_path, dpr):
+    """Where a corpus and training examples can be read from."""
+    assert convert(dpr, tmp_path / "out") == {"examples": 1, "passages": 2, "without a positive": 1}
+    examples = read_examples(tmp_path / "out")
+    assert examples.rows == read_examples(dpr).rows
+    assert examples.passages == {}
+    check_examples(examples, open_corpus(tmp_path / "out"))
+    manifest = read_manifest(tmp_path / "out", "collection")
+    assert manifest["counts"]["passages"] == 2
+    assert manifest["inputs"]["source"]["path"] == str(dpr)
+
+
+def test_texts_are_not_lost_unseen(tmp_path, dpr):
+    with pytest.raises(InputError, match=r"brings the texts of 2 passages, .*Give a folder as output"):
+        convert(dpr, tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+    convert(dpr, tmp_path / "out")
+    assert convert(dpr, tmp_path / "out.jsonl", corpus=tmp_path / "out")["examples"] == 1
+
+
+def test_examples_by_ids(tmp_path):
+    row = {"query_id": 1, "query_text": "who", "positive_document_ids": [5], "negative_document_ids": [6]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    assert convert(tmp_path / "a.jsonl", tmp_path / "b.jsonl") == {"examples": 1}
+    assert lines(tmp_path / "b.jsonl") == [
+        {"query_id": "1", "query": "who", "positives": ["5"], "negatives": ["6"], "answers": []}
+    ]
+
+
+def test_a_collection(tmp_path, collection):
+    """A BEIR folder, with all its splits."""
+    counts = convert(collection, tmp_path / "out")
+    assert set(counts) == {"passages", "queries", "judgements"}
+    assert list(open_corpus(tmp_path / "out")) == list(open_corpus(collection))
+    assert read_queries(tmp_path / "out") == read_queries(collection)
+    for path in (Path(collection) / "qrels").iterdir():
+        split = path.name.partition(".")[0]
+        assert read_qrels(tmp_path / "out", split) == read_qrels(collection, split)
+
+
+def test_a_part_of_a_collection(tmp_path, collection):
+    split = next((Path(collection) / "qrels").iterdir()).name.partition(".")[0]
+    convert(collection, tmp_path / "out.jsonl", kind="queries", split=split)
+    assert {one.id for one in read_queries(tmp_path / "out.jsonl")} == set(read_qrels(collection, split))
+    convert(collection, tmp_path / "train.jsonl", kind="examples", split=split)
+    assert read_examples(tmp_path / "train.jsonl").rows == read_examples(collection, split=split).rows
+
+
+def test_documentation(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    counts = convert("pydoc:click", tmp_path / "out")
+    assert counts["queries"] == counts["judgements"] > 50
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("corpus.jsonl", "queries.jsonl", "qrels", "manifest.json")
+    }
+    assert read_qrels(tmp_path / "out") == read_qrels("pydoc:click")
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "error", "message"),
+    [
+        (
+            "a.jsonl",
+            None,
+            OptionError,
+            r"is a whole collection, and '.*a\.jsonl' one file\. Give a folder .*--kind corp",
+        ),
+        ("a", "corpsu", OptionError, r"unknown kind 'corpsu'\. Did you mean 'corpus'\?"),
+    ],
+)
+def test_wrong_usage(tmp_path, collection, output, kind, error, message):
+    with pytest.raises(error, match=message):
+        convert(collection, tmp_path / output, kind=kind)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_not_overwritten(tmp_path, collection):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").touch()
+    with pytest.raises(ArtifactError, match="exists already"):
+        convert(collection, tmp_path / "out")
+
+
+@pytest.mark.parametrize("output", ["out", "out.jsonl", "out.jsonl.gz"])
+def test_damage_half_way_leaves_nothing(tmp_path, output):
+    (tmp_path / "a.jsonl").write_text('{"_id": "1", "title": "", "text": ""}\n' * 2)
+    with pytest.raises(DataError, match=r"a\.jsonl:2: the id '1' is used already at line 1"):
+        convert(tmp_path / "a.jsonl", tmp_path / output)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_runs_and_qrels_in_every_form(tmp_path):
+    (tmp_path / "a.trec").write_text("q Q0 d1 1 2.5 t\nq Q0 d2 2 1.5 t\n")
+    assert convert(tmp_path / "a.trec", tmp_path / "b.tsv", form="msmarco") == {"results": 2}
+    assert (tmp_path / "b.tsv").read_text() == "q\td1\t1\nq\td2\t2\n"
+    assert convert(tmp_path / "b.tsv", tmp_path / "c.trec") == {"results": 2}
+    assert (tmp_path / "c.trec").read_text() == "q Q0 d1 1 1.0 rkit\nq Q0 d2 2 0.5 rkit\n"
+    assert convert(tmp_path / "a.trec", tmp_path / "d", form="beir") == {"results": 2}
+    assert json.loads((tmp_path / "d").read_text()) == {"q": {"d1": 2.5, "d2": 1.5}}
+    assert convert(tmp_path / "d", tmp_path / "e.trec.gz") == {"results": 2}
+    assert read_run(tmp_path / "e.trec.gz") == read_run(tmp_path / "a.trec")
+    (tmp_path / "qrels").write_text("q 0 d1 1\n")
+    assert convert(tmp_path / "qrels", tmp_path / "qrels.tsv", form="msmarco") == {"judgements": 1}
+    assert (tmp_path / "qrels.tsv").read_text() == "q\t0\td1\t1\n"
+    (tmp_path / "queries.tsv").write_text("q\twho\n")
+    with pytest.raises(OptionError, match=r"--form is for runs and qrels, and '.*' is taken for queries"):
+        convert(tmp_path / "queries.tsv", tmp_path / "x", form="trec")
+    with pytest.raises(OptionError, match="is a folder"):
+        convert(tmp_path / "qrels", tmp_path, form="trec")

@@ -1,0 +1,55 @@
+"""Sparse matrices that stay in their file: what is read of them is what scipy reads."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit.data.vectors import spread
+from retrievalkit.data.vectors.csr import MappedCsr
+
+
+def matrix(rows, columns=9, seed=0):
+    random = np.random.default_rng(seed)
+    values = random.random((rows, columns), dtype=np.float32)
+    return scipy.sparse.csr_matrix(values * (values < 0.3))
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_rows_of_a_file(tmp_path, rows, compressed):
+    """Rows in a row, and any rows; a compressed file is read whole."""
+    expected = matrix(rows)
+    scipy.sparse.save_npz(tmp_path / "m.npz", expected, compressed=compressed)
+    mapped = MappedCsr(tmp_path / "m.npz")
+    assert mapped.shape == (rows, 9)
+    wanted = np.array([rows - 1, 0, 0, rows // 2])
+    np.testing.assert_array_equal(mapped.rows(0, rows).toarray(), expected.toarray())
+    some = mapped.rows(rows // 3, rows // 2)
+    np.testing.assert_array_equal(some.toarray(), expected[rows // 3 : rows // 2].toarray())
+    np.testing.assert_array_equal(mapped.take(wanted).toarray(), expected[wanted].toarray())
+    assert mapped.take(wanted[:0]).shape == (0, 9)
+
+
+def test_a_matrix_of_zeros(tmp_path):
+    """There is nothing to map."""
+    scipy.sparse.save_npz(tmp_path / "m.npz", scipy.sparse.csr_matrix((4, 5), dtype=np.float32), compressed=False)
+    mapped = MappedCsr(tmp_path / "m.npz")
+    assert mapped.take(np.array([3, 1])).nnz == mapped.rows(0, 4).nnz == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=9), data=st.data())
+def test_spread_lists_the_elements_of_runs(counts, data):
+    """Also of empty runs, and of runs that are wanted twice."""
+    starts = np.cumsum([0, *counts])
+    wanted = np.array(data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=9)), dtype=np.int64)
+    places, new = spread(starts, wanted)
+    parts = [list(range(starts[one], starts[one + 1])) for one in wanted]
+    assert places.tolist() == [place for part in parts for place in part]
+    assert [places[start:end].tolist() for start, end in itertools.pairwise(new)] == parts

@@ -1,0 +1,433 @@
+"""Which view of a document answers which query: the figures, the files, the plot, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from io import StringIO
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from retrievalkit import artifacts
+from retrievalkit.cli import main
+from retrievalkit.contracts import Representation
+from retrievalkit.evaluate.views import program
+from retrievalkit.evaluate.views.result import draw, local_variation, perplexity, render
+from retrievalkit.model.retriever import Retriever
+
+PNG = b"\x89PNG\r\n\x1a\n"
+ANSWERED = {"d1": [0, 0, 2, 1], "d2": [1, 1], "d3": [2]}
+ALL_ANSWERED = [view for views in ANSWERED.values() for view in views]
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Stub:
+    """In the place of a retriever: texts are keys of tables of vectors (and masks)."""
+
+    def __init__(self, queries, documents, masks=None):
+        self.tables = {"query": queries, "document": documents}
+        self.masks = masks
+        self.pooler = SimpleNamespace(view_names=lambda count: [f"view {number}" for number in range(count)])
+        self.description = {"pooler": {"name": "stub"}}
+        self.fingerprint = "stub"
+
+    def encode(self, texts, side, precision):
+        vectors = torch.tensor(np.stack([self.tables[side][text] for _, text in texts]))
+        mask = None if self.masks is None else torch.tensor(np.stack([self.masks[side][text] for _, text in texts]))
+        return Representation(vectors, mask)
+
+
+@pytest.fixture
+def analyse(monkeypatch, tmp_path):
+    """Analyse made-up vectors: {query: (m_q, dim)}, {document: (m, dim)} and {document: its queries}."""
+
+    def run(queries, documents, asked, masks=None, **options):
+        monkeypatch.setattr(program, "open_retriever", lambda *_, **__: Stub(queries, documents, masks))
+        (tmp_path / "corpus.jsonl").write_text(
+            "".join(json.dumps({"_id": one, "title": "", "text": one}) + "\n" for one in documents)
+        )
+        (tmp_path / "queries.tsv").write_text("".join(f"{one}\t{one}\n" for one in queries))
+        rows = [f"{query} 0 {document} 1\n" for document, ids in asked.items() for query in ids]
+        (tmp_path / "qrels.txt").write_text("".join(rows))
+        sources = {"corpus": "corpus.jsonl", "queries": "queries.tsv", "qrels": "qrels.txt"}
+        paths = {name: tmp_path / file for name, file in sources.items()}
+        found = program.analyse_views("model", output=tmp_path / "out", plot=False, overwrite=True, **paths, **options)
+        return found, lines_of(tmp_path / "out" / "answers.jsonl")
+
+    return run
+
+
+class TestGolden:
+    """Numbers worked out apart from this code: three views, two pairs; and seven queries of three documents."""
+
+    SCORES = ((0.9, 0.5, 0.1), (0.2, 0.8, 0.5))
+
+    def test_local_variation(self):
+        scores = torch.tensor(self.SCORES, dtype=torch.float64)
+        assert local_variation(scores).tolist() == pytest.approx([0.6, 0.45], abs=1e-9)
+        assert local_variation(scores).mean().item() == pytest.approx(0.525, abs=1e-9)
+        softmax = local_variation(scores.softmax(dim=-1))
+        assert softmax.tolist() == pytest.approx([0.2076643316, 0.1551277254], abs=1e-9)
+        assert softmax.mean().item() == pytest.approx(0.1813960285, abs=1e-9)
+
+    def test_perplexity(self):
+        by_document = [perplexity(views) for views in ANSWERED.values()]
+        assert by_document == pytest.approx([2.8284271247, 1.0, 1.0], abs=1e-9)
+        assert perplexity(ALL_ANSWERED) == pytest.approx(2.9417134211, abs=1e-9)
+
+    @pytest.mark.parametrize(("scores", "expected"), [("raw", 0.525), ("softmax", 0.1813960285)])
+    def test_local_variation_by_the_program(self, scores, expected, analyse):
+        """A document whose views are unit vectors gives a query's own numbers as its scores."""
+        queries = {f"q{row}": np.array([one]) for row, one in enumerate(self.SCORES)}
+        found, lines = analyse(queries, {"d": np.eye(3)}, {"d": ["q0", "q1"]}, scores=scores)
+        assert found.local_variation == pytest.approx(expected, abs=1e-9)
+        assert [line["view"] for line in lines] == [0, 1]
+        assert lines[0]["scores"] == {"view 0": 0.9, "view 1": 0.5, "view 2": 0.1}
+
+    def test_perplexity_by_the_program(self, analyse):
+        """The mean over documents, and beside it all pairs as one."""
+        queries, asked = {}, {}
+        for document, views in ANSWERED.items():
+            for number, view in enumerate(views):
+                queries[f"{document}q{number}"] = np.eye(3)[[view]]
+                asked.setdefault(document, []).append(f"{document}q{number}")
+        found, lines = analyse(queries, dict.fromkeys(ANSWERED, np.eye(3)), asked)
+        assert found.perplexity == pytest.approx(1.6094757082, abs=1e-9)
+        assert found.perplexity_pooled == pytest.approx(2.9417134211, abs=1e-9)
+        assert found.perplexity_bound == pytest.approx((3 + 2 + 1) / 3)
+        assert [line["view"] for line in lines] == ALL_ANSWERED
+        assert [view.answered for view in found.views] == [2, 3, 2]
+        assert [view.share for view in found.views] == pytest.approx([2 / 7, 3 / 7, 2 / 7])
+        assert (found.pairs, found.queries, found.documents, found.compared) == (7, 7, 3, 7)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
+def test_perplexity_is_between_one_and_the_number_of_views(views):
+    """1 where one answers all; the number of views where each answers as many."""
+    found = perplexity(views)
+    assert 1 - 1e-9 <= found <= len(set(views)) + 1e-9
+    assert perplexity([0] * len(views)) == 1
+    assert perplexity(sorted(set(views)) * 3) == pytest.approx(len(set(views)))
+
+
+def by_brute_force(queries, documents, asked, masks, scores, temperature):
+    """The definitions, pair by pair: the answering views, Local Variations and Perplexities."""
+    rows, variations, perplexities = [], [], []
+    for document, ids in asked.items():
+        there = [number for number in range(len(documents[document])) if masks["document"][document][number]]
+        views = []
+        for query in ids:
+            for vector in range(len(queries[query])):
+                if not masks["query"][query][vector]:
+                    continue
+                q = queries[query][vector]
+                f = {number: float(q @ documents[document][number]) for number in there}
+                view = max(there, key=lambda number: (f[number], -number))
+                views.append(view)
+                rows.append((query, document, vector, view, f))
+                s = dict(f)
+                if scores == "cosine":
+                    norm = math.sqrt(q @ q)
+                    s = {
+                        one: f[one] / norm / math.sqrt(documents[document][one] @ documents[document][one]) for one in f
+                    }
+                if scores == "softmax":
+                    total = sum(math.exp(value / temperature) for value in f.values())
+                    s = {one: math.exp(f[one] / temperature) / total for one in f}
+                if len(there) > 1:
+                    best = max(s, key=s.get)
+                    variations.append(s[best] - np.mean([s[one] for one in s if one != best]))
+        p = [count / len(views) for count in Counter(views).values()]
+        perplexities.append(math.exp(-sum(one * math.log(one) for one in p)))
+    return rows, variations, perplexities
+
+
+@pytest.mark.parametrize(
+    ("scores", "temperature"), [("cosine", None), ("raw", None), ("softmax", None), ("softmax", 0.3)]
+)
+@pytest.mark.parametrize("query_vectors", [1, 3])
+def test_equals_brute_force(scores, temperature, query_vectors, analyse, monkeypatch):
+    """Random vectors, documents of 1 to 4 views with gaps, queries of several vectors, in chunks of two documents."""
+    monkeypatch.setattr(program, "CHUNK_DOCUMENTS", 2)
+    random = np.random.default_rng(7)
+    queries = {f"q{row}": random.normal(size=(query_vectors, 3)) for row in range(12)}
+    documents = {f"d{row}": random.normal(size=(4, 3)) for row in range(5)}
+    masks = {
+        "query": {one: random.random(query_vectors) < 0.7 for one in queries},
+        "document": {one: random.random(4) < 0.7 for one in documents},
+    }
+    for side in masks.values():
+        for mask in side.values():
+            mask[-1] = True
+    masks["document"]["d4"][:] = [False, False, False, True]
+    asked = {one: [str(query) for query in random.choice(list(queries), 4, replace=False)] for one in documents}
+    rows, variations, perplexities = by_brute_force(queries, documents, asked, masks, scores, temperature or 1.0)
+    found, lines = analyse(queries, documents, asked, masks, scores=scores, temperature=temperature)
+    made = {(line["query_id"], line["document_id"], line.get("query_vector", 0)): line for line in lines}
+    assert len(made) == len(lines) == len(rows)
+    for query, document, vector, view, f in rows:
+        line = made[query, document, vector]
+        assert (line["view"], line["label"]) == (view, f"view {view}")
+        assert line["scores"] == pytest.approx({f"view {one}": value for one, value in f.items()}, abs=1e-5)
+    # Documents come in the order in which the judgements name them.
+    assert sorted(found.local_variations) == pytest.approx(sorted(variations), abs=1e-6)
+    assert sorted(found.perplexities) == pytest.approx(sorted(perplexities))
+    assert found.local_variation == pytest.approx(np.mean(variations), abs=1e-6)
+    assert found.perplexity == pytest.approx(np.mean(perplexities))
+    for view in found.views:
+        scored = [row[4][view.number] for row in rows if view.number in row[4]]
+        assert view.offered == len(scored)
+        assert view.answered == sum(row[3] == view.number for row in rows)
+        assert view.share == pytest.approx(view.answered / len(rows))
+        assert view.mean_score == pytest.approx(np.mean(scored), abs=1e-6)
+    assert found.pairs == 20
+    assert found.compared == len(rows)
+
+
+def test_of_equal_views_the_first_answers(analyse):
+    """As an index would, which keeps the vector that comes first."""
+    twice = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    found, lines = analyse({"q": np.array([[1.0, 0.5]])}, {"d": twice}, {"d": ["q"]})
+    assert lines[0]["view"] == 1
+    assert [view.answered for view in found.views] == [0, 1, 0]
+
+
+def test_the_scores_change_local_variation_alone(analyse):
+    """Which view answers is by inner product whatever Local Variation is computed on: a long view beats a close one."""
+    data = ({"q": np.array([[1.0, 0.0]])}, {"d": np.array([[3.0, 4.0], [2.0, 0.0]])}, {"d": ["q"]})
+    found = {scores: analyse(*data, scores=scores) for scores in ("cosine", "raw", "softmax")}
+    assert {scores: lines[0]["view"] for scores, (_, lines) in found.items()} == dict.fromkeys(found, 0)
+    assert found["raw"][0].local_variation == pytest.approx(1.0)
+    assert found["cosine"][0].local_variation == pytest.approx(0.4)
+    assert found["softmax"][0].local_variation == pytest.approx((math.e - 1) / (math.e + 1))
+
+
+class TestCommand:
+    """`rkit analyse-views` on the tiny collection."""
+
+    @pytest.fixture
+    def rkit(self, tiny_model, tiny_collection, tmp_path):
+        """Run the command on the tiny model with some options; returns click's result and the folder."""
+
+        def run(*options, output="views", judged=("--queries", "--qrels")):
+            sources = {"--queries": tiny_collection.queries, "--qrels": tiny_collection.qrels}
+            sources |= {"--examples": tiny_collection.folder}
+            arguments = ["analyse-views", tiny_model, "--corpus", tiny_collection.corpus, "--output", tmp_path / output]
+            arguments += [word for name in judged for word in (name, sources[name])]
+            return CliRunner().invoke(main, [str(word) for word in (*arguments, *options)]), tmp_path / output
+
+        return run
+
+    LAYERS = ("--pooler", "multi_layer", "--set", "pooler.layers=0,1,2")
+
+    def test_layers(self, rkit, tiny_model, tiny_collection):
+        """The files agree with each other, and with encoding by hand."""
+        result, folder = rkit(*self.LAYERS, "--json")
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        assert found == json.loads((folder / "analysis.json").read_text())
+        assert [view["label"] for view in found["views"]] == ["layer 2", "layer 1", "layer 0"]
+        assert found["pairs"] == found["queries"] == found["documents"] == 42
+        assert found["perplexity"] == found["perplexity_bound"] == 1
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "analysis.json", "answers.jsonl", "manifest.json", "views.png",
+        ]  # fmt: skip
+        assert (folder / "views.png").read_bytes().startswith(PNG)
+        lines = lines_of(folder / "answers.jsonl")
+        assert Counter(line["label"] for line in lines) == Counter(
+            {view["label"]: view["answered"] for view in found["views"] if view["answered"]}
+        )
+        pooler = {"pooler": "multi_layer", "pooler_options": {"layers": (0, 1, 2)}}
+        retriever = Retriever.create(tiny_model, **pooler).to("cpu").eval()
+        texts = {row["_id"]: row["text"] for row in lines_of(tiny_collection.queries)}
+        passages = {row["_id"]: (row["title"], row["text"]) for row in lines_of(tiny_collection.corpus)}
+        line = lines[5]
+        query = retriever.encode([("", texts[line["query_id"]])], "query", precision="fp32").vectors[0, 0]
+        document = retriever.encode([passages[line["document_id"]]], "document", precision="fp32").vectors[0]
+        assert list(line["scores"].values()) == pytest.approx((document @ query).tolist(), abs=1e-3)
+        assert line["local_variation"] == pytest.approx(
+            local_variation(torch.cosine_similarity(document, query[None], dim=1)).item(), abs=1e-4
+        )
+
+    def test_the_manifest(self, rkit, tiny_collection):
+        result, folder = rkit(*self.LAYERS, "--scores", "softmax", "--temperature", 2, "--limit", 9, "--no-plot")
+        assert result.exit_code == 0, result.output
+        manifest = artifacts.read_manifest(folder, "analysis")
+        wanted = {"scores": "softmax", "temperature": 2.0, "limit": 9}
+        assert manifest["options"] == manifest["options"] | wanted
+        assert set(manifest["inputs"]) == {"checkpoint", "corpus", "queries", "qrels"}
+        assert manifest["inputs"]["corpus"]["fingerprint"] == artifacts.fingerprint_file(tiny_collection.corpus)
+        assert manifest["inputs"]["checkpoint"]["description"]["pooler"]["name"] == "multi_layer"
+        assert manifest["counts"] == {"pairs": 9, "queries": 9, "documents": 9, "views": 3}
+
+    def test_the_table(self, rkit):
+        result, _ = rkit(*self.LAYERS, "--limit", 4, "--no-plot")
+        assert "layer 2" in result.stdout
+        assert "4 pairs of 4 queries and 4 documents" in result.stdout
+        assert "Local Variation 0." in result.stdout
+        assert "Perplexity 1.0000" in result.stdout
+
+    def test_equal_inputs_give_equal_bytes(self, rkit):
+        for output in ("one", "other"):
+            result, folder = rkit(*self.LAYERS, "--limit", 5, output=output)
+            assert result.exit_code == 0, result.output
+        for path in folder.iterdir():
+            assert path.read_bytes() == (folder.parent / "one" / path.name).read_bytes(), path.name
+
+    def test_tokens_by_examples(self, rkit):
+        """Every token is a view; a limit keeps all queries of the documents that are left."""
+        result, folder = rkit(
+            "--pooler",
+            "multi_layer",
+            "--set",
+            "pooler.tokens=all",
+            "--limit",
+            3,
+            "--json",
+            "--no-plot",
+            judged=["--examples"],
+        )
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        assert (found["documents"], found["pairs"]) == (3, 6)
+        assert found["perplexity_bound"] == 2
+        assert [view["label"] for view in found["views"]][:3] == ["lead", "token 1", "token 2"]
+        assert len(found["views"]) == max(len(line["scores"]) for line in lines_of(folder / "answers.jsonl"))
+        assert set(artifacts.read_manifest(folder)["inputs"]) == {"checkpoint", "corpus", "examples"}
+
+    def test_late_interaction(self, rkit):
+        """Each vector of a query is compared by itself."""
+        result, folder = rkit("--pooler", "colbert", "--limit", 3, "--no-plot")
+        assert result.exit_code == 0, result.output
+        lines = lines_of(folder / "answers.jsonl")
+        assert len(lines) > 3
+        assert [line["query_vector"] for line in lines][:3] == [0, 1, 2]
+        assert f"3 pairs of 3 queries and 3 documents, {len(lines)} query vectors" in result.stdout
+
+    def test_a_checkpoint_has_its_own_pooler(self, rkit, tiny_model, tmp_path, tiny_collection):
+        (tmp_path / "checkpoint").mkdir()
+        pooler = {"pooler": "multi_layer", "pooler_options": {"layers": (1, 2)}}
+        Retriever.create(tiny_model, **pooler).save(tmp_path / "checkpoint")
+        arguments = ["analyse-views", tmp_path / "checkpoint", "--examples", tiny_collection.folder]
+        arguments += [
+            "--corpus",
+            tiny_collection.corpus,
+            "--output",
+            tmp_path / "out",
+            "--limit",
+            3,
+            "--json",
+            "--no-plot",
+        ]
+        result = CliRunner().invoke(main, list(map(str, arguments)))
+        assert [view["label"] for view in json.loads(result.stdout)["views"]] == ["layer 2", "layer 1"]
+        result = CliRunner().invoke(main, [*map(str, arguments), "--pooler", "cls", "--overwrite"])
+        assert result.exit_code == 2
+        assert "drop --pooler" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--pooler", "cls"), "pooler 'cls' gives a document one vector"),
+            (("--pooler", "self_contrastive"), "pooler 'self_contrastive' gives a document one vector"),
+            (("--temperature", "0.5"), "--temperature 0.5 has no effect on --scores cosine"),
+            (("--scores", "softmax", "--temperature", "0"), "--temperature is 0.0"),
+            (("--limit", "0"), "--limit"),
+            (("--scores", "logits"), "'logits' is not one of"),
+            (("--set", "indexer.nlist=3"), "no option 'indexer'"),
+            (("--pooler", "multi_layers"), "did you mean 'multi_layer'"),
+            (("--examples", "train.jsonl"), "Drop --queries and --qrels, or --examples"),
+        ],
+    )
+    def test_wrong_options(self, options, message, rkit):
+        """Refused before anything is written."""
+        result, folder = rkit(*options)
+        assert result.exit_code == 2, result.output
+        assert message in result.stderr
+        assert not folder.exists()
+
+    @pytest.mark.parametrize("judged", [["--queries"], ["--qrels"], []])
+    def test_something_to_judge_by(self, judged, rkit):
+        result, _ = rkit(*self.LAYERS, judged=judged)
+        assert result.exit_code == 2
+        assert "Give --corpus, --queries and --qrels, or --examples" in result.stderr
+
+    def test_an_output_that_is_there(self, rkit):
+        for options, code in (((), 0), ((), 2), (("--overwrite",), 0)):
+            result, _ = rkit(*self.LAYERS, "--limit", 2, "--no-plot", *options)
+            assert result.exit_code == code, result.output
+
+    def test_without_matplotlib(self, rkit, monkeypatch):
+        """The message says what to install, at once; the rest is there without a plot."""
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        result, folder = rkit(*self.LAYERS)
+        assert result.exit_code == 2
+        assert "pip install 'retrievalkit[plot]'" in result.stderr
+        assert "--no-plot" in result.stderr
+        assert not folder.exists()
+        result, folder = rkit(*self.LAYERS, "--no-plot")
+        assert result.exit_code == 0, result.output
+        assert not (folder / "views.png").exists()
+
+    def test_what_is_left_out_is_said(self, rkit, tiny_collection, tmp_path):
+        """Judgements of queries and documents that are not there are counted; none that is left is an error."""
+        (tmp_path / "some.tsv").write_text("q0-0\tc0\t1\nq0-1\tc0\t0\nq0-2\tnone\t1\nnobody\tc1\t1\n")
+        options = ("--queries", tiny_collection.queries, "--qrels", tmp_path / "some.tsv", "--no-plot")
+        result, _ = rkit(*self.LAYERS, *options, judged=[])
+        assert result.exit_code == 0, result.output
+        shown = " ".join(result.stdout.split())
+        assert "1 pairs of 1 queries" in shown
+        assert "1 judged documents are not in the corpus and are left out: none." in shown
+        assert "1 judged queries are not in the queries and are left out: nobody." in shown
+        (tmp_path / "some.tsv").write_text("q0-2\tnone\t1\n")
+        result, _ = rkit(*self.LAYERS, *options, "--overwrite", judged=[])
+        assert result.exit_code == 2
+        assert "no pair of a query and a document" in result.stderr
+
+
+class TestShown:
+    """The table and the plot, however many views there are."""
+
+    @pytest.fixture
+    def many(self, analyse):
+        """40 views, of which the first 30 answer a query each and the last two."""
+        queries = {f"q{row}": np.eye(40)[[min(row, 39)]] for row in (*range(30), 39, 40)}
+        return analyse(queries, {"d": np.eye(40)}, {"d": list(queries)})[0]
+
+    def test_a_long_table_is_cut(self, many):
+        stream = StringIO()
+        render(many, Console(file=stream, width=100))
+        shown = stream.getvalue()
+        assert "view 22" in shown
+        assert "view 39" in shown
+        assert "view 23" not in shown
+        assert "16 more views answer 7 queries." in shown
+
+    def test_plots(self, many, analyse, tmp_path):
+        """Many views, few, and documents whose views cannot be told apart by Local Variation."""
+        few, _ = analyse({"q": np.ones((1, 2))}, {"d": np.eye(2)}, {"d": ["q"]})
+        mask = {"query": {"q": np.array([True])}, "document": {"d": np.array([True, False])}}
+        alone, _ = analyse({"q": np.ones((1, 2))}, {"d": np.eye(2)}, {"d": ["q"]}, mask)
+        assert alone.local_variation is None
+        stream = StringIO()
+        render(alone, Console(file=stream, width=100))
+        assert "Local Variation -" in stream.getvalue()
+        sizes = set()
+        for number, found in enumerate((many, few, alone)):
+            draw(found, tmp_path / f"{number}.png", title="model")
+            image = (tmp_path / f"{number}.png").read_bytes()
+            assert image.startswith(PNG)
+            sizes.add(len(image))
+        assert len(sizes) == 3

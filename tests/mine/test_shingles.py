@@ -1,0 +1,89 @@
+"""Near duplicates: shingles by hand, Jaccard's coefficient against a reference of five lines, and who repeats whom."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.data.corpus import Passage
+from retrievalkit.mine.shingles import likeness, repeats, shingles, shingles_of
+
+
+def cut(text, title=""):
+    return shingles(Passage("p", title, text))
+
+
+def jaccard(one, other):
+    """The reference."""
+    sets = []
+    for text in (one, other):
+        words = re.findall(r"\w+", text.casefold())
+        sets.append({tuple(words[start : start + 5]) for start in range(max(1, len(words) - 4))} if words else set())
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1]) if sets[0] and sets[1] else 0.0
+
+
+def test_a_text_of_seven_words_has_three_shingles():
+    """A repeated one counts once."""
+    assert len(cut("one two three four five six seven")) == 3
+    assert len(cut("a a a a a a a a")) == 1
+
+
+def test_short_texts_have_one_shingle_and_empty_ones_none():
+    """So two short texts are alike only if they have the same words."""
+    assert likeness([cut("red")], cut("Red.")) == [1.0]
+    assert likeness([cut("red blue"), cut("blue red"), cut("")], cut("red blue")) == [1.0, 0.0, 0.0]
+    assert likeness([cut("red")], cut("  ")) == [0.0]
+
+
+def test_the_title_counts_where_there_is_no_text():
+    """As with copies."""
+    assert likeness([cut("", "A title")], cut("a title")) == [1.0]
+    assert likeness([cut("text", "A title")], cut("a title")) == [0.0]
+
+
+def test_the_coefficient_of_a_worked_case():
+    """Of 9 words one more than of 8: 4 shingles of 5 are shared."""
+    eight = "the cat sat on the mat all day"
+    assert likeness([cut(eight)], cut(f"{eight} long")) == [pytest.approx(4 / 5)]
+
+
+TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=14).map(" ".join), min_size=1, max_size=8)
+
+
+@given(TEXTS, TEXTS)
+def test_the_coefficient_is_that_of_the_reference(texts, others):
+    """For all pairs."""
+    for other in others:
+        assert likeness([cut(one) for one in texts], cut(other)) == pytest.approx(
+            [jaccard(one, other) for one in texts]
+        )
+
+
+@given(TEXTS, st.sampled_from([0.1, 0.34, 0.5, 1.0]))
+def test_a_repeat_is_like_an_earlier_text_that_stays(texts, threshold):
+    """Worked out pair by pair: a text goes if it is like one that stayed, and the one named is the likest."""
+    expected, staying = [], []
+    for place, text in enumerate(texts):
+        like = {other: jaccard(text, texts[other]) for other in staying}
+        best = max(like.values(), default=0.0)
+        gone = best >= threshold
+        expected.append(best if gone else None)
+        staying += [] if gone else [place]
+    found = repeats([cut(text) for text in texts], threshold)
+    assert [None if one is None else one[1] for one in found] == pytest.approx(expected)
+    assert all(one is None or found[one[0]] is None for one in found)
+
+
+def test_a_chain_of_texts_loses_its_links_only():
+    """The third is like the second, which goes, and not like the first: it stays."""
+    first, second, third = "a b c d e f g h", "c d e f g h i j", "e f g h i j k l"
+    assert repeats([cut(first), cut(second), cut(third)], 1 / 3) == [None, (0, pytest.approx(2 / 6)), None]
+
+
+def test_texts_are_read_once():
+    """However often their shingles are asked for."""
+    read = []
+    of = shingles_of(lambda one: read.append(one) or Passage(one, "", one))
+    assert of("a").tolist() == of("a").tolist()
+    assert read == ["a"]

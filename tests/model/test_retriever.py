@@ -1,0 +1,371 @@
+"""Two towers and a pooler: made, saved, loaded, and the same vectors whatever the batch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrievalkit import artifacts
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
+from retrievalkit.model.retriever import Retriever, checkpoint_fingerprint
+
+TEXTS = [
+    ("", "what is the capital of france"),
+    ("Peru", "The seat of government is the city of Lima."),
+    ("", "rome"),
+    ("Chile", "People pay with the peso, and the language that is spoken most is Spanish. " * 4),
+]
+
+PLUGIN = """
+import torch
+from retrievalkit import hookimpl
+from retrievalkit.contracts import Needs, Pooler, Representation
+
+@hookimpl
+def register_poolers(register):
+    register("projected", "projected_pooler:Projected")
+    register("variable", "projected_pooler:Variable")
+    register("lexical", "projected_pooler:Lexical")
+    register("both_layers_in_training", "projected_pooler:Moody")
+
+class Projected(Pooler):
+    def __init__(self, info, *, size: int = 5):
+        super().__init__()
+        self.linear = torch.nn.Linear(info.width, size)
+    def forward(self, states, side):
+        return Representation(self.linear(states.last[:, :1]))
+
+class Variable(Pooler):
+    "One vector a token."
+    def __init__(self, info):
+        super().__init__()
+    def forward(self, states, side):
+        return Representation(states.last, states.attention_mask.bool())
+
+class Lexical(Pooler):
+    "Weights alone."
+    def __init__(self, info):
+        super().__init__()
+    def forward(self, states, side):
+        return Representation(weights=states.last[:, 0].relu())
+
+class Moody(Pooler):
+    "Layers 1 and 2 in training, layer 2 otherwise."
+    def __init__(self, info):
+        super().__init__()
+    @property
+    def needs(self):
+        return Needs(layers=(1, 2) if self.training else (2,))
+    def forward(self, states, side):
+        return Representation(torch.stack([one[:, 0] for one in states.layers.values()], dim=1))
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch, fresh_registry):
+    """A local plugin with three poolers; call the value to uninstall it."""
+    path = tmp_path / "projected_pooler.py"
+    path.write_text(PLUGIN)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
+
+    def uninstall():
+        monkeypatch.delenv("RKIT_PLUGIN_FILES")
+        fresh_registry()
+
+    return uninstall
+
+
+def flat(representation):
+    """All values that are none of padding's."""
+    parts = []
+    if representation.vectors is not None:
+        mask = representation.vector_mask
+        parts.append(representation.vectors if mask is None else representation.vectors[mask])
+    if representation.weights is not None:
+        parts.append(representation.weights)
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def encoded(retriever, side="document", **options):
+    return retriever.encode(TEXTS, side, precision="fp32", **options)
+
+
+# --- encoding ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
+@pytest.mark.parametrize("pooler", ["mean", "variable", "lexical"])
+def test_batch_size_and_order_change_nothing(request, plugin, model, pooler):
+    retriever = Retriever.create(request.getfixturevalue(model), pooler=pooler).eval()
+    whole = encoded(retriever)
+    assert len(whole) == len(TEXTS)
+    for row, text in enumerate(TEXTS):
+        alone = retriever.encode([text], "document", precision="fp32")
+        torch.testing.assert_close(flat(whole.rows(slice(row, row + 1))), flat(alone), rtol=1e-4, atol=1e-5)
+    for budget in (1, 30, 100_000):
+        torch.testing.assert_close(flat(encoded(retriever, batch_tokens=budget)), flat(whole), rtol=1e-4, atol=1e-5)
+    backwards = retriever.encode(TEXTS[::-1], "document", precision="fp32")
+    order = torch.arange(len(TEXTS)).flip(0)
+    torch.testing.assert_close(flat(backwards.rows(order)), flat(whole), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def mean_retriever(tiny_model):
+    return Retriever.create(tiny_model, pooler="mean").eval()
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(st.sampled_from(["lima", "rome", "paris", "euro", "peso", "city", "of"]), min_size=1, max_size=12),
+    st.data(),
+)
+def test_a_texts_vector_is_its_own_in_any_company(mean_retriever, words, data):
+    text = ("", " ".join(words))
+    others = data.draw(st.lists(st.sampled_from(TEXTS), max_size=5))
+    place = data.draw(st.integers(0, len(others)))
+    batch = [*others[:place], text, *others[place:]]
+    together = mean_retriever.encode(batch, "query", precision="fp32").vectors[place]
+    alone = mean_retriever.encode([text], "query", precision="fp32").vectors[0]
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_encoded_is_float32_on_the_cpu_without_a_graph(tiny_model):
+    made = Retriever.create(tiny_model).encode(TEXTS, "query", precision="bf16")
+    assert made.vectors.dtype == torch.float32
+    assert made.device.type == "cpu"
+    assert not made.vectors.requires_grad
+
+
+def test_half_precision_is_close_to_full(tiny_model):
+    retriever = Retriever.create(tiny_model, pooler="mean").eval()
+    full, half = encoded(retriever).vectors[:, 0], retriever.encode(TEXTS, "document", precision="bf16").vectors[:, 0]
+    assert not torch.equal(full, half)
+    assert torch.cosine_similarity(full, half).min() > 0.999
+
+
+def test_encoding_is_in_eval_mode_and_leaves_the_mode_as_it_was(tiny_model):
+    retriever = Retriever.create(tiny_model, encoder_options={"dropout": 0.5}).train()
+    assert torch.equal(encoded(retriever).vectors, encoded(retriever).vectors)
+    assert retriever.training
+    assert not retriever.eval().encode(TEXTS, "query").vectors.requires_grad
+    assert not retriever.training
+
+
+def test_the_mode_comes_back_when_encoding_stops_half_way(tiny_model):
+    retriever = Retriever.create(tiny_model).train()
+    token_ids = retriever.tower("query").tokenize(TEXTS, "query")
+    batches = retriever.encode_tokens(token_ids, "query", batch_tokens=1)
+    next(batches)
+    batches.close()
+    assert retriever.training
+
+
+def test_nothing_to_encode_is_an_error(tiny_model):
+    with pytest.raises(InputError, match="no text to encode"):
+        Retriever.create(tiny_model).encode([], "query")
+
+
+def test_sides_have_their_own_lengths(tiny_model):
+    retriever = Retriever.create(tiny_model, pooler="mean", encoder_options={"query_length": 4}).eval()
+    assert not torch.allclose(encoded(retriever, "query").vectors, encoded(retriever, "document").vectors)
+
+
+# --- towers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_shared_tower_is_one_encoder_and_separate_ones_are_two_that_start_alike(tiny_model):
+    shared, separate = (Retriever.create(tiny_model, separate_towers=choice) for choice in (False, True))
+    assert shared.tower("query") is shared.tower("document")
+    assert separate.tower("query") is not separate.tower("document")
+    assert torch.equal(encoded(separate, "query").vectors, encoded(shared, "query").vectors)
+    one, two = (sum(parameter.numel() for parameter in made.parameters()) for made in (shared, separate))
+    assert two == 2 * one
+
+
+# --- creating ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_pretrained_is_equal_for_equal_seeds(tiny_model, plugin):
+    """Two processes that encode documents and queries with an untrained model must agree."""
+    state = torch.get_rng_state()
+    one, same, other = (Retriever.create(tiny_model, pooler="projected", seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers stay as they are"
+    assert torch.equal(one.pooler.linear.weight, same.pooler.linear.weight)
+    assert not torch.equal(one.pooler.linear.weight, other.pooler.linear.weight)
+
+
+def test_the_fingerprint_tells_models_and_options_apart(tiny_model, tiny_t5):
+    made = [
+        Retriever.create(tiny_model),
+        Retriever.create(tiny_model, pooler="mean"),
+        Retriever.create(tiny_model, pooler_options={"normalize": True}),
+        Retriever.create(tiny_model, encoder_options={"query_length": 10}),
+        Retriever.create(tiny_model, separate_towers=True),
+        Retriever.create(tiny_t5),
+    ]
+    assert len({one.fingerprint for one in made}) == len(made)
+    assert Retriever.create(tiny_model).fingerprint == made[0].fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"pooler": "maen"}, UnknownNameError, "unknown pooler 'maen'; did you mean 'mean'"),
+        ({"encoder": "tranformer"}, UnknownNameError, "did you mean 'transformer'"),
+        ({"pooler_options": {"normalise": True}}, OptionError, "has no option 'normalise'; did you mean 'normalize'"),
+        ({"encoder_options": {"query_length": "long"}}, OptionError, "'query_length' of encoder 'transformer' cannot"),
+        ({"pooler_options": {"layer": 7}}, UnsupportedError, "layer 7 was asked for"),
+    ],
+)
+def test_wrong_names_and_options_are_refused(tiny_model, changes, error, message):
+    with pytest.raises(error, match=message):
+        Retriever.create(tiny_model, **changes)
+
+
+# --- saving and loading --------------------------------------------------------------------------------------------
+
+
+def changed_by_training(retriever):
+    """As if trained: no weight is as it was, and the towers differ."""
+    with torch.no_grad():
+        for number, parameter in enumerate(retriever.parameters()):
+            parameter += (
+                0.01 * (number % 7) * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+            )
+    return retriever.eval()
+
+
+@pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_loaded_checkpoint_makes_equal_vectors(request, tmp_path, plugin, model, separate):
+    made = Retriever.create(
+        request.getfixturevalue(model),
+        pooler="projected",
+        pooler_options={"size": 6},
+        encoder_options={"query_length": 7, "document_length": 20, "query_prefix": "what is ", "title": "space"},
+        separate_towers=separate,
+    )
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    changed_by_training(made).save(folder)
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == (
+        {"query", "document"} if separate else {"encoder"}
+    )
+    loaded = Retriever.load(folder)
+    assert not loaded.training
+    for side in ("query", "document"):
+        assert torch.equal(encoded(loaded, side).vectors, encoded(made, side).vectors)
+    assert loaded.tower("query").lengths == {"query": 7, "document": 20}
+
+
+def test_a_checkpoint_can_be_moved_and_its_model_be_gone(tiny_model, tmp_path):
+    shutil.copytree(tiny_model, tmp_path / "model")
+    made = Retriever.create(tmp_path / "model").eval()
+    (tmp_path / "checkpoint").mkdir()
+    made.save(tmp_path / "checkpoint")
+    shutil.rmtree(tmp_path / "model")
+    (tmp_path / "checkpoint").rename(tmp_path / "moved")
+    assert torch.equal(encoded(Retriever.load(tmp_path / "moved")).vectors, encoded(made).vectors)
+    stored = (tmp_path / "moved" / "retrievalkit.json").read_text()
+    assert str(tmp_path) not in stored
+    assert "retrievalkit.builtin.poolers" not in stored, "names are stored, not import paths"
+
+
+def test_saving_twice_gives_equal_bytes_and_one_fingerprint(tiny_model, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        Retriever.create(tiny_model).save(tmp_path / name)
+    files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
+    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
+    assert checkpoint_fingerprint(tmp_path / "one") == checkpoint_fingerprint(tmp_path / "two")
+
+
+def test_the_fingerprint_is_of_weights_and_configuration_and_not_of_the_log(tiny_model, tmp_path):
+    Retriever.create(tiny_model).save(tmp_path)
+    first = checkpoint_fingerprint(tmp_path)
+    (tmp_path / "logs").mkdir()
+    for name in ("training.jsonl", "selection.json", "README.md", "logs/events"):
+        (tmp_path / name).write_text("anything")
+    assert checkpoint_fingerprint(tmp_path) == first == Retriever.load(tmp_path).fingerprint
+    Retriever.create(tiny_model, pooler="mean").save(tmp_path)
+    assert checkpoint_fingerprint(tmp_path) != first
+
+
+def test_the_fingerprint_in_the_manifest_is_believed(tiny_model, tmp_path):
+    """It was computed when the folder was whole, and hashing weights takes time."""
+    Retriever.create(tiny_model).save(tmp_path)
+    artifacts.write_manifest(tmp_path, "checkpoint", command="train", options={}, fingerprint="abc")
+    assert Retriever.load(tmp_path).fingerprint == "abc"
+
+
+def test_an_untrained_retriever_comes_back_from_its_description(tiny_model, plugin):
+    made = Retriever.create(
+        tiny_model, pooler="projected", encoder_options={"query_prefix": "what is "}, separate_towers=True
+    ).eval()
+    described = json.loads(json.dumps(made.description))
+    again = Retriever.from_description(described)
+    assert not again.training
+    assert again.fingerprint == made.fingerprint
+    assert again.description == made.description
+    for side in ("query", "document"):
+        assert torch.equal(encoded(again, side).vectors, encoded(made, side).vectors)
+
+
+def test_a_missing_plugin_is_named_with_its_version(tiny_model, tmp_path, plugin):
+    made = Retriever.create(tiny_model, pooler="projected")
+    (tmp_path / "checkpoint").mkdir()
+    made.save(tmp_path / "checkpoint")
+    plugin()
+    message = r"was made with the pooler 'projected' of .*projected_pooler\.py local file, which is not installed"
+    with pytest.raises(ArtifactError, match=message):
+        Retriever.load(tmp_path / "checkpoint")
+    with pytest.raises(ArtifactError, match=message):
+        Retriever.from_description(made.description)
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ArtifactError, match=r"is not a checkpoint: it has no retrievalkit\.json"):
+        Retriever.load(tmp_path)
+    with pytest.raises(ArtifactError, match=r"is not a checkpoint"):
+        Retriever.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("damage", ["no pooler", "cut pooler", "cut json", "other pooler", "no encoder"])
+def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, plugin, damage):
+    Retriever.create(tiny_model, pooler="projected").save(tmp_path)
+    weights, description = tmp_path / "pooler.safetensors", tmp_path / "retrievalkit.json"
+    if damage == "no pooler":
+        weights.unlink()
+    elif damage == "cut pooler":
+        weights.write_bytes(weights.read_bytes()[:50])
+    elif damage == "cut json":
+        description.write_text(description.read_text()[:50])
+    elif damage == "other pooler":
+        description.write_text(description.read_text().replace('"size": 5', '"size": 4'))
+    else:
+        shutil.rmtree(tmp_path / "encoder")
+    with pytest.raises(InputError, match=str(tmp_path)) as caught:
+        Retriever.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoints_remote_code_runs_only_where_the_user_trusts_it(tiny_model, tmp_path, monkeypatch):
+    Retriever.create(tiny_model, encoder_options={"trust_remote_code": True}).save(tmp_path)
+    with pytest.raises(ArtifactError, match=r"runs Python code that came with its model.*RKIT_TRUST_REMOTE_CODE=1"):
+        Retriever.load(tmp_path)
+    monkeypatch.setenv("RKIT_TRUST_REMOTE_CODE", "1")
+    assert Retriever.load(tmp_path)
+
+
+def test_a_pooler_may_change_its_needs_with_the_mode(tiny_model, plugin):
+    """So that in eval mode only what is indexed is computed."""
+    retriever = Retriever.create(tiny_model, pooler="both_layers_in_training")
+    tower = retriever.tower("query")
+    batch = tower.collate(tower.tokenize(TEXTS, "query"), "query")
+    assert retriever.train()(batch, "query").vectors.shape[1] == 2
+    assert retriever.eval()(batch, "query").vectors.shape[1] == 1

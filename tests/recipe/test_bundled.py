@@ -1,0 +1,142 @@
+"""The recipes that come along: each one's command lines and options are right, and small ones run."""
+
+import json
+import re
+
+import pytest
+
+from retrievalkit import registry, testing
+from retrievalkit.cli import main
+from retrievalkit.errors import DataError
+from retrievalkit.recipe import recipe
+from retrievalkit.recipe.files import read_recipe
+from retrievalkit.recipe.run import plan, run
+
+NAMES = tuple(recipe.bundled_recipes())
+TABLES = [name for name in NAMES if "variants" in read_recipe(recipe.find_recipe(name))]
+
+
+def load(name, **values):
+    """A recipe, with any value that it asks for."""
+    while True:
+        try:
+            return recipe.load_recipe(name, values)
+        except DataError as error:
+            asked = re.search(r"needs a value for '(\w+)'", str(error))
+            if asked is None or asked[1] in values:
+                raise
+            values[asked[1]] = "somewhere"
+
+
+@pytest.fixture
+def need():
+    """Skips a test whose plugins are not installed."""
+    known = {kind: registry.names(kind) for kind in ("pooler", "loss", "indexer")}
+
+    def need(found):
+        for step in found.steps:
+            for kind, names in known.items():
+                wanted = step.options.get(kind)
+                if wanted and not set(str(wanted).split("+")) <= set(names):
+                    pytest.skip(f"no plugin that is installed brings the {kind} '{wanted}'")
+
+    return need
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_line_and_option_of_a_recipe_is_right(name, tmp_path, need):
+    """All steps of all variants are planned: commands, options, components and their options."""
+    found = load(name)
+    need(found)
+    assert plan(found, tmp_path, main)
+    assert found.description
+    assert recipe.find_recipe(f"recipes/{name}.yaml").samefile(found.file)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_row_of_a_table_has_references_and_their_source(name):
+    """Figures are shares and not percentages, and say where they are from."""
+    rows = load(name).rows
+    assert any(row.expected for row in rows)
+    # A table that is a paper's has a figure in each row; the four stages have rows of their own beside them.
+    for row in rows if "table" in name else [row for row in rows if row.expected]:
+        assert all(0 < value < 1 for value in row.expected.values()), row.name
+        assert row.source.startswith(("MLR", "Aggretriever", "MVR", "CoT-MAE")), row.name
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("squad/") and "_table" in name])
+def test_a_small_table_has_the_references_of_its_table(name):
+    """`squad/mlr_table2` has the figures of `mlr/table2_squad`, but for those on other test sets."""
+    paper, _, table = name.removeprefix("squad/").partition("_")
+    large = load(f"{paper}/{table}_squad" if name == "squad/mlr_table2" else f"{paper}/{table}")
+    known = {row.name: row.expected for row in large.rows}
+    for row in load(name).rows:
+        assert row.expected == {key: value for key, value in known[row.name].items() if key[0] == "figures"}
+
+
+def test_each_recipe_is_in_the_readme():
+    """recipes/README.md lists them all."""
+    path = recipe.find_recipe("quickstart").parent / "README.md"
+    if not path.exists():
+        pytest.skip("the readme is not installed along")
+    text = path.read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in text] == []
+
+
+@pytest.fixture
+def tiny(tiny_collection, tmp_path):
+    """Settings for the tiny collection and a tiny model with its vocabulary head."""
+    return {
+        "data": str(tiny_collection.folder),
+        "examples": str(tiny_collection.folder),  # so that there are no BM25 negatives, for which Java would start
+        "model": testing.tiny_model(tmp_path / "model"),
+        "negatives": 0,
+        "epochs": 1,
+        "limit": 16,
+        "batch_size": 8,
+        "document_length": 48,
+        "k": 20,
+    }
+
+
+def results(name, output, variants, values):
+    run(name, output, cli=main, overrides=values, variants=variants)
+    return {row["variant"]: row for row in json.loads((output / "results.json").read_text())["rows"]}
+
+
+def test_a_small_table_of_the_open_domain_runs(tiny, tmp_path, need):
+    """From examples to a table: top-k accuracy and metrics, beside the paper's."""
+    tiny |= {"pair": [1, 2], "tokens": 2}
+    need(recipe.load_recipe("squad/mlr_table2", tiny))
+    rows = results("squad/mlr_table2", tmp_path / "out", ["dual_encoder", "mlr_pair"], tiny)
+    figures = rows["mlr_pair"]["figures"]
+    assert figures.keys() == {"nDCG@10", "RR@10", "R@50", "top5", "top20", "top100"}
+    assert figures["top5"]["reference"] == 0.4247
+    assert 0 < figures["top5"]["ours"] < 1
+    assert "against_baseline" in rows["mlr_pair"]
+    assert (tmp_path / "out/mlr_pair/seed-42/model/manifest.json").exists()
+
+
+def test_a_small_table_of_two_stages_runs(tiny, tmp_path, need):
+    """The second stage trains on what the first one found; rows of one view and of both."""
+    tiny |= {"pooler_options": {"top_k": 16}, "mined_depth": 10, "negatives": 1, "cotmae": tiny["model"]}
+    need(recipe.load_recipe("squad/cotmae_table4", tiny))
+    rows = results("squad/cotmae_table4", tmp_path / "out", ["full", "finetune_spr"], tiny)
+    assert list(rows) == ["full", "finetune_spr"]
+    assert all(0 < row["figures"]["nDCG@10"]["ours"] < 1 for row in rows.values())
+    assert (tmp_path / "out/full/seed-42/stage2.jsonl").exists()
+
+
+def test_the_four_stages_run(tiny, tmp_path, need):
+    """Pre-training, two stages, a re-ranker and what it teaches, and an ablation."""
+    tiny |= {"pooler_options": {"top_k": 16}, "mined_depth": 10, "negatives": 1, "distilled_negatives": 2}
+    tiny |= {"base": tiny.pop("model"), "pretrain_length": 24, "pretrain_epochs": 1, "pretrain_batch_size": 8}
+    tiny |= {"reranker_epochs": 1, "reranker_batch_size": 4, "reranker_negatives": 2, "reranked_depth": 10}
+    need(recipe.load_recipe("squad/cotmae_v2_four_stage", tiny))
+    rows = results(
+        "squad/cotmae_v2_four_stage", tmp_path / "out", ["first", "full*", "half_dimensions"], tiny | {"half": 8}
+    )
+    assert list(rows) == ["first", "full", "full_reranked", "full_distilled", "half_dimensions"]
+    assert all(0 < row["figures"]["nDCG@10"]["ours"] < 1 for row in rows.values())
+    taught = (tmp_path / "out/full_distilled/seed-42/taught.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["teacher"] for line in taught)

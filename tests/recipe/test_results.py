@@ -1,0 +1,100 @@
+"""The table of a recipe: figures beside references, seeds, and the direction of differences."""
+
+import json
+import re
+
+import pytest
+
+from retrievalkit.recipe.recipe import Recipe, Row, Step
+from retrievalkit.recipe.results import tabulate
+
+STEPS = ("index", "a/1", "a/2", "b/1", "b/2", "c")
+
+
+@pytest.fixture
+def table():
+    """Three rows with two seeds, the last one without any difference between seeds."""
+    steps = tuple(Step(name, "evaluate", {"run": "" if name == "index" else "${steps.index}"}) for name in STEPS)
+    rows = (
+        Row("a", "The first", {1: {"f": "a/1"}, 2: {"f": "a/2"}}, {("f", "RR"): 0.5, ("f", "R"): 0.9}, "Paper"),
+        Row("b", "The | other", {1: {"f": "b/1"}, 2: {"f": "b/2"}}, {("f", "RR"): 0.4}, "Paper"),
+        Row("c", "c", {1: {"f": "c"}, 2: {"f": "c"}}),
+    )
+    recipe = Recipe("demo", "", {}, steps, "", ("f",), rows, "a")
+    figures = {"a/1": 0.2, "a/2": 0.4, "b/1": 0.1, "b/2": 0.1, "c": 0.35}
+    return tabulate(recipe, {name: {"RR": value} for name, value in figures.items()}, dict.fromkeys(STEPS, 10.0))
+
+
+def test_a_row_has_ours_the_reference_and_the_difference(table):
+    """Ours is the mean over the seeds, with the standard deviation of the sample beside it."""
+    lines = [re.split(" {2,}", line) for line in table.text().splitlines()]
+    assert lines[:4] == [
+        ["variant", "RR", "seconds"],
+        ["The first", "0.3000 ± 0.1414 (0.5000, -0.2000)", "30"],
+        ["The | other", "0.1000 ± 0.0000 (0.4000, -0.3000)", "30"],
+        ["c", "0.3500", "20"],
+    ]
+    assert "Ours (reference, difference). Reference: Paper." in table.text()
+    assert "over the seeds 1, 2." in table.text()
+    assert "Not measured: R." in table.text()
+
+
+def test_other_rows_are_compared_with_the_baseline(table):
+    """The second table has the difference of each row, ours and the reference's, and whether their signs agree."""
+    text = table.text().partition("Difference to 'The first'")[2]
+    lines = [re.split(" {2,}", line) for line in text.splitlines()[2:]]
+    assert lines == [["variant", "RR"], ["The | other", "-0.2000 ± 0.1414 (-0.1000, same)"], ["c", "+0.0500 ± 0.1414"]]
+
+
+def test_a_change_the_other_way_is_called_opposite(table):
+    """Where the reference falls and ours rises."""
+    a, b, _ = table.rows
+    better = b.cells["RR"].less(a.cells["RR"])
+    assert better.direction == "same"
+    assert a.cells["RR"].less(b.cells["RR"]).direction == "same"
+    assert type(better)({1: 0.1}, -0.1).direction == "opposite"
+    assert type(better)({1: 0.1}, 0.0).direction == ""
+
+
+def test_results_are_left_as_json_and_markdown(table, tmp_path):
+    """Both hold every row; the seconds are those of all steps that a row needs, shared ones too."""
+    table.write(tmp_path)
+    found = json.loads((tmp_path / "results.json").read_text())
+    first, other, last = found["rows"]
+    assert (found["recipe"], found["baseline"], found["not_measured"]) == ("demo", "a", ["R"])
+    assert first["figures"]["RR"] == {
+        "ours": pytest.approx(0.3),
+        "deviation": pytest.approx(0.1414, abs=1e-4),
+        "seeds": {"1": 0.2, "2": 0.4},
+        "reference": 0.5,
+        "difference": pytest.approx(-0.2),
+    }
+    assert (first["seconds"], last["seconds"]) == (30.0, 20.0)
+    assert other["against_baseline"]["RR"]["direction"] == "same"
+    assert "against_baseline" not in first
+    assert last["figures"]["RR"] == {"ours": 0.35}
+    lines = (tmp_path / "results.md").read_text().splitlines()
+    assert lines[:4] == ["# demo", "", "| variant | RR | seconds |", "| --- | ---: | ---: |"]
+    assert lines[5] == r"| The \| other | 0.1000 ± 0.0000 (0.4000, -0.3000) | 30 |"
+
+
+def test_rows_that_are_not_done_yet_are_left_out():
+    """A table can be made of a run that has been cut off; several sources stand in a column."""
+    steps = tuple(Step(name, "evaluate", {}) for name in ("a", "b", "dl"))
+    cells = [{None: {"f": "a", "dl": "dl"}}, {None: {"f": "b", "dl": "dl"}}]
+    rows = tuple(Row(name, name, one, {}, f"Paper {name}") for name, one in zip("ab", cells, strict=True))
+    recipe = Recipe("demo", "", {}, steps, "", ("f", "dl"), rows, "a")
+    figures = {"a": {"RR": 0.1}, "dl": {"nDCG": 0.2}}
+    seconds = dict.fromkeys(("a", "b", "dl"), 1.0)
+    assert [row.name for row in tabulate(recipe, figures, seconds).rows] == ["a"]
+    assert tabulate(recipe, figures, seconds).text().splitlines()[0].split() == [
+        "variant",
+        "f",
+        "RR",
+        "dl",
+        "nDCG",
+        "seconds",
+    ]
+    both = tabulate(recipe, {**figures, "b": {"R": 0.3}}, seconds)
+    assert both.text().splitlines()[2].split() == ["b", "0.2000", "0.3000", "2", "Paper", "b"]
+    assert tabulate(recipe, {}, {}).rows == []

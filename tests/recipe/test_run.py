@@ -1,0 +1,443 @@
+"""Running recipes: the command lines that are built, what is skipped, and what happens when a step fails."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+from filelock import FileLock
+
+from retrievalkit import artifacts
+from retrievalkit.errors import ArtifactError, DataError, InputError
+from retrievalkit.recipe.recipe import load_recipe, parse_set
+from retrievalkit.recipe.run import STATE, StepError, run, summary
+
+COUNT = """\
+name: count
+description: Builds, trains and prints.
+values: {source: data.txt, layers: [4, 6], epochs: 1}
+steps:
+  - name: index
+    command: build
+    with: {source: "${source}", name: [one, two], fast: true}
+    output: index
+  - name: train
+    command: train
+    with: {from: "${steps.index}", epochs: "${epochs}", set: {pooler.layers: "${layers}"}, shared-tower: false}
+    output: model
+  - name: figures
+    command: evaluate
+    with: {run: "${steps.train}", json: true}
+    output: figures.json
+    expected: {source: a paper, nDCG@10: 0.4, RR@10: 0.3}
+"""
+
+
+@pytest.fixture
+def calls():
+    """What the commands were called with."""
+    return []
+
+
+@pytest.fixture
+def cli(calls):
+    """A command line with a command that writes a folder, one that resumes, and one that only prints."""
+    main = click.Group("rkit")
+
+    def write(output, text, overwrite):
+        with artifacts.write_folder(output, overwrite=overwrite) as staging:
+            (staging / "content").write_text(text)
+            artifacts.write_manifest(staging, "index", command="build", options={})
+
+    @main.command()
+    @click.argument("source")
+    @click.option("--name", multiple=True)
+    @click.option("--fast", is_flag=True)
+    @click.option("--weight", type=float)
+    @click.option("--fail", is_flag=True)
+    @click.option("--output", "-o", required=True, type=click.Path())
+    @click.option("--overwrite", is_flag=True)
+    def build(source, name, fast, weight, fail, output, overwrite):
+        calls.append(("build", source, name, fast, overwrite))
+        if fail:
+            msg = "the text is broken."
+            raise InputError(msg)
+        write(output, Path(source).read_text(), overwrite)
+
+    @main.command()
+    @click.option("--from", "source", required=True)
+    @click.option("--epochs", type=int)
+    @click.option("--shared-tower/--separate-towers", default=True)
+    @click.option("--set", "settings", multiple=True)
+    @click.option("--resume", is_flag=True)
+    @click.option("--output", required=True)
+    @click.option("--overwrite", is_flag=True)
+    def train(source, epochs, shared_tower, settings, resume, output, overwrite):
+        calls.append(("train", epochs, shared_tower, settings, resume, overwrite))
+        if epochs == 13 and not resume:
+            raise KeyboardInterrupt
+        write(output, (Path(source) / "content").read_text() + str(epochs // 10), overwrite)
+
+    @main.command()
+    @click.argument("run")
+    @click.option("--json", "as_json", is_flag=True)
+    def evaluate(run, as_json):
+        calls.append(("evaluate", as_json))
+        metrics = {"nDCG@10": len((Path(run) / "content").read_text()) / 10}
+        click.echo(json.dumps({"metrics": metrics, "queries": {"nDCG@10": 3}}))
+
+    @main.command()
+    @click.argument("source")
+    @click.argument("output")
+    def convert(source, output):
+        Path(output).write_text(Path(source).read_text().upper())
+
+    return main
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch, cli):
+    """Runs the recipe `count` (or another text) with settings, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("data.txt").write_text("abc")
+
+    def start(*settings, text=COUNT, output="out", **options):
+        Path("recipe.yaml").write_text(text)
+        return run("recipe.yaml", output, cli=cli, overrides=parse_set(settings), **options).steps
+
+    return start
+
+
+def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
+    """Options, flags, repeated options, arguments and settings become words; what a command prints can be an output."""
+    results = start()
+    assert [one.command_line for one in results] == [
+        "rkit build data.txt --name one --name two --fast --output out/index",
+        "rkit train --from out/index --epochs 1 --set pooler.layers=4,6 --separate-towers --output out/model",
+        "rkit evaluate out/model --json > out/figures.json",
+    ]
+    assert calls == [
+        ("build", "data.txt", ("one", "two"), True, False),
+        ("train", 1, False, ("pooler.layers=4,6",), False, False),
+        ("evaluate", True),
+    ]
+    assert not any(one.skipped for one in results)
+    assert results[2].figures == {"nDCG@10": 0.4}
+
+
+def test_an_output_may_be_an_argument_of_the_command(start):
+    """`rkit convert IN OUT` has its output in its place."""
+    text = "name: upper\nsteps:\n  - {name: upper, command: convert, with: {source: data.txt}, output: a/upper.txt}\n"
+    Path("out/a").mkdir(parents=True)
+    Path("out", STATE).write_text('{"recipe": "upper", "steps": {}}')
+    (result,) = start(text=text)
+    assert result.command_line == "rkit convert data.txt out/a/upper.txt"
+    assert Path("out/a/upper.txt").read_text() == "ABC"
+
+
+def test_a_step_that_has_to_write_needs_an_output(start):
+    """A required --output that the recipe does not name is missed before anything runs."""
+    with pytest.raises(DataError, match=r"rkit build needs .output.\. Add it beside .with."):
+        start(text="name: x\nsteps:\n  - {name: a, command: build, with: {source: data.txt}}\n")
+
+
+def test_nothing_is_done_twice(start, calls):
+    """A second run skips every step, and remembers how long they took."""
+    first = start()
+    calls.clear()
+    second = start()
+    assert calls == []
+    assert all(one.skipped for one in second)
+    assert [one.seconds for one in second] == [one.seconds for one in first]
+    assert second[2].figures == first[2].figures
+
+
+def test_a_changed_option_runs_again_what_depends_on_it(start, calls):
+    """Other epochs train again, and replace the model; the index before it stays."""
+    start()
+    calls.clear()
+    start("epochs=20")
+    assert [(name, *rest) for name, *rest in calls] == [
+        ("train", 20, False, ("pooler.layers=4,6",), False, True),
+        ("evaluate", True),
+    ]
+
+
+def test_a_step_whose_input_has_the_same_content_again_is_skipped(start, calls):
+    """A training that comes out the same does not run its evaluation again."""
+    start()
+    calls.clear()
+    start("epochs=2")
+    assert [name for name, *_ in calls] == ["train"]
+
+
+def test_a_changed_file_runs_again_what_reads_it(start, calls):
+    """The content of an input counts, not its time."""
+    start()
+    calls.clear()
+    Path("data.txt").touch()
+    start()
+    assert calls == []
+    Path("data.txt").write_text("abcd")
+    assert start()[2].figures == {"nDCG@10": 0.5}
+    assert [name for name, *_ in calls] == ["build", "train", "evaluate"]
+
+
+@pytest.mark.parametrize("harm", [lambda path: path.unlink(), lambda path: path.write_text("ab")])
+def test_an_output_that_is_gone_or_cut_off_is_made_again(start, calls, harm):
+    """A step whose output was harmed runs again, and those after it need not."""
+    start()
+    calls.clear()
+    harm(Path("out/index/content"))
+    start()
+    assert [name for name, *_ in calls] == ["build"]
+
+
+def test_force_runs_every_step(start, calls):
+    """`--force` skips nothing."""
+    start()
+    calls.clear()
+    start(force=True)
+    assert [name for name, *_ in calls] == ["build", "train", "evaluate"]
+
+
+def test_the_folder_may_be_moved(start, calls):
+    """What has been done counts at another place too."""
+    start()
+    calls.clear()
+    Path("out").rename("elsewhere")
+    start(output="elsewhere")
+    assert calls == []
+
+
+def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
+    """The message names the step, keeps the exit code, and the next run starts at that step."""
+    text = COUNT.replace("command: train", "command: build").replace("from:", "fail: true, source:")
+    text = text.replace(', epochs: "${epochs}", set: {pooler.layers: "${layers}"}, shared-tower: false', "")
+    with pytest.raises(StepError, match=r"step 'train' \(rkit build\) failed: the text is broken.") as caught:
+        start(text=text)
+    assert caught.value.exit_code == 2
+    assert Path("out/index/content").exists()
+    assert not Path("out/model").exists()
+    assert "[1/3] index: rkit build" in capsys.readouterr().err
+    calls.clear()
+    start()
+    assert [name for name, *_ in calls] == ["train", "evaluate"]
+
+
+def test_a_training_that_was_cut_off_is_resumed(start, calls):
+    """The same step gets --resume, and its seconds are added up; a changed one starts anew."""
+    with pytest.raises(KeyboardInterrupt):
+        start("epochs=13")
+    state = json.loads(Path("out", STATE).read_text())["steps"]
+    assert state["train"]["done"] is False
+    calls.clear()
+    results = start("epochs=13")
+    assert calls[0] == ("train", 13, False, ("pooler.layers=4,6",), True, False)
+    assert results[1].seconds > state["train"]["seconds"]
+    with pytest.raises(KeyboardInterrupt):
+        start("epochs=13", "train.set.pooler.layers=2")
+    calls.clear()
+    start("epochs=5")
+    assert calls[0][4] is False
+
+
+def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
+    """A figure file appears whole or not at all."""
+
+    @cli.command(name="evaluate")
+    @click.argument("run")
+    @click.option("--json", is_flag=True)
+    def evaluate(run, json):
+        click.echo("{")
+        raise click.UsageError("no.")
+
+    with pytest.raises(StepError, match=r"step 'figures' .*: no\.") as caught:
+        start()
+    assert caught.value.exit_code == 2
+    assert sorted(path.name for path in Path("out").iterdir()) == ["index", "model", STATE]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "problem"),
+    [
+        ("command: train", "command: trian", 9, "unknown command 'trian'; did you mean 'train'"),
+        ("epochs:  ", "epohcs: ", 11, "has no option 'epohcs' in a recipe; did you mean 'epochs'"),
+        ('"${epochs}"', "many", 11, "'epochs': 'many' is not a valid integer"),
+        ("shared-tower: false", "shared-tower: 3", 11, "true or false"),
+        ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, and should be a mapping"),
+        ("output: model", "output: model\n    with2: 3", 13, "did you mean 'with'"),
+        ("from: ", "output: a, from: ", 11, "'output' stands beside 'with'"),
+        ('from: "${steps.index}", ', "", 9, "rkit train needs 'from'"),
+        ("name: [one, two]", "weight: heavy", 7, "'heavy' is not a valid float"),
+    ],
+)
+def test_a_wrong_command_line_is_said_before_anything_runs(start, calls, old, new, line, problem):
+    """Unknown commands and options, wrong values and missing ones are named with file and line."""
+    text = COUNT.replace('epochs: "${', 'epochs:  "${')
+    old = old.replace("epochs:  ", "epochs:  ")
+    assert old in text
+    with pytest.raises(DataError, match=rf"^recipe.yaml:{line}: .*{problem}"):
+        start(text=text.replace(old, new, 1))
+    assert calls == []
+    assert not Path("out").exists()
+
+
+def test_another_recipes_folder_is_left_alone(start):
+    """A folder that is not empty, or another recipe's, is not written to."""
+    start()
+    with pytest.raises(ArtifactError, match="holds what the recipe 'count' wrote, not 'recount'"):
+        start(text=COUNT.replace("name: count", "name: recount"))
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("all of it")
+    with pytest.raises(ArtifactError, match="exists already"):
+        start(output="mine")
+    Path("out", STATE).write_text("{")
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        start()
+
+
+def test_two_runs_do_not_write_into_one_folder(start, calls):
+    """The second is refused while the first is at work, and changes nothing; afterwards it goes on."""
+    start("epochs=1")
+    before, done = Path("out", STATE).read_text(), len(calls)
+    with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another run is writing to 'out'"):
+        start("epochs=2")
+    assert (Path("out", STATE).read_text(), len(calls)) == (before, done)
+    assert [one.skipped for one in start("epochs=2")] == [True, False, True]
+
+
+def test_reference_figures_stand_beside_ours(start):
+    """The summary shows each reference figure, ours, and the difference; a figure that we have not is missing."""
+    text = summary(start())
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[1][0] == "index"
+    assert ["figures", "nDCG@10", "0.4", "0.4000", "+0.0000", "a", "paper"] in lines
+    assert ["figures", "RR@10", "0.3", "missing", "a", "paper"] in lines
+
+
+def test_a_recipe_that_has_been_read_can_be_run(start, cli):
+    """`run` takes a Recipe too, so that a program can build on it."""
+    start()
+    found = load_recipe("recipe.yaml")
+    assert [one.skipped for one in run(found, "out", cli=cli).steps] == [True, True, True]
+
+
+TABLE = (
+    COUNT.replace("    expected: {source: a paper, nDCG@10: 0.4, RR@10: 0.3}\n", "")
+    + """\
+table: [figures]
+variants:
+  short: {expected: {source: a paper, nDCG@10: 0.5}}
+  long: {title: Long, values: {epochs: 20}, expected: {nDCG@10: 0.4}}
+baseline: short
+"""
+)
+
+
+def test_variants_share_what_does_not_vary(start, calls):
+    """The index is built once, a model trained for each variant, and a second run does nothing."""
+    results = start(text=TABLE)
+    assert [one.name for one in results] == ["index", "short/train", "short/figures", "long/train", "long/figures"]
+    assert [name for name, *_ in calls] == ["build", "train", "evaluate", "train", "evaluate"]
+    assert results[3].command_line.endswith(
+        "--from out/index --epochs 20 --set pooler.layers=4,6 --separate-towers --output out/long/model"
+    )
+    calls.clear()
+    start(text=TABLE)
+    assert calls == []
+
+
+def test_the_table_is_printed_and_left_in_the_folder(start, cli):
+    """Ours, the reference and the difference, as text, JSON and Markdown."""
+    start(text=TABLE)
+    outcome = run("recipe.yaml", "out", cli=cli)
+    assert re.search(r"^short +0.4000 \(0.5000, -0.1000\)", outcome.text(), re.MULTILINE)
+    assert re.search(r"^Long +0.4000 \(0.4000, \+0.0000\)", outcome.text(), re.MULTILINE)
+    found = outcome.to_json()
+    assert [row["variant"] for row in found["rows"]] == ["short", "long"]
+    assert found.pop("steps")[0]["name"] == "index"
+    assert found == json.loads(Path("out/results.json").read_text())
+    assert "| Long | 0.4000 (0.4000, +0.0000) |" in Path("out/results.md").read_text()
+
+
+def test_what_steps_print_is_not_mixed_with_the_result(start, cli, capsys):
+    """Standard output is left to the table or the JSON of the whole."""
+
+    @cli.command(name="train")
+    @click.option("--output")
+    def train(output):
+        click.echo("trained")
+        Path(output).write_text("")
+
+    start(text="name: x\nsteps:\n  - {name: train, command: train, output: model}\n")
+    printed = capsys.readouterr()
+    assert (printed.out, "trained" in printed.err) == ("", True)
+
+
+def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
+    """What one run left, the next one takes over, more seeds included."""
+    text = TABLE.replace("epochs: 1}", "epochs: 1, seed: 1}").replace(
+        "pooler.layers:", "seed: '${seed}', pooler.layers:"
+    )
+    start("seeds=3", text=text, variants=["long"])
+    calls.clear()
+    results = start("seeds=3,4", text=text)
+    assert [one.name for one in results if one.skipped] == ["index", "long/seed-3/train", "long/seed-3/figures"]
+    assert [name for name, *_ in calls] == ["train", "evaluate"] * 3
+    assert "over the seeds 3, 4." in Path("out/results.md").read_text()
+
+
+def test_a_table_that_is_cut_off_has_the_rows_that_were_done(start, calls):
+    """The results are written after each row, and the next run goes on at the step that failed."""
+    with pytest.raises(KeyboardInterrupt):
+        start(text=TABLE.replace("epochs: 20", "epochs: 13"))
+    found = json.loads(Path("out/results.json").read_text())
+    assert [row["variant"] for row in found["rows"]] == ["short"]
+    calls.clear()
+    start(text=TABLE.replace("epochs: 20", "epochs: 13"))
+    assert calls[0] == ("train", 13, False, ("pooler.layers=4,6",), True, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"pooler": "clss"}, "unknown pooler 'clss'; did you mean 'cls'"),
+        (
+            {"pooler": "cls", "set": {"pooler": {"layre": 3}}},
+            "pooler 'cls' has no option 'layre'; did you mean 'layer'",
+        ),
+        ({"set": {"pooler.layer": "first"}}, "option 'layer' of pooler 'cls' cannot be 'first'"),
+        (
+            {"loss": "contrastive", "set": {"loss.temprature": 1}},
+            "loss 'contrastive' has no option 'temprature'; did you mean 'temperature'",
+        ),
+        ({"set": {"loss.temprature": 1}}, "loss 'contrastive' has no option 'temprature'"),
+        ({"set": {"limt": 3}}, "rkit train has no option 'limt'; did you mean 'limit'"),
+        ({"encoder": "transfomer"}, "unknown encoder 'transfomer'; did you mean 'transformer'"),
+    ],
+)
+def test_components_and_their_options_are_looked_up_before_anything_runs(tmp_path, options, problem):
+    """A wrong option of a late step is said, with its line, before the first one has begun."""
+    from retrievalkit.cli import main
+
+    given = json.dumps({"model": "bert", "examples": "e", **options})
+    Path(tmp_path / "recipe.yaml").write_text(
+        f"name: x\nsteps:\n  - {{name: train, command: train, output: model, with: {given}}}\n"
+    )
+    with pytest.raises(DataError, match=rf"recipe.yaml:3: step 'train': {problem}"):
+        run(tmp_path / "recipe.yaml", tmp_path / "out", cli=main)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_mining_are_looked_up_too(tmp_path):
+    """As those of a training."""
+    from retrievalkit.cli import main
+
+    Path(tmp_path / "recipe.yaml").write_text(
+        "name: x\nsteps:\n  - {name: mine, command: mine-negatives, output: o.jsonl, "
+        "with: {from: bm25, corpus: c, examples: e, set: {skip: 3}}}\n"
+    )
+    with pytest.raises(DataError, match="rkit mine-negatives has no option 'skip'"):
+        run(tmp_path / "recipe.yaml", tmp_path / "out", cli=main)

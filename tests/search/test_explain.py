@@ -1,0 +1,194 @@
+"""What made the score of a hit: terms, the nearest of several vectors, pairs of tokens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from retrievalkit.contracts import Encoder, Indexer, Representation
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.queries import Query
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.score import scores
+from retrievalkit.search.explain import explain
+from retrievalkit.search.fusion import gather
+from retrievalkit.search.hits import Found, TokenPair
+from retrievalkit.search.searcher import OpenIndex, OpenRun
+
+CORPUS = Corpus.of([Passage("a", "", "first"), Passage("b", "", "second")])
+TERMS = ("zero", "one", "two", "three")
+
+
+class FakeRetriever:
+    """Gives representations that are set, and names of tokens and views."""
+
+    def __init__(self, query, documents):
+        self.given = {"query": query, "document": documents}
+        self.encoded = []
+        self.pooler = SimpleNamespace(view_names=lambda count: [f"layer {9 - number}" for number in range(count)])
+
+    def encode(self, texts, side):
+        self.encoded += [text for _, text in texts]
+        rows = [0] if side == "query" else [("first", "second").index(text) for _, text in texts]
+        return self.given[side].rows(torch.tensor(rows))
+
+    def tower(self, side):
+        return self
+
+    def tokenize(self, texts, side):
+        return [[0, 1] for _ in texts]
+
+    def collate(self, token_ids, side):
+        ids = torch.tensor(token_ids)
+        return SimpleNamespace(input_ids=ids, attention_mask=torch.ones_like(ids), special_mask=ids < 0)
+
+    def tokens(self, ids):
+        return [TERMS[one] for one in ids]
+
+
+def index(label, retriever=None, counts=None, contributions=None, view="all"):
+    """An index of vectors where there is a retriever, else of texts."""
+    indexer = SimpleNamespace(indexes="vectors" if retriever else "texts", contributions=contributions, view=view)
+    return OpenIndex(SimpleNamespace(name=label), {"counts": counts or {}}, "fake", indexer)
+
+
+def told(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, **options):
+    encoders = SimpleNamespace(of=lambda _: retriever)
+    searcher = SimpleNamespace(sources=[source] if not isinstance(source, list) else source, encoders=encoders)
+    return explain(searcher, Query("q", "asked"), hits, corpus=corpus, **options)
+
+
+def vectors(*rows):
+    return Representation(torch.tensor(rows, dtype=torch.float32))
+
+
+def test_an_index_of_texts_says_which_terms_made_its_scores():
+    """And nothing, where it cannot."""
+    given = [{"peru": 2.0}, {}]
+    [[first], [second]] = told(index("bm25", contributions=lambda query, ids: given if query == "asked" else None))
+    assert first == Found("bm25", 1, 2.0, terms={"peru": 2.0})
+    assert second == Found("bm25", 2, 1.0)
+
+    def refuse(query, ids):
+        raise UnsupportedError
+
+    assert told(index("bm25", contributions=refuse))[0] == (Found("bm25", 1, 2.0),)
+
+
+def test_the_nearest_of_several_vectors_is_named():
+    """Those that a text has not got do not count."""
+    documents = vectors([[1, 0], [0, 2], [0, 0]], [[3, 0], [0, 1], [9, 9]])
+    documents.vector_mask = torch.tensor([[True, True, True], [True, True, False]])
+    retriever = FakeRetriever(vectors([[1, 1]]), documents)
+    [[first], [second]] = told(index("layers", retriever), retriever)
+    assert (first.view, first.view_number, first.views) == ("layer 8", 1, 3)
+    assert (second.view, second.view_number, second.views) == ("layer 9", 0, 2)
+
+
+def test_a_single_vector_has_nothing_to_say_and_costs_nothing():
+    """Where the index's manifest says so, the texts are not even encoded."""
+    retriever = FakeRetriever(vectors([[1, 1]]), vectors([[1, 0]], [[0, 1]]))
+    assert told(index("dense", retriever), retriever)[0] == (Found("dense", 1, 2.0),)
+    assert retriever.encoded == ["asked", "first", "second"]
+    retriever.encoded = []
+    told(index("dense", retriever, {"texts": 2, "vectors": 2}), retriever)
+    assert retriever.encoded == ["asked"]
+
+
+def test_terms_that_query_and_text_share_are_weighed():
+    """By the product of their weights, the greatest first; with vectors the score has two parts."""
+    weights = torch.tensor([[1.0, 2.0, 0.0, 3.0]])
+    texts = torch.tensor([[0.5, 2.0, 5.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    retriever = FakeRetriever(Representation(weights=weights), Representation(weights=texts))
+    [[first], [second]] = told(index("splade", retriever), retriever)
+    assert list(first.terms.items()) == [("one", 4.0), ("zero", 0.5)]
+    assert (first.dense, first.lexical, second.terms) == (None, None, {})
+    both = FakeRetriever(
+        Representation(torch.ones(1, 1, 2), weights=weights), Representation(torch.ones(2, 1, 2), weights=texts)
+    )
+    [[first], [second]] = told(index("both", both), both, hits=[("a", 6.5), ("b", 2.0)])
+    assert (first.dense, first.lexical, second.lexical) == (2.0, 4.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("view", "has_view", "has_terms"), [("all", True, True), ("weights", False, True), ("vectors", True, False)]
+)
+def test_what_an_index_leaves_aside_is_not_told(view, has_view, has_terms):
+    """Of vectors with weights: both, the weights alone, or the vectors alone."""
+    query = Representation(torch.ones(1, 1, 2), weights=torch.tensor([[1.0, 2.0, 0.0, 3.0]]))
+    texts = torch.tensor([[0.5, 2.0, 5.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    documents = Representation(torch.tensor([[[1.0, 2.0], [0, 0]], [[0, 1], [1, 2]]]), weights=texts)
+    retriever = FakeRetriever(query, documents)
+    [[first], [second]] = told(index("both", retriever, view=view), retriever)
+    assert (first.view is not None, bool(first.terms)) == (has_view, has_terms)
+    assert (first.dense is not None) == (has_view and has_terms)
+    assert (second.score, second.views) == (1.0, 2 if has_view else None)
+
+
+def test_a_hit_whose_text_is_not_at_hand_keeps_its_rank():
+    """And without any corpus all do."""
+    retriever = FakeRetriever(vectors([[1, 1]]), vectors([[1, 0], [0, 2]], [[3, 0], [0, 1]]))
+    hits = [("z", 3.0), ("b", 1.0)]
+    [[unknown], [known]] = told(index("layers", retriever), retriever, hits=hits)
+    assert unknown == Found("layers", 1, 3.0)
+    assert known.view == "layer 9"
+    assert told(index("layers", retriever), retriever, hits=hits, corpus=None)[1] == (Found("layers", 2, 1.0),)
+    assert told(index("layers", retriever), retriever, hits=hits, why=False)[1] == (Found("layers", 2, 1.0),)
+
+
+def test_of_several_indexes_each_has_its_say(tmp_path):
+    """Rank and score where it found the hit, its score alone where that was computed, or nothing."""
+    (tmp_path / "x.trec").write_text("q Q0 a 1 5 x\n")
+    sources = [index("bm25", contributions=lambda query, ids: [{}, {}]), OpenRun(tmp_path / "x.trec", {})]
+    found = gather([(["a", "b"], [5.0, 4.0]), (["b"], [0.5])], "q")
+    assert told(sources, candidates=found) == [
+        (Found("bm25", 1, 5.0), Found("x.trec")),
+        (Found("bm25", 2, 4.0), Found("x.trec", 1, 0.5)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def late_interaction(tiny_model):
+    return Retriever.create(tiny_model, pooler="colbert", encoder_options={"query_length": 12}).eval()
+
+
+def test_tokens_that_found_their_like_are_told(late_interaction):
+    """By ColBERT: pairs of words, without what was added to the query; a word is its own like in the same text."""
+    corpus = Corpus.of([Passage("a", "", "the capital of peru"), Passage("b", "Peru", "people pay with the sol")])
+    searcher = SimpleNamespace(
+        sources=[index("colbert", late_interaction)], encoders=SimpleNamespace(of=lambda _: late_interaction)
+    )
+    query = Query("q", "the capital of peru")
+    [[first], [second]] = explain(searcher, query, [("a", 2.0), ("b", 1.0)], corpus=corpus)
+    assert {pair.query for pair in first.tokens} == {"the", "capital", "of", "peru"}
+    assert all(pair.score <= 1 for pair in first.tokens)
+    assert [pair.score for pair in second.tokens] == sorted((pair.score for pair in second.tokens), reverse=True)
+    asked = late_interaction.encode([("", query.text)], "query")
+    given = late_interaction.encode([("", "the capital of peru")], "document")
+    assert max(pair.score for pair in first.tokens) <= float(scores(asked, given))
+    documents = {pair.document for pair in (*first.tokens, *second.tokens)}
+    assert documents <= {"the", "capital", "of", "peru", "people", "pay", "with", "sol", "[CLS]", "[SEP]", "[unused1]"}
+    assert isinstance(first.tokens[0], TokenPair)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "t5"])
+def test_tokens_have_names_that_people_read(architecture, tmp_path):
+    """Without the marks of a word's beginning; what the tokenizer does not know has its number."""
+    from retrievalkit import testing
+
+    retriever = Retriever.create(testing.tiny_model(tmp_path, architecture=architecture))
+    encoder = retriever.tower("query")
+    ids = encoder.tokenize([("", "capital of peru")], "query")[0]
+    names = [name for name in encoder.tokens(ids) if not name.startswith(("[", "<"))]
+    assert names == ["capital", "of", "peru"]
+    assert encoder.tokens([10**6]) == ["[1000000]"]
+
+
+def test_components_need_not_say_anything():
+    """What is not told has a number, or is refused."""
+    assert Encoder.tokens(None, [3]) == ["token 3"]
+    with pytest.raises(UnsupportedError, match="does not say what the terms of a query add"):
+        Indexer.contributions(None, "query", ["a"])

@@ -1,0 +1,122 @@
+"""Hits as people read them."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.snippets import matches, snippet
+from retrievalkit.search.hits import DescribedHit, Found, TokenPair, describe_hits, render
+
+
+def printed(hits, width=80, terminal=True):
+    stream = io.StringIO()
+    render(hits, Console(file=stream, width=width, force_terminal=terminal, color_system=None, highlight=False))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def hit(*found, **fields):
+    return DescribedHit(**{"rank": 1, "score": 0.5, "id": "d1", "title": "Title", "found": found, **fields})
+
+
+def test_a_snippet_is_the_part_with_most_words_of_the_query():
+    """Different words count before repeated ones; common words do not count; plurals match."""
+    filler = " ".join(f"word{row}" for row in range(40))
+    text = f"distance distance distance {filler} the distances of two points {filler}"
+    found = snippet(text, "distance between points", words=10)
+    assert found.startswith("… ")
+    assert found.endswith(" …")
+    assert "distances of two points" in found
+    assert len(found.split()) == 12
+    assert [found[start:end] for start, end in matches(found, "distance between the points")] == ["distances", "points"]
+    assert snippet("short text", "anything") == "short text"
+    assert matches("what is it", "what is") == ((0, 4), (5, 7))
+
+
+def test_what_was_found_stands_in_the_middle_of_a_snippet():
+    """Of parts that hold the same words; where nothing was found, the text is shown from its start."""
+    before, after = (" ".join(f"{name}{row}" for row in range(20)) for name in ("b", "a"))
+    assert snippet(f"{before} point {after}", "point", words=5) == "… b18 b19 point a0 a1 …"
+    assert snippet(f"{before} {after}", "point", words=3) == "b0 b1 b2 …"
+
+
+def test_words_that_begin_with_a_term_of_the_index_are_marked():
+    """Terms may be stems, or words that the query does not have; a short stem marks nothing but itself."""
+    text = "Computing with eigenvalues, a car and caring"
+    marked = matches(text, "number", ["comput", "eigenvalu", "car", "with"])
+    assert [text[start:end] for start, end in marked] == ["Computing", "eigenvalues", "car"]
+
+
+def test_hits_are_described_from_the_corpus():
+    """Rank, score, id, title, snippet; a hit that the corpus lacks keeps its id, and what is known of it."""
+    corpus = Corpus.of([Passage("a", "Alpha", "the first letter"), Passage("b", "", "second thoughts")])
+    found = [(Found("i", 1, 2.0, terms={"thought": 1.0}),), (), (Found("i", 3, 0.5),)]
+    first, second, third = describe_hits([("b", 2.0), ("a", 1.0), ("z", 0.5)], "letters", corpus, found)
+    assert (first.rank, first.score, first.id, first.title, first.snippet) == (1, 2.0, "b", "", "second thoughts")
+    assert [first.snippet[start:end] for start, end in first.matches] == ["thoughts"]
+    assert (second.title, second.matches) == ("Alpha", ((10, 16),))
+    assert (third.id, third.snippet, third.found) == ("z", "", found[2])
+
+
+def test_json_has_all_that_is_known_and_nothing_else():
+    """Numbers have the digits of 32 bits; terms and tokens are values of JSON."""
+    pair = TokenPair("a", "b", 0.25)
+    one = Found("dense", 2, 0.1234567890123, view="layer 3", view_number=0, views=2, tokens=(pair,))
+    value = hit(one, Found("bm25"), snippet="a b", matches=((0, 1),)).to_json()
+    assert value["matches"] == ["a"]
+    assert value["found"] == [
+        {
+            "index": "dense",
+            "rank": 2,
+            "score": 0.1234568,
+            "view": "layer 3",
+            "view_number": 0,
+            "views": 2,
+            "tokens": ({"query": "a", "document": "b", "score": 0.25},),
+        },
+        {"index": "bm25", "rank": None, "score": None},
+    ]
+
+
+def test_one_index_says_only_what_made_the_score():
+    """Its rank and score are the hit's own; where there is nothing to say, nothing is printed."""
+    assert printed([hit(Found("dense", 1, 0.5))]) == ["  1  Title  d1  0.5000"]
+    lexical = Found("both", 1, 0.5, dense=0.2, lexical=0.3, terms={"peru": 0.25, "lima": 0.05})
+    assert printed([hit(lexical)])[1] == "     dense 0.2 + lexical 0.3; peru 0.25, lima 0.05"
+    view = Found("layers", 1, 0.5, view="layer 10", view_number=2, views=3)
+    assert printed([hit(view)])[1] == "     nearest of 3 vectors: layer 10"
+
+
+def test_several_indexes_say_their_rank_and_score():
+    """Also that one did not find the hit, and which score it was given then."""
+    found = Found("dense", 3, 0.75), Found("bm25", None, 0.0), Found("run.trec")
+    lines = ["     dense #3 0.7500", "     bm25 not found 0.0000", "     run.trec not found"]
+    assert printed([hit(*found)])[1:] == lines
+
+
+def test_pairs_of_tokens_that_tell_something_come_first():
+    """Alike as they are, common words are the last; a token that found itself is named once."""
+    pairs = TokenPair("the", "the", 0.9), TokenPair("peru", "peru", 0.8), TokenPair("capital", "city", 0.7)
+    assert printed([hit(Found("colbert", 1, 0.5, tokens=pairs))])[1] == "     peru 0.80, capital ~ city 0.70, the 0.90"
+
+
+def test_a_terminal_wraps_within_the_margin_and_a_file_does_not():
+    """A program that reads the output finds each part on one line."""
+    text = " ".join(["word"] * 30)
+    wrapped = printed([hit(snippet=text)], width=40)
+    assert len(wrapped) > 3
+    assert all(line.startswith("     word") and len(line) <= 40 for line in wrapped[1:])
+    assert printed([hit(snippet=text)], width=40, terminal=False)[1] == f"     {text}"
+
+
+def test_no_hit_is_said():
+    """Rather than nothing at all."""
+    assert printed([]) == ["nothing found"]
+
+
+def test_a_title_that_is_the_id_is_printed_once():
+    """As in the documentation of packages; markup in a title is text."""
+    assert printed([hit(id="numpy.sin", title="numpy.sin")]) == ["  1  numpy.sin  0.5000"]
+    assert printed([hit(title="[bold]x[/bold]")]) == ["  1  [bold]x[/bold]  d1  0.5000"]

@@ -1,0 +1,84 @@
+"""The prompt of `rkit search --interactive`."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+import pytest
+
+from retrievalkit.errors import InputError
+from retrievalkit.search.interactive import PROMPT, converse
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """Sets what stands on standard input."""
+    return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+def test_each_line_is_a_query(typed):
+    """Empty lines are none, and space around a query is not of it."""
+    asked = []
+    typed("first\n\n   second one \nlast without an end")
+    converse(lambda text, k: asked.append((text, k)), 3)
+    assert asked == [("first", 3), ("second one", 3), ("last without an end", 3)]
+
+
+def test_colon_q_ends_and_colon_k_sets_the_number_of_hits(typed, capsys):
+    """A command that is none, or has no number, changes nothing and is said."""
+    asked = []
+    typed(":k 20\na\n:k none\n:k 0\n:nope\n:help\nb\n:q\nc\n")
+    converse(lambda text, k: asked.append((text, k)), 3)
+    assert asked == [("a", 20), ("b", 20)]
+    said = capsys.readouterr().err
+    assert "':k none' should be a number" in said
+    assert "no command ':nope'" in said
+
+
+def test_what_goes_wrong_with_a_query_does_not_end_it(typed, capsys):
+    """Neither does an interruption; a mistake of ours does."""
+    asked = []
+
+    def answer(text, k):
+        asked.append(text)
+        if text == "bad":
+            message = "this is bad."
+            raise InputError(message)
+        if text == "slow":
+            raise KeyboardInterrupt
+        if text == "bug":
+            raise ZeroDivisionError
+
+    typed("bad\nslow\ngood\nbug\nnever\n")
+    with pytest.raises(ZeroDivisionError):
+        converse(answer, 3)
+    assert asked == ["bad", "slow", "good", "bug"]
+    assert capsys.readouterr().err == "Error: this is bad.\nInterrupted.\n"
+
+
+def test_a_prompt_is_shown_at_a_terminal_alone(typed, capsys, monkeypatch):
+    """A pipe gets answers and nothing else."""
+    typed("a\n")
+    converse(lambda text, k: None, 3)
+    assert capsys.readouterr().out == ""
+    main, terminal = pytest.importorskip("pty").openpty()
+    os.write(main, b"a\n:q\n")
+    with os.fdopen(terminal, "r") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        asked = []
+        converse(lambda text, k: asked.append(text), 3)
+    os.close(main)
+    assert asked == ["a"]
+    # Standard output is no terminal here, and stays free for answers.
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", 2 * PROMPT)
+
+
+def test_bytes_that_are_no_text_do_not_end_it(monkeypatch):
+    """They are shown as unknown letters."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\nb\n"), encoding="utf-8"))
+    asked = []
+    converse(lambda text, k: asked.append(text), 3)
+    assert asked == ["caf\ufffd", "b"]

@@ -1,0 +1,686 @@
+"""Searching: the right encoder for each index, fusion, mistakes, and hits as people read them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from places import ROOT
+from retrievalkit import artifacts, registry, testing
+from retrievalkit.cli import main
+from retrievalkit.contracts import Representation
+from retrievalkit.data.queries import Query
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.errors import (
+    ArtifactError,
+    InputError,
+    OptionError,
+    RetrievalkitError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from retrievalkit.evaluate.program import evaluate
+from retrievalkit.index import build_index
+from retrievalkit.search import fusion, searcher
+from retrievalkit.search import program as search
+from retrievalkit.search.fusion import Fusion, fuse
+
+TEXTS = {f"t{row}": f"text number {row}" for row in range(30)}
+
+
+def vector(text, salt):
+    """A vector that depends on the text and the model alone."""
+    return np.random.default_rng(zlib.crc32(f"{salt}{text}".encode())).standard_normal(6).astype(np.float32)
+
+
+class FakeRetriever:
+    """Encodes a text as random numbers of its own; a checkpoint is a folder with a name in retrievalkit.json."""
+
+    loads = 0
+    encoded = 0
+
+    def __init__(self, salt, fingerprint):
+        self.salt, self.fingerprint = salt, fingerprint
+
+    @classmethod
+    def load(cls, folder, device=None):
+        cls.loads += 1
+        if not (Path(folder) / "retrievalkit.json").exists():
+            msg = f"'{folder}' is not a checkpoint"
+            raise ArtifactError(msg)
+        salt = (Path(folder) / "retrievalkit.json").read_text()
+        return cls(salt, artifacts.read_manifest(folder)["fingerprint"])
+
+    @classmethod
+    def from_description(cls, description, device=None):
+        salt = description["model"] + description.get("pooler", "")
+        return cls(salt, artifacts.fingerprint_value(salt))
+
+    def encode(self, texts, side, *, precision="auto"):
+        type(self).encoded += len(texts)
+        assert side == "query"
+        assert all(title == "" for title, _ in texts)
+        return Representation(torch.from_numpy(np.stack([vector(text, self.salt) for _, text in texts]))[:, None])
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch):
+    """A fake encoder, and an indexer of texts from a local file."""
+    monkeypatch.setattr(searcher, "Retriever", FakeRetriever)
+    monkeypatch.setattr(FakeRetriever, "loads", 0)
+    monkeypatch.setattr(FakeRetriever, "encoded", 0)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(ROOT / "tests" / "overlap_plugin.py"))
+    monkeypatch.setenv("RKIT_PLUGINS", "")
+    registry.default_registry.cache_clear()
+    yield
+    registry.default_registry.cache_clear()
+
+
+def make_checkpoint(folder, salt):
+    folder.mkdir(parents=True)
+    (folder / "retrievalkit.json").write_text(salt)
+    artifacts.write_manifest(
+        folder, "checkpoint", command="train", options={}, fingerprint=artifacts.fingerprint_value(salt)
+    )
+    return folder
+
+
+def make_index(folder, salt, *, checkpoint, texts=TEXTS, corpus=None):
+    """An index of the texts as encoded by a checkpoint; `checkpoint` is the manifest's entry, or None."""
+    vectors = folder.with_name(f"{folder.name}-vectors")
+    vectors.mkdir(parents=True)
+    writer = VectorWriter(vectors)
+    writer.write_shard(0, list(texts), np.stack([vector(text, salt) for text in texts.values()])[:, None])
+    extra = {} if checkpoint is None else {"checkpoint": checkpoint}
+    if corpus is not None:
+        extra["corpus"] = {"source": str(corpus), "fingerprint": "c"}
+    counts = writer.finish()
+    artifacts.write_manifest(
+        vectors, "vectors", command="encode", options={}, counts=counts, files=writer.checksums(), **extra
+    )
+    build_index(vectors, output=folder)
+    return folder
+
+
+def entry(checkpoint):
+    return artifacts.describe_input(checkpoint, artifacts.read_manifest(checkpoint)["fingerprint"])
+
+
+@pytest.fixture
+def stage1(tmp_path):
+    """A checkpoint, and an index of the texts that it made."""
+    checkpoint = make_checkpoint(tmp_path / "stage1", "one")
+    return checkpoint, make_index(tmp_path / "dense", "one", checkpoint=entry(checkpoint))
+
+
+@pytest.fixture
+def words(tmp_path):
+    """An index of the texts' words."""
+    rows = [json.dumps({"_id": name, "title": "", "text": text}) for name, text in TEXTS.items()]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(rows) + "\n")
+    build_index(tmp_path / "corpus.jsonl", indexer="overlap", output=tmp_path / "words")
+    return tmp_path / "words"
+
+
+def ask(*texts):
+    return [Query(f"q{row}", text) for row, text in enumerate(texts)]
+
+
+def expected(text, salt, k):
+    """Brute force."""
+    scored = [(-float(vector(text, salt) @ vector(one, salt)), row) for row, one in enumerate(TEXTS.values())]
+    return [f"t{row}" for _, row in sorted(scored)[:k]]
+
+
+def ids(hits):
+    return [name for name, _ in hits]
+
+
+def test_queries_are_encoded_by_the_checkpoint_that_made_the_index(stage1):
+    """It is found by itself, and loaded once; the run keeps the order of the queries."""
+    _, index = stage1
+    run = search.search([index], queries=ask("b", "a", "text number 3"), k=4)
+    assert list(run) == ["q0", "q1", "q2"]
+    assert [ids(run[f"q{row}"]) for row in range(3)] == [
+        expected(text, "one", 4) for text in ("b", "a", "text number 3")
+    ]
+    assert all(isinstance(score, float) for _, score in run["q0"])
+    assert FakeRetriever.loads == 1
+
+
+def test_the_batch_size_changes_nothing(stage1):
+    """Queries are encoded and searched in batches."""
+    _, index = stage1
+    queries = ask(*(f"query {row}" for row in range(7)))
+    whole = search.search([index], queries=queries, k=3)
+    parts = search.search([index], queries=queries, k=3, batch_size=2)
+    assert {name: ids(hits) for name, hits in whole.items()} == {name: ids(hits) for name, hits in parts.items()}
+
+
+def test_an_index_of_texts_is_given_texts(words):
+    """Without any model; a query may find nothing."""
+    run = search.search([words], queries=ask("number 3", "nothing of that"), k=5)
+    assert run["q0"][0] == ("t3", 2.0)
+    assert run["q1"] == []
+    assert FakeRetriever.loads == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"fusion": "rrf"}, {"fusion": "linear", "weights": [0.3, 0.7], "normalization": "min_max"}]
+)
+def test_several_indexes_are_fused(stage1, words, options):
+    """Each is searched to a depth of its own, and the fused run is cut to k."""
+    _, index = stage1
+    queries = ask("number 3", "text 7")
+    fused = search.search([index, words], queries=queries, k=4, **options)
+    runs = [search.search([one], queries=queries, k=1000) for one in (index, words)]
+    options = {"method": "rrf", **{("method" if name == "fusion" else name): value for name, value in options.items()}}
+    assert fused == fuse(runs, depth=4, **options)
+
+
+def test_the_fusion_depth_matters(stage1, words):
+    """Fewer hits of each index give other fused scores."""
+    _, index = stage1
+    queries = ask("number 3")
+    deep = search.search([index, words], queries=queries, k=30)
+    assert search.search([index, words], queries=queries, k=2, depth=2) != {
+        name: hits[:2] for name, hits in deep.items()
+    }
+
+
+def test_two_checkpoints_encode_each_their_own(tmp_path, stage1):
+    """Indexes of different models are searched together; one that shares the model shares the encoding."""
+    other = make_checkpoint(tmp_path / "stage2", "two")
+    second = make_index(tmp_path / "second", "two", checkpoint=entry(other))
+    third = make_index(tmp_path / "third", "two", checkpoint=entry(other))
+    fused = search.search([stage1[1], second, third], queries=ask("a"), k=5)
+    runs = [search.search([one], queries=ask("a"), k=1000) for one in (stage1[1], second, third)]
+    assert fused == fuse(runs, method="rrf", depth=5)
+    FakeRetriever.loads = FakeRetriever.encoded = 0
+    search.search([stage1[1], second, third], queries=ask("a"), k=5)
+    assert (FakeRetriever.loads, FakeRetriever.encoded) == (2, 2)
+
+
+def test_another_checkpoint_is_refused(tmp_path, stage1):
+    """Both are named, whether it was given by --model or lies where the right one was."""
+    checkpoint, index = stage1
+    other = make_checkpoint(tmp_path / "stage2", "two")
+    with pytest.raises(ArtifactError, match=r"stage1' \(fingerprint .*stage2' is another one"):
+        search.search([index], queries=ask("a"), model=other)
+    shutil.rmtree(checkpoint)
+    shutil.move(other, checkpoint)
+    with pytest.raises(ArtifactError, match="is another one"):
+        search.search([index], queries=ask("a"))
+
+
+def test_checkpoint_and_index_may_be_moved_together(tmp_path, stage1):
+    """The place relative to the index is tried too."""
+    (tmp_path / "new").mkdir()
+    for folder in stage1:
+        shutil.move(folder, tmp_path / "new" / folder.name)
+    run = search.search([tmp_path / "new" / "dense"], queries=ask("a"), k=3)
+    assert ids(run["q0"]) == expected("a", "one", 3)
+
+
+def test_a_checkpoint_that_is_gone_is_asked_for(tmp_path, stage1):
+    """And --model is its new place."""
+    checkpoint, index = stage1
+    (tmp_path / "deep").mkdir()
+    shutil.move(checkpoint, tmp_path / "deep" / "moved")
+    with pytest.raises(ArtifactError, match=r"not there any more\. Give its new place with --model"):
+        search.search([index], queries=ask("a"))
+    run = search.search([index], queries=ask("a"), k=3, model=tmp_path / "deep" / "moved")
+    assert ids(run["q0"]) == expected("a", "one", 3)
+
+
+def test_an_index_that_does_not_say_its_checkpoint_needs_one(tmp_path):
+    """Vectors that somebody else wrote can be searched with --model."""
+    index = make_index(tmp_path / "dense", "one", checkpoint=None)
+    with pytest.raises(ArtifactError, match="does not say which checkpoint made it"):
+        search.search([index], queries=ask("a"))
+    checkpoint = make_checkpoint(tmp_path / "stage1", "one")
+    assert ids(search.search([index], queries=ask("a"), k=3, model=checkpoint)["q0"]) == expected("a", "one", 3)
+
+
+def test_an_untrained_model_is_made_again_from_its_description(tmp_path):
+    """Encoder and pooler are in the index's manifest."""
+    made = {"path": "bert", "fingerprint": artifacts.fingerprint_value("bert"), "description": {"model": "bert"}}
+    index = make_index(tmp_path / "dense", "bert", checkpoint=made)
+    assert ids(search.search([index], queries=ask("a"), k=3)["q0"]) == expected("a", "bert", 3)
+    changed = make_index(tmp_path / "changed", "bert", checkpoint={**made, "fingerprint": "0" * 32})
+    with pytest.raises(ArtifactError, match="another one"):
+        search.search([changed], queries=ask("a"), k=3)
+
+
+def test_one_untrained_model_with_two_poolers_is_two_encoders(tmp_path):
+    """Both are made again, although the model is the same."""
+    folders = []
+    for pooler in ("cls", "mean"):
+        described = {"model": "bert", "pooler": pooler}
+        made = {"path": "bert", "fingerprint": artifacts.fingerprint_value(f"bert{pooler}"), "description": described}
+        folders.append(make_index(tmp_path / pooler, f"bert{pooler}", checkpoint=made))
+    runs = [search.search([folder], queries=ask("a")) for folder in folders]
+    assert ids(runs[0]["q0"]) != ids(runs[1]["q0"])
+    assert search.search(folders, queries=ask("a")) == fuse(runs)
+
+
+def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
+    """Otherwise it would silently find nothing."""
+    vectors = torch.zeros(2, 1, 6)
+    vectors[1, 0, 3] = float("nan")
+    monkeypatch.setattr(FakeRetriever, "encode", lambda *arguments, **options: Representation(vectors))
+    with pytest.raises(RetrievalkitError, match="the query 'q1' was encoded"):
+        search.search([stage1[1]], queries=ask("a", "b"))
+
+
+def test_folders_that_are_no_index_say_what_to_do(tmp_path, stage1):
+    """Vectors, a checkpoint, nothing at all."""
+    checkpoint, index = stage1
+    with pytest.raises(ArtifactError, match=r"is a vectors folder\. Make an index of it first: rkit index"):
+        search.search([index.with_name("dense-vectors")], queries=ask("a"))
+    with pytest.raises(ArtifactError, match=r"is a checkpoint\. Encode a corpus and index it first"):
+        search.search([checkpoint], queries=ask("a"))
+    with pytest.raises(ArtifactError, match="does not exist"):
+        search.search([tmp_path / "nothing"], queries=ask("a"))
+    with pytest.raises(ArtifactError, match="is not an index folder"):
+        search.search([tmp_path], queries=ask("a"))
+
+
+def test_a_plugin_that_is_missing_is_named(words, monkeypatch):
+    """Distribution and version, and the line to install them."""
+    manifest = json.loads((words / "manifest.json").read_text())
+    manifest["indexer"] |= {"name": "gone", "distribution": "retrievalkit-gone", "version": "1.2"}
+    (words / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match=r"pip install retrievalkit-gone==1\.2"):
+        search.search([words], queries=ask("a"))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"k": 0}, "k is 0"),
+        ({"queries": []}, "there is no query"),
+        ({"queries": ask("a", " ")}, "the query 'q1' is empty"),
+        ({"queries": [Query("a", "x"), Query("a", "y")]}, "two queries have the id 'a'"),
+        ({"indexes": []}, "there is no index"),
+        ({"fusion": "rrf"}, "--fusion combines several indexes"),
+        ({"weights": [1.0]}, "--weights combines several indexes"),
+        ({"model": "stage1"}, "none of the indexes needs that"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_searched(words, mistake, message):
+    """Each says what was wrong."""
+    arguments = {"indexes": [words], "queries": ask("a"), **mistake}
+    indexes = arguments.pop("indexes")
+    with pytest.raises(InputError, match=message):
+        search.search(indexes, **arguments)
+
+
+def test_fusion_options_are_checked_before_anything_is_searched(stage1, words, monkeypatch):
+    """A wrong number of weights or an unknown method costs no search."""
+    monkeypatch.setattr(searcher, "open_index", lambda folder: pytest.fail("it was opened"))
+    for options in ({"weights": [1.0]}, {"fusion": "linear", "weights": [1.0, 2.0, 3.0]}):
+        with pytest.raises(OptionError, match="weights for 2 runs"):
+            search.search([stage1[1], words], queries=ask("a"), **options)
+    with pytest.raises(UnknownNameError):
+        search.search([stage1[1], words], queries=ask("a"), fusion="sumo")
+
+
+def reader(*folders, **options):
+    opened = searcher.Searcher(folders, note=searcher.to_stderr)
+    return search.Reader(opened, fusion.fusion_of(len(folders)), **options)
+
+
+def test_hits_are_printed_with_their_texts(words, capsys):
+    """The corpus is found by the index's manifest; --json is one object."""
+    reader(words)("number 3", 2)
+    printed = capsys.readouterr()
+    assert "t3" in printed.out
+    assert "text number 3" in printed.out
+    reader(words, as_json=True)("number 3", 2)
+    result = json.loads(capsys.readouterr().out)
+    assert result["query"] == "number 3"
+    assert result["hits"][0] == {
+        "rank": 1,
+        "score": 2.0,
+        "id": "t3",
+        "title": "",
+        "snippet": "text number 3",
+        "matches": ["number", "3"],
+        "found": [{"index": "words", "rank": 1, "score": 2.0}],
+    }
+
+
+def test_hits_without_their_texts_are_printed_with_a_note(tmp_path, words, capsys):
+    """On standard error; --corpus says where they are."""
+    shutil.move(tmp_path / "corpus.jsonl", tmp_path / "elsewhere.jsonl")
+    reader(words)("number 3", 1)
+    printed = capsys.readouterr()
+    assert "t3" in printed.out
+    assert "--corpus" in printed.err
+    reader(words, corpus=tmp_path / "elsewhere.jsonl")("number 3", 1)
+    assert "text number 3" in capsys.readouterr().out
+    reader(words, corpus=tmp_path / "elsewhere.jsonl")("nothing of that", 1)
+    assert "nothing found" in capsys.readouterr().out
+
+
+def test_the_texts_are_found_when_all_was_moved_together(tmp_path, capsys):
+    """By the place relative to the index."""
+    (tmp_path / "old").mkdir()
+    collection = testing.tiny_collection(tmp_path / "old" / "data")
+    build_index(collection.corpus, indexer="overlap", output=tmp_path / "old" / "words")
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    reader(tmp_path / "new" / "words")("kathmandu.", 1)
+    assert "Nepal" in capsys.readouterr().out
+
+
+def brute(text, salt):
+    """The score of every text."""
+    return {name: float(vector(text, salt) @ vector(one, salt)) for name, one in TEXTS.items()}
+
+
+@pytest.fixture
+def two_models(tmp_path, stage1):
+    """Flat indexes of one collection, made with different models."""
+    other = make_checkpoint(tmp_path / "stage2", "two")
+    return [stage1[1], make_index(tmp_path / "second", "two", checkpoint=entry(other))]
+
+
+@pytest.mark.parametrize("depth", [2, 5, 30])
+def test_the_sum_of_two_indexes_is_brute_force_over_what_they_found(two_models, depth):
+    """With scores computed, which they are by themselves; with all texts found, it is exact search by the sum."""
+    fused = search.search(two_models, queries=ask("a", "b c"), k=30, depth=depth, fusion="sum")
+    for query in ask("a", "b c"):
+        one, two = brute(query.text, "one"), brute(query.text, "two")
+        candidates = {*sorted(one, key=one.get)[-depth:], *sorted(two, key=two.get)[-depth:]}
+        best = sorted(candidates, key=lambda name: -(one[name] + two[name]))
+        assert ids(fused[query.id]) == best
+        assert [score for _, score in fused[query.id]] == pytest.approx([one[i] + two[i] for i in best], rel=1e-5)
+
+
+def test_missing_scores_that_are_not_computed_are_stated(two_models):
+    """As the lowest that the index gave, or as zero: each gives other scores."""
+    options = {"queries": ask("a"), "k": 30, "depth": 3, "fusion": "sum"}
+    one, two = brute("a", "one"), brute("a", "two")
+    found = [sorted(scores, key=scores.get)[-3:] for scores in (one, two)]
+    for missing in ("minimum", "zero"):
+        least = [
+            min(scores[i] for i in top) if missing == "minimum" else 0.0
+            for scores, top in ((one, found[0]), (two, found[1]))
+        ]
+        expected = {
+            name: (one[name] if name in found[0] else least[0]) + (two[name] if name in found[1] else least[1])
+            for name in {*found[0], *found[1]}
+        }
+        fused = dict(search.search(two_models, missing=missing, **options)["q0"])
+        assert fused == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_batch_size_changes_no_fused_score(two_models):
+    """Missing scores are asked for batch by batch."""
+    queries = ask(*(f"query {row}" for row in range(5)))
+    options = {"queries": queries, "k": 9, "depth": 4, "fusion": "linear", "normalization": "z_score"}
+    whole = search.search(two_models, **options)
+    parts = search.search(two_models, batch_size=2, **options)
+    assert {name: ids(hits) for name, hits in whole.items()} == {name: ids(hits) for name, hits in parts.items()}
+
+
+def test_an_index_that_cannot_compute_is_named_once(stage1, words):
+    """Its lowest score is taken; where computed scores were asked for, it is an error."""
+    notes = []
+    options = {"queries": ask("number 3", "text 7"), "k": 5, "depth": 2, "fusion": "sum"}
+    fused = search.search([stage1[1], words], note=notes.append, batch_size=1, **options)
+    [note] = notes
+    assert note.startswith("what 'words' did not find has its lowest score of the query: Overlap finds texts")
+    lowest = searcher.open_index(words).search(["number 3"], 2)[0][-1][1]
+    expected = {name: score + lowest for name, score in brute("number 3", "one").items()}
+    assert all(
+        score == pytest.approx(expected[name], rel=1e-5) for name, score in fused["q0"] if name not in ("t3", "t0")
+    )
+    with pytest.raises(UnsupportedError, match="'words' cannot compute the scores that are missing"):
+        search.search([stage1[1], words], missing="computed", **options)
+
+
+def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_path, stage1):
+    """As where the indexes are of different corpora, which is told too."""
+    other = make_checkpoint(tmp_path / "stage2", "two")
+    fewer = {name: TEXTS[name] for name in list(TEXTS)[:10]}
+    for folder, corpus in (("some", "part"), ("same", "whole")):
+        make_index(tmp_path / folder, "two", checkpoint=entry(other), texts=fewer, corpus=corpus)
+    whole = make_index(tmp_path / "all", "one", checkpoint=entry(stage1[0]), corpus="whole")
+    for folder in ("some", "same"):
+        path = tmp_path / folder / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["corpus"]["fingerprint"] = "d" if folder == "some" else "c"
+        path.write_text(json.dumps(manifest))
+    notes = []
+    fused = search.search([whole, tmp_path / "some"], queries=ask("a"), k=30, fusion="sum", note=notes.append)
+    assert ["different corpora ('whole' and 'part'" in note for note in notes] == [True, False]
+    assert notes[1] == "'some' lacks documents that others found; there they have its lowest score."
+    one, two = brute("a", "one"), brute("a", "two")
+    lowest = min(two[name] for name in fewer)
+    assert dict(fused["q0"]) == pytest.approx(
+        {name: one[name] + two.get(name, 0) if name in fewer else one[name] + lowest for name in TEXTS}, rel=1e-5
+    )
+    notes.clear()
+    search.search([whole, tmp_path / "same"], queries=ask("a"), note=notes.append)
+    assert notes == []
+
+
+def write(path, **queries):
+    """A run file."""
+    lines = [
+        f"{query} Q0 {name} {rank} {score} x"
+        for query, hits in queries.items()
+        for rank, (name, score) in enumerate(hits, 1)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_runs_are_fused_without_any_query(tmp_path):
+    """Those that any of them has, as `fuse` does."""
+    one = write(tmp_path / "one.trec", q1=[("a", 3), ("b", 2)], q2=[("c", 1)])
+    two = write(tmp_path / "two.trec", q1=[("b", 9)], q3=[("d", 1)])
+    notes = []
+    fused = search.search([one, two], queries=None, fusion="sum", note=notes.append)
+    assert fused == {"q1": [("b", 11.0), ("a", 12.0)][::-1], "q2": [("c", 1.0)], "q3": [("d", 1.0)]}
+    assert "the run 'two.trec' has no hits for 1 of 3 queries: q2." in notes
+
+
+def test_a_run_stands_in_the_place_of_an_index(tmp_path, words):
+    """With the queries of the search alone."""
+    run = write(tmp_path / "run.trec", q0=[("t3", 0.5), ("t9", 0.25)], other=[("t1", 1)])
+    fused = search.search([words, run], queries=ask("number 3"), k=3)
+    assert list(fused) == ["q0"]
+    assert fused == fuse(
+        [search.search([words], queries=ask("number 3")), {"q0": [("t3", 0.5), ("t9", 0.25)]}], depth=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (["run"], "there is nothing to fuse it with"),
+        (["words", "stranger"], "has none of the 1 queries: its ids are like 'x', theirs like 'q0'"),
+        (["words", "corpus"], "was read as a run; an index is a folder"),
+    ],
+)
+def test_runs_that_do_not_fit_are_refused(tmp_path, words, sources, message):
+    """What was wrong, and what to do."""
+    write(tmp_path / "run", q0=[("t3", 1)])
+    write(tmp_path / "stranger", x=[("t3", 1)])
+    shutil.copy(tmp_path / "corpus.jsonl", tmp_path / "corpus")
+    with pytest.raises(InputError, match=message):
+        search.search([tmp_path / one for one in sources], queries=ask("number 3"))
+
+
+def rkit(*words):
+    return CliRunner().invoke(main, ["search", *map(str, words)])
+
+
+def test_the_command_prints_a_run_or_hits(tmp_path, words):
+    """Scores of a printed run are those of the file."""
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("q0\tnumber 3\n")
+    printed = rkit(words, "--queries", queries, "--k", 2)
+    assert printed.output == "q0 Q0 t3 1 2.0 rkit\nq0 Q0 t0 2 1.0 rkit\n"
+    written = rkit(words, "--queries", queries, "--k", 2, "--output", tmp_path / "run.trec")
+    assert written.output == f"{tmp_path / 'run.trec'}: 1 queries, 2 hits\n"
+    assert (tmp_path / "run.trec").read_text() == printed.output
+    as_json = json.loads(rkit(words, "--queries", queries, "--k", 2, "--json").output)
+    assert as_json == {"queries": 1, "hits": 2, "run": None, "results": {"q0": [["t3", 2.0], ["t0", 1.0]]}}
+
+
+def test_the_command_answers_line_by_line(words):
+    """A piped question is repeated above its hits; an error does not end the conversation; --json is a line each."""
+    asked = CliRunner().invoke(main, ["search", str(words), "-i", "--k", "1"], input="number 3\nnothing of that\n")
+    assert asked.exit_code == 0
+    assert asked.stdout.splitlines() == [
+        "number 3",
+        "  1  t3  2.0000",
+        "     text number 3",
+        "",
+        "nothing of that",
+        "nothing found",
+        "",
+    ]
+    asked = CliRunner().invoke(main, ["search", str(words), "-i", "--json"], input="number 3\n:k 1\nnumber 7\n")
+    assert [len(json.loads(line)["hits"]) for line in asked.stdout.splitlines()] == [10, 1]
+
+
+def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
+    """Rank and score; a score that was computed has no rank."""
+    _, index = stage1
+    opened = searcher.Searcher([index, words], note=lambda _: None)
+    search.Reader(opened, Fusion("sum"), depth=3, as_json=True)("number 3", 9)
+    hits = json.loads(capsys.readouterr().out)["hits"]
+    assert all([one["index"] for one in hit["found"]] == ["dense", "words"] for hit in hits)
+    told = {hit["id"]: hit["found"] for hit in hits}
+    assert told["t3"][1] == {"index": "words", "rank": 1, "score": 2.0}
+    scores = brute("number 3", "one")
+    best = expected("number 3", "one", 3)
+    for name, (dense, _) in told.items():
+        assert dense["rank"] == (best.index(name) + 1 if name in best else None)
+        assert dense["score"] == pytest.approx(scores[name], rel=1e-5)
+    assert any(name not in best for name in told)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."),
+        (("--query", "x", "--interactive"), "--query and --interactive exclude each other"),
+        (("--query", " "), "the query 'query' is empty"),
+        (("--query", "x", "--split", "test"), "--split has no effect here: it goes with --queries."),
+        (("--queries", "QUERIES", "--no-explain"), "--explain has no effect here: it goes with hits to read"),
+        (("--queries", "QUERIES", "--corpus", "x"), "--corpus has no effect here"),
+        (("--interactive", "--output", "RUN"), "--output has no effect here"),
+        (("--query", "x", "--tune", "QRELS"), "--tune has no effect here"),
+        (("--queries", "QUERIES", "--tune-metric", "RR@10"), "--tune-metric has no effect here: it goes with --tune"),
+        (("--queries", "QUERIES", "--missing", "zero"), "--missing combines several indexes, and there is only one"),
+        (("--tune", "QRELS", "--tune-queries", "QUERIES"), "--tune weights several indexes, and there is only one"),
+        (("--tune", "QRELS"), "holds judgements alone: give the queries that they are of with --tune-queries FILE"),
+        (("--queries", "QUERIES", "--output", "."), "output '.' is a folder"),
+        (("--queries", "QUERIES", "--set", "indexer.lowr=1"), "did you mean 'indexer.lower'"),
+        (("--queries", "QUERIES", "--set", "faiss.device=cpu"), "--set faiss.device is an option of no index"),
+        (("--queries", "QUERIES", "--set", "k=1"), "--set k is an option of no index"),
+    ],
+)
+def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, message, monkeypatch):
+    """And the exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    Path("QUERIES").write_text("q0\tnumber 3\n")
+    Path("QRELS").write_text("q0 0 t3 1\n")
+    before = sorted(tmp_path.rglob("*"))
+    result = rkit(words, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--weights", "0.3"), "1 weights for 2 runs"),
+        (("--weights", "much,less"), "--weights 'much,less' is neither numbers such as 0.3,0.7 nor a file"),
+        (("--weights", "QUERIES"), "it holds no choice of weights"),
+        (("--rrf-k", "5", "--fusion", "sum"), "rrf_k=5 has no effect with fusion 'sum'"),
+        (("--missing", "zero"), "missing=zero has no effect with fusion 'rrf'"),
+        (("--tune", "QRELS", "--weights", "1,2"), "the weights are given as [1.0, 2.0], and --tune is to find them"),
+        (("--tune", "QRELS", "--fusion", "sum"), "fusion 'sum' has nothing to tune"),
+        (("--tune", "QRELS", "--tune-metric", "RR@10 P@1"), "should be one metric"),
+        (("--tune", "STRANGE"), "none of the 1 queries to tune on is judged"),
+        (("--tune", "QRELS", "--tune-metric", "nDGC@10"), "unknown metric 'nDGC@10'"),
+    ],
+)
+def test_mistakes_with_several_indexes(tmp_path, words, stage1, options, message, monkeypatch):
+    """The same."""
+    monkeypatch.chdir(tmp_path)
+    Path("QUERIES").write_text("q0\tnumber 3\n")
+    Path("QRELS").write_text("q0 0 t3 1\n")
+    Path("STRANGE").write_text("z 0 t3 1\n")
+    result = rkit(words, stage1[1], "--queries", "QUERIES", "--output", "RUN", *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert not Path("RUN").exists()
+
+
+def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
+    """The file of --tune, the line that it prints and tuning in one go give the same run; overlaps are told."""
+    queries, qrels, choice = tmp_path / "q.tsv", tmp_path / "dev.qrels", tmp_path / "choice.json"
+    queries.write_text("".join(f"q{row}\tnumber {row}\n" for row in range(12)))
+    qrels.write_text("".join(f"q{row} 0 t{row} 1\n" for row in range(6)))
+    given = (words, stage1[1], "--tune", qrels)
+    tuned = rkit(*given, "--tune-queries", queries, "--output", choice)
+    assert tuned.exit_code == 0, tuned.stderr
+    assert "weights tried on 6 queries" in tuned.stdout
+    value = json.loads(choice.read_text())
+    assert value["nDCG@10"] == 1.0 > value["references"]["dense alone"]
+    assert value["fusion"]["method"] == "linear"
+    line = tuned.stdout.partition("Search so:  rkit search ")[2].splitlines()[0].split()
+    runs = [tmp_path / f"{number}.trec" for number in range(3)]
+    search_for = ("--queries", queries, "--output")
+    assert rkit(words, stage1[1], "--weights", choice, *search_for, runs[0]).exit_code == 0
+    assert rkit(*line, *search_for, runs[1]).exit_code == 0
+    both = rkit(*given, *search_for, runs[2])
+    assert "6 of the 12 queries that are searched are among the 6 that the weights were tuned on" in both.stderr
+    assert len({run.read_text() for run in runs}) == 1
+    assert evaluate(runs[0], qrels=qrels, metrics="nDCG@10")["nDCG@10"] == value["nDCG@10"]
+    swapped = rkit(stage1[1], words, "--weights", choice, *search_for, tmp_path / "no.trec")
+    assert (swapped.exit_code, "in this order: words, dense" in swapped.stderr) == (2, True)
+    other = rkit(words, stage1[1], "--weights", choice, "--fusion", "rrf", *search_for, tmp_path / "no.trec")
+    assert "has chosen method=linear, and rrf is asked for" in other.stderr
+
+
+def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):
+    """On all of theirs that are judged."""
+    one = write(tmp_path / "one.trec", q1=[("a", 3), ("b", 2)], q2=[("c", 1), ("d", 0.5)])
+    two = write(tmp_path / "two.trec", q1=[("b", 9), ("a", 1)], q2=[("d", 2), ("c", 1)])
+    (tmp_path / "qrels").write_text("q1 0 b 1\n")
+    tuned = rkit(one, two, "--tune", tmp_path / "qrels", "--json")
+    value = json.loads(tuned.stdout)
+    assert (value["queries"], value["nDCG@10"], value["references"]["two.trec alone"]) == (1, 1.0, 1.0)
+    assert value["references"]["one.trec alone"] < 1
+
+
+def test_options_of_an_index_are_set_for_the_search(words, stage1):
+    """For all that have it, by the name of the indexer, and by the name of the folder."""
+    assert searcher.open_index(words).search(["NUMBER"], 1) == [[("t0", 1.0)]]
+    opened = searcher.open_index(words, options={"lower": False})
+    assert opened.search(["NUMBER"], 1) == [[]]
+    assert (opened.name, opened.needs_encoding) == ("overlap", False)
+    with pytest.raises(OptionError, match="has no option"):
+        searcher.open_index(words, options={"loud": True})
+    for section in ("indexer", "overlap", "words"):
+        assert search.search([words], queries=ask("NUMBER"), options={section: {"lower": False}}) == {"q0": []}
+    several = searcher.Searcher([words, stage1[1]], options={"indexer": {"lower": False, "block": 7}})
+    assert (several.indexes[0].indexer.lower, several.indexes[1].indexer.block) == (False, 7)

@@ -1,0 +1,180 @@
+"""Tuning of fusion: cases whose optimum is known, against a plain search over the grid, and what is written."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from retrievalkit.errors import DataError, InputError, OptionError
+from retrievalkit.evaluate.program import evaluate
+from retrievalkit.search.fusion import Fusion, fuse, gather
+from retrievalkit.search.tuning import read_choice, tune, write_choice
+
+
+def candidates(runs):
+    """What runs found, by query; a document that a run lacks has no score in it."""
+    queries = dict.fromkeys(itertools.chain(*runs))
+    return {
+        query: gather([([i for i, _ in run[query]], [s for _, s in run[query]]) for run in runs], query)
+        for query in queries
+    }
+
+
+def tuned(runs, qrels, method="linear", **options):
+    fixed = {name: options.pop(name) for name in ("normalization", "rrf_k", "missing") if name in options}
+    labels = [f"run{number}" for number in range(len(runs))]
+    fusion = Fusion(method, **fixed)
+    return tune(candidates(runs), qrels, fusion=fusion, labels=labels, identities=labels, **options)
+
+
+def best_first(scores):
+    return sorted(scores.items(), key=lambda hit: -hit[1])
+
+
+def known(mirrored=False):
+    """The relevant document is first for a weight of run 0 that is more than 4/7 and less than 2/3, and else second."""
+    one = best_first({"p": 1.0, "q": 0.3, "relevant": 0.9, "s": 0.0})
+    two = best_first({"p": 0.0, "q": 1.0, "relevant": 0.2, "s": 0.1})
+    runs = [{"q1": one}, {"q1": two}]
+    return runs[::-1] if mirrored else runs
+
+
+QRELS = {"q1": {"relevant": 1}}
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Three runs of 30 queries with noise of their own, on scales of their own, each without some documents."""
+    random = np.random.default_rng(3)
+    qrels = {f"q{row}": {f"d{row % 7}": 2, f"d{(row + 3) % 7}": 1} for row in range(30)}
+    runs = []
+    for noise, scale, shift in ((0.9, 1, 0), (0.6, 30, -5), (1.5, 0.01, 2)):
+        run = {}
+        for query, judged in qrels.items():
+            scores = {
+                f"d{i}": scale * (judged.get(f"d{i}", 0) + noise * random.standard_normal()) + shift for i in range(12)
+            }
+            run[query] = [(name, float(np.float32(score))) for name, score in best_first(scores)[:9]]
+        runs.append(run)
+    return runs, qrels
+
+
+def test_the_known_optimum_is_found():
+    """Of the weights 0.6 and 0.65, which are both as good, the more even ones are taken."""
+    found = tuned(known(), QRELS, normalization="min_max")
+    assert (found.best.fusion.weights, found.best.value) == ((0.6, 0.4), 1.0)
+    good = [trial.fusion.weights for trial in found.trials if trial.value == 1]
+    assert good == [(0.6, 0.4), (0.65, 0.35)]
+    assert len(found.trials) == 21
+    assert tuned(known(mirrored=True), QRELS, normalization="min_max").best.fusion.weights == (0.4, 0.6)
+
+
+def test_without_normalisation_the_size_of_scores_is_seen_to():
+    """A run whose scores are a thousand times as large gets a weight so much smaller, and the same order."""
+    runs = known()
+    runs[1] = {"q1": [(name, 1000 * score) for name, score in runs[1]["q1"]]}
+    plain, scaled = (tuned(some, QRELS, normalization="none") for some in (known(), runs))
+    assert plain.best.value == scaled.best.value == 1
+    ratios = [one.best.fusion.weights[0] / one.best.fusion.weights[1] for one in (plain, scaled)]
+    assert ratios[1] / ratios[0] == pytest.approx(1000, rel=1e-3)
+    assert sum(scaled.best.fusion.weights) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("metric", ["nDCG@3", "RR@10", "AP"])
+def test_values_are_those_of_the_runs_that_are_written(noisy, metric):
+    """Fusing and evaluating by the other programs gives the same, for every trial."""
+    runs, qrels = noisy
+    found = tuned(runs[:2], qrels, metric=metric)
+    assert len(found.trials) == 63
+    for trial in found.trials[::7]:
+        options = {"weights": trial.fusion.weights, "normalization": trial.fusion.normalization}
+        run = fuse(runs[:2], method="linear", **options)
+        assert trial.value == pytest.approx(evaluate(run, qrels=qrels, metrics=metric)[metric], abs=1e-9)
+    alone = evaluate(runs[1], qrels=qrels, metrics=metric)[metric]
+    assert found.references["run1 alone"] == pytest.approx(alone, abs=1e-9)
+    plain = evaluate(fuse(runs[:2]), qrels=qrels, metrics=metric)[metric]
+    assert found.references["rrf, not tuned"] == pytest.approx(plain, abs=1e-9)
+
+
+def test_three_runs_are_weighted_one_after_another(noisy):
+    """Better than each alone and than equal weights; weights sum to 1; twice the same."""
+    runs, qrels = noisy
+    found = tuned(runs, qrels, normalization="z_score")
+    assert sum(found.best.fusion.weights) == pytest.approx(1, abs=1e-3)
+    equal = evaluate(fuse(runs, method="linear", normalization="z_score"), qrels=qrels, metrics="nDCG@10")["nDCG@10"]
+    assert found.best.value >= max(equal, *(found.references[f"run{number} alone"] for number in range(3)))
+    assert found == tuned(runs, qrels, normalization="z_score")
+
+
+def test_the_constant_of_rrf_is_tuned_with_the_weights(noisy):
+    """Unless it is given."""
+    runs, qrels = noisy
+    found = tuned(runs[:2], qrels, "rrf")
+    assert {trial.fusion.rrf_k for trial in found.trials} > {0, 1, 60, 200}
+    assert found.best.value >= found.references["rrf, not tuned"]
+    assert {trial.fusion.rrf_k for trial in tuned(runs[:2], qrels, "rrf", rrf_k=7).trials} == {7}
+
+
+def test_a_normalisation_that_is_given_stays(noisy):
+    """And so does what is said of missing scores."""
+    runs, qrels = noisy
+    found = tuned(runs[:2], qrels, normalization="min_max", missing="zero")
+    assert {(one.fusion.normalization, one.fusion.missing) for one in found.trials} == {("min_max", "zero")}
+    assert (
+        found.options()
+        == f"--fusion linear --weights {found.options().split()[3]} --normalization min_max --missing zero"
+    )
+
+
+def test_the_hits_that_are_judged_can_be_cut(noisy):
+    """As `rkit search --k` cuts them."""
+    runs, qrels = noisy
+    assert tuned(runs[:2], qrels, metric="R@1000", k=1).best.value < tuned(runs[:2], qrels, metric="R@1000").best.value
+
+
+def test_what_is_chosen_can_be_written_and_read(noisy, tmp_path):
+    """For these indexes in this order, or for as many others."""
+    runs, qrels = noisy
+    found = tuned(runs[:2], qrels)
+    write_choice(tmp_path / "choice.json", found)
+    assert read_choice(tmp_path / "choice.json", ["run0", "run1"]) == found.best.fusion
+    assert read_choice(tmp_path / "choice.json", ["other0", "other1"]) == found.best.fusion
+    for identities in (["run1", "run0"], ["run0"], ["run0", "run1", "run2"]):
+        with pytest.raises(InputError, match="for 2 indexes in this order: run0, run1"):
+            read_choice(tmp_path / "choice.json", identities)
+    for text in ("{}", "[1]", "nothing", json.dumps({**found.to_json(), "fusion": {"weights": "x"}})):
+        (tmp_path / "choice.json").write_text(text)
+        with pytest.raises(DataError, match="holds no choice of weights"):
+            read_choice(tmp_path / "choice.json", ["run0", "run1"])
+
+
+def test_the_table_shows_the_best_and_what_they_are_compared_with(noisy):
+    """With the line that searches so."""
+    runs, qrels = noisy
+    found = tuned(runs[:2], qrels)
+    stream = io.StringIO()
+    found.render(Console(file=stream, width=80), ["a folder/dense", "bm25"])
+    text = stream.getvalue()
+    assert f"{found.best.value:.4f}" in text
+    assert all(name in text for name in ("run0 alone", "run1 alone", "rrf, not tuned", "min_max", "z_score", "none"))
+    assert f"rkit search 'a folder/dense' bm25 {found.options()}" in text
+    assert "weights tried on 30 queries, 63 ways to fuse:" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "sum"}, "fusion 'sum' has nothing to tune"),
+        ({"metric": "nDCG@10 RR@10"}, "should be one metric"),
+        ({"metric": "nDCG@ten"}, "metric 'nDCG@ten' cannot be read"),
+    ],
+)
+def test_mistakes_are_named(options, message):
+    """Before anything is tried."""
+    with pytest.raises((OptionError, InputError), match=message):
+        tuned(known(), QRELS, **options)

@@ -16,6 +16,8 @@ from retrievalkit.encode import encode
 from retrievalkit.errors import InputError
 from retrievalkit.model.retriever import Retriever
 
+pytestmark = pytest.mark.precision
+
 
 def all_vectors(folder):
     return np.concatenate([np.asarray(rows) for _, rows in VectorStore(folder).shards()])

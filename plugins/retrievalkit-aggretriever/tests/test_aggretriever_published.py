@@ -20,6 +20,8 @@ from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
 
+pytestmark = pytest.mark.precision
+
 OPTIONS = {"cls_dim": 6, "agg_dim": 16, "term_weight": "signed", "padding": "released", "remainder": "drop"}
 TEXTS = [("", "what is the capital of france"), ("", "rome"), ("", "the language of iceland and its currency")]
 

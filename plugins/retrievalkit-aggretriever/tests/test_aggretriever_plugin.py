@@ -81,7 +81,7 @@ def test_wrong_options(options, message, info):
     ("options", "message"),
     [
         ({"layers": "9"}, "layer 9 .* 0 .embeddings. to 3"),
-        ({"layers": "1,2", "keep": "last"}, r"keep=last wants the last layer \(3\).*1,2,-1"),
+        ({"layers": "1,2", "keep": "last"}, r"keep=last needs the last layer \(3\).*1,2,-1"),
     ],
 )
 def test_layers_that_are_not_there(options, message, info):

@@ -31,6 +31,8 @@ from retrievalkit.train.reranker import RerankerOptions, train_reranker
 from retrievalkit.train.reranker_step import Collator, DevLists, RerankerTrainer, group_loss, listwise, pointwise
 from retrievalkit.train.sampling import ExampleSampler, StepAssembler
 
+pytestmark = pytest.mark.precision
+
 # Three steps an epoch, and each option has something to change.
 QUICK = {"epochs": 2, "batch_size": 4, "negatives": 3, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2}
 

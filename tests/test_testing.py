@@ -11,6 +11,8 @@ from retrievalkit.data.examples import check_examples, read_examples
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 
+pytestmark = pytest.mark.precision
+
 BROKEN = """
 import torch
 from retrievalkit import hookimpl

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from retrievalkit.cli import main
 
+pytestmark = pytest.mark.precision
+
 pytest.importorskip("retrievalkit_pyserini", reason="the walk uses Lucene")
 pytest.importorskip("retrievalkit_mlr", reason="the walk uses self-contrastive pooling")
 

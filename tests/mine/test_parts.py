@@ -23,6 +23,8 @@ from retrievalkit.mine import parts as mining
 from retrievalkit.mine import program as mine
 from retrievalkit.mine.audit import Audit, distribution
 
+pytestmark = pytest.mark.precision
+
 QUESTIONS = 40
 
 

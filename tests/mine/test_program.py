@@ -20,6 +20,8 @@ from retrievalkit.mine.merge import merge_examples
 from retrievalkit.mine.options import Found, MiningOptions, Question, choose
 from retrievalkit.mine.questions import find_copies
 
+pytestmark = pytest.mark.precision
+
 HITS = [("p1", 10.0), ("p2", 9.0), ("p3", 8.0), ("p4", 6.0), ("p5", 5.0)]
 
 

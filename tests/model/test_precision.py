@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from click.testing import CliRunner
 
-from retrievalkit.errors import UnsupportedError
+from retrievalkit.artifacts import read_manifest
+from retrievalkit.cli import main
+from retrievalkit.cli.doctor import examine
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.model import precision
 
 CPU = torch.device("cpu")
@@ -19,6 +26,7 @@ def test_a_definite_format_stays(chosen):
 @pytest.mark.parametrize(("supported", "expected"), [(True, "bf16"), (False, "fp32")])
 def test_auto_is_bf16_where_the_processor_multiplies_in_it(monkeypatch, supported, expected):
     """Other processors emulate it, slower than float32."""
+    monkeypatch.delenv(precision.AUTO, raising=False)
     for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         monkeypatch.setattr(torch.cpu, probe, lambda: supported, raising=False)
     assert precision.resolve_precision("auto", CPU) == expected
@@ -26,6 +34,7 @@ def test_auto_is_bf16_where_the_processor_multiplies_in_it(monkeypatch, supporte
 
 @pytest.mark.parametrize(("supported", "expected"), [(True, "bf16"), (False, "fp32")])
 def test_auto_on_a_gpu_asks_the_gpu(monkeypatch, supported, expected):
+    monkeypatch.delenv(precision.AUTO, raising=False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
     assert precision.resolve_precision("auto", torch.device("cuda")) == expected
 
@@ -41,3 +50,88 @@ def test_autocast_multiplies_in_that_format(chosen, expected):
     with precision.autocast(chosen, CPU):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == expected
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("wanted", ["fp32", "bf16"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
+    """Whatever the hardware; a precision that is named stays."""
+    monkeypatch.setenv(precision.AUTO, wanted)
+    assert precision.auto_precision(torch.device(device)) == (wanted, "set by RKIT_PRECISION")
+    assert precision.resolve_precision("fp32", CPU) == "fp32"
+
+
+def test_another_value_in_the_environment_is_refused(monkeypatch):
+    monkeypatch.setenv(precision.AUTO, "fp8")
+    with pytest.raises(OptionError, match=r"RKIT_PRECISION is 'fp8'.*fp32 or bf16"):
+        precision.resolve_precision("auto", CPU)
+
+
+def test_doctor_says_what_auto_means_and_why(monkeypatch):
+    """And that a value of RKIT_PRECISION is wrong."""
+    monkeypatch.setenv(precision.AUTO, "fp32")
+    finding = next(one for one in examine() if one["name"] == "processor")
+    assert finding["value"].endswith("precision auto = fp32 (set by RKIT_PRECISION)")
+    monkeypatch.setenv(precision.AUTO, "fp8")
+    finding = next(one for one in examine() if one["name"] == "processor")
+    assert (finding["ok"], "RKIT_PRECISION is 'fp8'" in finding["hint"]) == (False, True)
+
+
+@pytest.fixture(scope="module")
+def vectors(tiny_model, tiny_collection, tmp_path_factory):
+    """The corpus encoded in each format, and an index of the vectors in fp32."""
+    folder = tmp_path_factory.mktemp("precision")
+    for name in ("fp32", "bf16"):
+        rkit("encode", tiny_model, tiny_collection.corpus, "--output", folder / name, "--precision", name)
+    rkit("index", folder / "fp32", "--output", folder / "index")
+    return folder
+
+
+def test_the_manifest_records_what_was_used(vectors, tiny_model, tiny_collection, tmp_path, monkeypatch):
+    """Also where it was auto."""
+    monkeypatch.setenv(precision.AUTO, "bf16")
+    rkit("encode", tiny_model, tiny_collection.corpus, "--output", tmp_path / "auto")
+    assert read_manifest(tmp_path / "auto", "vectors")["options"]["precision"] == "bf16"
+    assert read_manifest(vectors / "fp32", "vectors")["options"]["precision"] == "fp32"
+    made = [VectorStore(place).fingerprint for place in (tmp_path / "auto", vectors / "bf16", vectors / "fp32")]
+    assert made[0] == made[1] != made[2]
+
+
+def test_search_encodes_in_fp32_unless_told_otherwise(vectors, monkeypatch):
+    """Whatever auto means."""
+    monkeypatch.setenv(precision.AUTO, "bf16")
+    plain, fp32, bf16, auto = (
+        hits(vectors / "index", *options)
+        for options in ((), ("--precision", "fp32"), ("--precision", "bf16"), ("--precision", "auto"))
+    )
+    assert plain == fp32 != bf16 == auto
+
+
+def test_a_wrong_value_ends_with_exit_code_2(vectors, tiny_model, tiny_collection, tmp_path, monkeypatch):
+    monkeypatch.setenv(precision.AUTO, "fp8")
+    ended = CliRunner().invoke(
+        main, ["encode", tiny_model, str(tiny_collection.corpus), "--output", str(tmp_path / "out")]
+    )
+    assert (ended.exit_code, "RKIT_PRECISION is 'fp8'" in ended.output) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_precision_without_effect_is_refused(vectors, tmp_path):
+    """A run is fused and not encoded; texts of the folder are encoded already."""
+    (tmp_path / "run.trec").write_text("q Q0 d 1 1 x\n")
+    for words, problem in (
+        (("search", tmp_path / "run.trec", tmp_path / "run.trec"), "--precision has no effect here"),
+        (("index", vectors / "index", "--check"), "--precision is for the encoding of --check-queries"),
+    ):
+        ended = CliRunner().invoke(main, [*map(str, words), "--precision", "bf16"])
+        assert (ended.exit_code, problem in ended.output) == (2, True), ended.output
+
+
+def rkit(*words):
+    ended = CliRunner().invoke(main, list(map(str, words)))
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout
+
+
+def hits(index, *options):
+    return json.loads(rkit("search", index, "--query", "the capital of peru", "--json", *options))["hits"]

@@ -14,6 +14,8 @@ from retrievalkit import artifacts
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
 from retrievalkit.model.retriever import Retriever, checkpoint_fingerprint
 
+pytestmark = pytest.mark.precision
+
 TEXTS = [
     ("", "what is the capital of france"),
     ("Peru", "The seat of government is the city of Lima."),

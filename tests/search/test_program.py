@@ -32,6 +32,8 @@ from retrievalkit.search import encoders, fusion, searcher, sources
 from retrievalkit.search import program as search
 from retrievalkit.search.fusion import Fusion, fuse
 
+pytestmark = pytest.mark.precision
+
 TEXTS = {f"t{row}": f"text number {row}" for row in range(30)}
 
 

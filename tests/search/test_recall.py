@@ -18,6 +18,8 @@ from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.index import build_index
 from retrievalkit.search import recall
 
+pytestmark = pytest.mark.precision
+
 
 @pytest.fixture(autouse=True)
 def plugin(monkeypatch, tmp_path):

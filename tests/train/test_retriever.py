@@ -25,6 +25,8 @@ from retrievalkit.train import selection, trainer
 from retrievalkit.train.retriever import TrainingOptions, train
 from retrievalkit.train.selection import DevSet
 
+pytestmark = pytest.mark.precision
+
 # Three steps an epoch, and each option has something to change: several positives, pools of negatives, shared passages.
 QUICK = {"epochs": 2, "limit": 24, "batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2}
 

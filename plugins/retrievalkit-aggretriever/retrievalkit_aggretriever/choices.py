@@ -1,4 +1,4 @@
-"""Which options of the pooler go together; one that would have no effect is refused."""
+"""Which options of the pooler can be combined; an option without effect is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from retrievalkit.errors import OptionError
 from retrievalkit_aggretriever.slices import drops
 
-# For each option those that decide whether it has an effect.
+# For each option the others that decide whether it has an effect.
 _DECIDED_BY = {
     "aggregation": ("agg_dim",),
     "term_weight": ("agg_dim", "aggregation"),
@@ -22,22 +22,22 @@ _DECIDED_BY = {
 
 
 def check(options: Mapping[str, Any], defaults: Mapping[str, Any], vocabulary: int) -> None:
-    """Refuse options that leave nothing of a text, nothing to train, or have no effect beside the others.
+    """Refuse options that give an empty vector, leave nothing to train, or have no effect with the others.
 
     Raises:
-        OptionError: Says which, and what to do.
+        OptionError: Names the options, and what to do.
     """
     if options["cls_dim"] == 0 and options["agg_dim"] == 0:
         msg = "cls_dim and agg_dim are both 0, so that nothing is left of a text. Set one of them."
         raise OptionError(msg)
-    for name, works in _effects(options, vocabulary).items():
-        if not works and options[name] != defaults[name]:
+    for name, has_effect in _effects(options, vocabulary).items():
+        if not has_effect and options[name] != defaults[name]:
             others = ", ".join(f"{other}={_shown(options[other])}" for other in _DECIDED_BY[name])
             msg = f"{name}={_shown(options[name])} has no effect with {others}. Leave it out."
             raise OptionError(msg)
     if (options["cls_dim"], options["term_weight"], options["vocabulary_head"]) == (0, "none", False):
         msg = (
-            "term_weight=none and vocabulary_head=false make of a text the bare set of its words, which no training "
+            "term_weight=none and vocabulary_head=false reduce a text to the set of its words, which no training "
             "changes, and cls_dim=0 leaves nothing else. Set cls_dim, or another term_weight."
         )
         raise OptionError(msg)
@@ -52,16 +52,16 @@ def _effects(options: Mapping[str, Any], vocabulary: int) -> dict[str, bool]:
         "aggregation": agg_dim not in (0, "vocabulary"),
         "term_weight": terms,
         "vocabulary_head": terms,
-        # agg* has the slices of agg* in any case.
+        # full is agg*, so same_as_star is what it does anyway.
         "slices": sliced and (options["slices"], aggregation) != ("same_as_star", "full"),
         "slice_seed": options["slices"] == "seeded",
         "remainder": sliced,
         "drop_limit": sliced and drops(vocabulary, options["remainder"]),
-        # Otherwise no value is below 0, and padding counts 0.
+        # Otherwise no value is below 0, and padding adds nothing.
         "padding": terms and (options["term_weight"] == "signed" or not options["vocabulary_head"]),
     }
 
 
 def _shown(value: Any) -> str:
-    """As it is typed."""
+    """A value as users type it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,11 +1,11 @@
-"""Aggretriever's loss: the contrastive loss of the whole vectors, and of each part of them by itself.
+"""Aggretriever's loss: the contrastive loss of the whole vectors, plus that of each of their parts.
 
-With S the scores of all queries with all documents, and S_p those of the part p of the vectors alone,
+With S the scores of all queries with all documents, and S_p the scores by the part p of the vectors alone,
 
     L = CE(S) + lambda ( CE(S_cls) + CE(S_agg) )
 
-CE being the cross entropy with each query's positive as the target. So each part learns to rank alone, and neither
-leaves the work to the other. Vectors of a single part make it the plain contrastive loss.
+CE being the cross entropy with each query's positive as the target. So each part learns to rank by itself, and neither
+relies on the other. With a single part this is the plain contrastive loss.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from retrievalkit.score import scores
 class Aggretriever(Loss):
     """Contrastive loss of the whole vectors, plus that of each of their parts.
 
-    For poolers that say what parts their vectors have (`Representation.parts`). Every score is by the shared rule, so
-    that of several vectors of a document the best counts, for each part the best in that part.
+    For poolers that name the parts of their vectors (`Representation.parts`). Every score follows the shared rule: if a
+    document has several vectors the best counts, and for each part the best in that part.
 
     Args:
-        part_weight: Lambda, the weight of each part's loss beside that of the whole. The paper: 0.5.
-        temperature: Scores are divided by it, in all terms.
+        part_weight: Lambda, the weight of each part's loss; the loss of the whole has 1. The paper: 0.5.
+        temperature: Divides the scores, in all terms.
     """
 
     def __init__(self, *, part_weight: NonNegativeFloat = 0.5, temperature: PositiveFloat = 1.0) -> None:
@@ -47,7 +47,7 @@ class Aggretriever(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
     ) -> LossValue:
-        """The loss of a batch, computed in float32 under autocast too."""
+        """The loss of a batch, computed in float32 even under autocast."""
         parts = _checked_parts(queries, documents)
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.as_indexed().float()
@@ -69,13 +69,13 @@ class Aggretriever(Loss):
 
 
 def _part(representation: Representation, columns: slice) -> Representation:
-    """Some columns of the vectors."""
+    """A representation by some columns of the vectors."""
     assert representation.vectors is not None
     return Representation(representation.vectors[:, :, columns], representation.vector_mask)
 
 
 def _checked_parts(queries: Representation, documents: Representation) -> Mapping[str, slice]:
-    """The parts of the vectors; an error where they have none."""
+    """The parts of the vectors; an error if they have none."""
     if queries.vectors is None or not queries.parts or queries.parts != documents.parts:
         msg = (
             "loss 'aggretriever' weighs the parts of a vector, and this pooler's vectors have none. "

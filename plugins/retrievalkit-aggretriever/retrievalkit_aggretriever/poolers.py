@@ -1,4 +1,4 @@
-"""Aggretriever: a text's vector is a projection of [CLS] beside what all its tokens predict of the vocabulary.
+"""Aggretriever: a text's vector joins a projection of [CLS] and the pooled word predictions of all its tokens.
 
 After "Aggretriever: A Simple Approach to Aggregate Textual Representations for Robust Dense Passage Retrieval". With
 h_t the states of the tokens, h_0 that of [CLS], and z_t the logits of the vocabulary head at token t > 0:
@@ -38,30 +38,31 @@ from retrievalkit_aggretriever.terms import first_position, mean_state, own_term
 
 
 class Aggretriever(Pooler):
-    """A projected [CLS] and the aggregated word predictions of all other tokens, as one vector a text.
+    """A projected [CLS] and the aggregated word predictions of all other tokens, as one vector per text.
 
     Args:
         cls_dim: Size of the part "cls"; 0 = none.
         agg_dim: Size of the part "agg"; "vocabulary" = all terms, not pooled; 0 = none.
-        aggregation: How "agg" is made: "full" (agg*, two slices a dimension, told apart by the sign), "semi" (agg+, one
-            slice a dimension), "linear" (a linear map of all terms), or "average" (a linear map of the mean state).
+        aggregation: How "agg" is made: "full" (agg*, two slices per dimension, told apart by the sign), "semi" (agg+,
+            one slice per dimension), "linear" (a linear map of all terms), or "average" (a linear map of the mean
+            state).
         term_weight: The weight of a token: its "abs" value (the paper), "signed" (the released code, for its
             checkpoints), or "none" (1 for all).
-        vocabulary_head: Whether tokens count for the terms that the vocabulary head predicts at them, or (false) each
-            for itself alone, which is the variant without masked language model.
-        slices: Which terms make a slice: every so many-th ("strided", the released code), such of a random order
-            ("seeded"), or, for aggregation=semi, the two slices that agg* has ("same_as_star", the paper).
-        slice_seed: Of slices=seeded.
-        remainder: Where slices do not divide the vocabulary: "drop" the first ids, or "pad" with zeros; "auto" drops of
-            BERT's vocabulary, where these are unused, and pads any other.
-        drop_limit: At most so many ids are dropped; where it would be more, zeros are appended.
+        vocabulary_head: Whether a token counts for the terms that the vocabulary head predicts at it, or (false) for
+            its own term only, which is the variant without masked language model.
+        slices: Which terms make a slice: every n-th by id ("strided", the released code) or in a random order
+            ("seeded"), or, for aggregation=semi, the two slices of agg* ("same_as_star", the paper).
+        slice_seed: Seed of slices=seeded.
+        remainder: If slices do not divide the vocabulary: "drop" the first ids, or "pad" with zeros; "auto" drops ids
+            of BERT's vocabulary, where the first are unused, and pads any other.
+        drop_limit: Most ids that are dropped; if there are more, zeros are appended.
         padding: "masked", so that a text's vector does not depend on its batch, or as "released": with signed weights a
             text is cut off at 0 only if its batch pads it; without vocabulary head padding is a token like others.
-        projections: "auto" = those that come with the model, where it is an Aggretriever checkpoint, otherwise new;
-            "new" = always new.
-        layers: Layers that a document has a vector from, in any order; 0 = embeddings, -1 = the last. The best of them
+        projections: "auto" = those of the model if it is an Aggretriever checkpoint, else new ones; "new" = always new
+            ones.
+        layers: Layers that a document has a vector from, in any order; 0 = embeddings, -1 = the last. The best vector
             counts. A query has one, from the last layer.
-        keep: With several layers: "all" vectors are indexed, or the "last" layer's alone, while a loss sets it against
+        keep: With several layers: "all" vectors are indexed, or only the "last" layer's, which a loss contrasts with
             the others (self_contrastive).
     """
 
@@ -128,7 +129,7 @@ class Aggretriever(Pooler):
 
     @property
     def default_loss(self) -> str:  # type: ignore[override]
-        """The paper's; with keep=last the one that trains the kept vector (of retrievalkit-mlr)."""
+        """The paper's loss; with keep=last the loss of retrievalkit-mlr that trains the kept vector."""
         return "self_contrastive" if self.keep == "last" else "aggretriever"
 
     @property
@@ -140,7 +141,7 @@ class Aggretriever(Pooler):
         )
 
     def bind(self, encoder: Encoder) -> None:
-        """Take over the projections that came with the model, where it is an Aggretriever checkpoint.
+        """Load the projections of the model if it is an Aggretriever checkpoint.
 
         Raises:
             UnsupportedError: The encoder's texts have no [CLS]-like token, or the checkpoint's projections do not fit.
@@ -148,8 +149,8 @@ class Aggretriever(Pooler):
         batch = encoder.collate(encoder.tokenize([("", "a")], "query"), "query")
         if not bool(batch.special_mask[0, 0]):
             msg = (
-                "pooler 'aggretriever' sets the [CLS]-like token in front of a text apart from the others, and this "
-                "encoder's texts begin with none. Choose a model with one, such as BERT, or another pooler."
+                "pooler 'aggretriever' needs a [CLS]-like token in front of each text, and this encoder's texts begin "
+                "with none. Choose a model with one, such as BERT, or another pooler."
             )
             raise UnsupportedError(msg)
         if self.projections == "auto":
@@ -165,8 +166,8 @@ class Aggretriever(Pooler):
         """v, the value of each term of the vocabulary for each text: (batch, vocabulary).
 
         Args:
-            states: With the vocabulary head, if that is wanted.
-            layer: Whose states to take.
+            states: With the vocabulary head, if the pooler uses it.
+            layer: The layer whose states are used.
         """
         hidden = states.layers[absolute_layer(layer, self.info)]
         if not self.has_head:
@@ -185,18 +186,18 @@ class Aggretriever(Pooler):
         return torch.where(padded, floored, values)
 
     def _vector(self, states: TokenStates, layer: int) -> Tensor:
-        """(batch, cls_dim + agg_dim): one vector for each text, from one layer."""
+        """(batch, cls_dim + agg_dim): one vector per text, from one layer."""
         hidden = states.layers[layer]  # (batch, tokens, width)
-        made = []
+        columns = []
         if self.cls_projection is not None:
             rows = torch.arange(len(hidden), device=hidden.device)
-            made.append(self.cls_projection(hidden[rows, first_position(states.attention_mask)]))
+            columns.append(self.cls_projection(hidden[rows, first_position(states.attention_mask)]))
         if self.has_terms:
-            made.append(self.aggregate(self.terms(states, layer)))
+            columns.append(self.aggregate(self.terms(states, layer)))
         elif "agg" in self.parts:
             mask = without_first(states.attention_mask, states.attention_mask)
-            made.append(self.aggregate(mean_state(hidden, mask)))
-        return torch.cat(made, dim=1)
+            columns.append(self.aggregate(mean_state(hidden, mask)))
+        return torch.cat(columns, dim=1)
 
     def _weights(self, hidden: Tensor) -> Tensor:
         """(batch, tokens): the weight of each token."""
@@ -206,24 +207,24 @@ class Aggretriever(Pooler):
         return weights if self.signed else weights.abs()
 
     def _layers_of(self, side: Side) -> tuple[int, ...]:
-        """The layers that a text of that side has a vector from, now."""
+        """The layers that a text of that side has a vector from, in the current mode."""
         if side == "query" or (self.keep == "last" and not self.training):
             return (self.info.layers,)
         return self.layers
 
 
 def _parts(cls_dim: int, agg_dim: int) -> dict[str, slice]:
-    """The columns of each part that there is."""
+    """The columns of each part that is not empty."""
     sizes = {"cls": slice(0, cls_dim), "agg": slice(cls_dim, cls_dim + agg_dim)}
     return {name: columns for name, columns in sizes.items() if columns.stop > columns.start}
 
 
 def _highest_first(info: EncoderInfo, layers: tuple[int, ...], keep: str) -> tuple[int, ...]:
-    """The absolute numbers of layers.
+    """The absolute numbers of layers, in descending order.
 
     Raises:
-        OptionError: There is none, or one is named twice.
-        UnsupportedError: The encoder has not such a layer, or there is no last one to keep.
+        OptionError: No layer is named, or one is named twice.
+        UnsupportedError: The encoder lacks a layer, or keep=last without the last layer.
     """
     absolute = sorted((absolute_layer(layer, info) for layer in layers), reverse=True)
     listed = ",".join(map(str, layers))
@@ -232,6 +233,6 @@ def _highest_first(info: EncoderInfo, layers: tuple[int, ...], keep: str) -> tup
         msg = f"layers={listed} {problem} (the encoder's last is {info.layers}, or -1). Name each once."
         raise OptionError(msg)
     if keep == "last" and absolute[0] != info.layers:
-        msg = f"keep=last wants the last layer ({info.layers}), which layers={listed} leaves out. Add it: {listed},-1"
+        msg = f"keep=last needs the last layer ({info.layers}), which layers={listed} leaves out. Add it: {listed},-1"
         raise UnsupportedError(msg)
     return tuple(absolute)

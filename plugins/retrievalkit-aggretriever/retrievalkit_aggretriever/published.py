@@ -1,4 +1,4 @@
-"""The projections that published Aggretriever checkpoints bring beside the model, in either of their two layouts.
+"""The projections that published Aggretriever checkpoints store beside the model, in either of two layouts.
 
 castorini/aggretriever-*    one weights file (model.safetensors or pytorch_model.bin) with the model under the
                             prefix "encoder.", and cls_proj.{weight,bias}, tok_proj.{weight,bias}
@@ -27,29 +27,29 @@ _MEANING = {"cls": "of [CLS]", "term": "to token weights"}
 
 
 def load_projections(encoder: Encoder, wanted: Mapping[str, nn.Linear | None]) -> None:
-    """Load the projections that came with an encoder's model; where none did, nothing is changed.
+    """Load the projections that an encoder's model brings; without any, nothing is changed.
 
     Args:
         encoder: Made with a model that may be an Aggretriever checkpoint.
-        wanted: The projections of the parts "cls" and "term", or None where that is not wanted.
+        wanted: The projections of the parts "cls" and "term" to fill; None for a part that is not used.
 
     Raises:
         ArtifactError: A file cannot be read.
-        OptionError: The checkpoint has not what is wanted, or of another size.
-        UnsupportedError: It has projections of their own for queries and passages.
+        OptionError: The checkpoint lacks a projection, or has it in another size.
+        UnsupportedError: It has different projections for queries and passages.
     """
-    found = _published(encoder)
-    if not found:
+    published = _published(encoder)
+    if not published:
         return
     for part, projection in wanted.items():
         if projection is not None:
-            _check_shape(part, found.get(part), projection)
-            projection.load_state_dict(found[part])
+            _check_shape(part, published.get(part), projection)
+            projection.load_state_dict(published[part])
 
 
 def _published(encoder: Encoder) -> dict[str, Tensors]:
-    """The projections by part, none where the model is no Aggretriever checkpoint."""
-    # Token weights are what both layouts always have, and other checkpoints have not.
+    """The projections by part; empty if the model is not an Aggretriever checkpoint."""
+    # Both layouts always have token weights, and other checkpoints never do.
     if path := encoder.file(_OWN_FILES["term"]):
         files = {part: encoder.file(name) for part, name in _OWN_FILES.items()}
         return {part: _tied(file) for part, file in (files | {"term": path}).items() if file}
@@ -62,13 +62,13 @@ def _published(encoder: Encoder) -> dict[str, Tensors]:
 
 
 def _tied(path: Path) -> Tensors:
-    """The one projection of a file that may have two, for queries and for passages."""
+    """The projection in a file that stores it twice, for queries and for passages."""
     tensors = _read(path)
     query, passage = _under("linear_q.", tensors), _under("linear_p.", tensors)
     if any(not torch.equal(query[name], other) for name, other in passage.items() if name in query):
         msg = (
             f"'{path}' has a projection for queries and another one for passages (an untied encoder), and this pooler "
-            f"has one for both. Take a checkpoint of a tied encoder, or set projections=new."
+            f"has one for both. Use a checkpoint of a tied encoder, or set projections=new."
         )
         raise UnsupportedError(msg)
     return query
@@ -79,31 +79,31 @@ def _under(prefix: str, tensors: Tensors) -> Tensors:
 
 
 def _read(path: Path, prefixes: tuple[str, ...] = ("",)) -> Tensors:
-    """The tensors of a file whose names begin so. Nothing but tensors is ever unpickled."""
+    """The tensors of a file whose names have a prefix. Nothing but tensors is ever unpickled."""
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefixes)}  # noqa: SIM118
         loaded: Tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: tensor for name, tensor in loaded.items() if name.startswith(prefixes)}
-    except Exception as error:  # what torch raises at bytes that are no pickle of tensors may be anything
+    except Exception as error:  # torch may raise anything at bytes that are not a pickle of tensors
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         msg = (
-            f"cannot read the projections in '{path}': it holds no named tensors ({reason}). Copy the checkpoint anew."
+            f"cannot read the projections in '{path}': it holds no named tensors ({reason}). Copy the checkpoint again."
         )
         raise ArtifactError(msg) from error
 
 
 def _check_shape(part: str, tensors: Tensors | None, projection: nn.Linear) -> None:
-    """Refuse what would be left random, or does not fit."""
+    """Refuse a projection that would be left random, or that does not fit."""
     if not tensors:
         msg = f"the model is an Aggretriever checkpoint without a projection {_MEANING[part]}. Set {_OPTIONS[part]}."
         raise OptionError(msg)
-    there, wanted = tuple(tensors["weight"].shape), tuple(projection.weight.shape)
-    if there != wanted:
-        advice = f"cls_dim={there[0]}" if part == "cls" else "projections=new"
+    stored, wanted = tuple(tensors["weight"].shape), tuple(projection.weight.shape)
+    if stored != wanted:
+        advice = f"cls_dim={stored[0]}" if part == "cls" else "projections=new"
         msg = (
-            f"the model is an Aggretriever checkpoint, whose projection {_MEANING[part]} has the shape {there}, where "
+            f"the model is an Aggretriever checkpoint, whose projection {_MEANING[part]} has the shape {stored}, where "
             f"{wanted} is wanted. Set {advice}."
         )
         raise OptionError(msg)

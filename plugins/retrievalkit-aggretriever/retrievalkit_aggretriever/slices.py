@@ -1,13 +1,13 @@
-"""Slice max pooling: from one value for each term of the vocabulary to a few hundred dimensions.
+"""Slice max pooling: from one value per term of the vocabulary to a few hundred dimensions.
 
-The vocabulary is written row by row into a table of C columns, the ids that are too many left out or the last row
-filled up with zeros; a column is a slice of the vocabulary, and its maximum is what is kept of it:
+The vocabulary is written row by row into a table of C columns; the ids that do not fit are left out, or the last row is
+padded with zeros. A column is a slice of the vocabulary, and only its maximum is kept:
 
     agg*  (full)    C = 2d; of the columns a = 2n and b = 2n + 1:   agg*[n] = a if a > b, otherwise -b
     agg+  (semi)    C = d;                                           agg+[n] = the maximum of column n
 
-The sign tells which of its two slices a dimension speaks of, so that a term of one does not match a term of the other.
-Ties go to the negative side. The gradient goes to the one term that won, and the sign is a constant.
+The sign tells from which of its two slices the value of a dimension comes, so that terms of different slices do not
+match. Ties are negative. The gradient goes to the term of the maximum, and the sign is a constant.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ DROP_LIMIT = 1_000
 
 @dataclass(frozen=True)
 class Table:
-    """How a vocabulary is written into columns.
+    """The layout of a vocabulary in columns.
 
     Attributes:
-        vocabulary: How many terms there are.
-        columns: How many slices are made of them.
-        dropped: So many of the first ids are in no slice.
-        padded: So many zeros stand behind the last id.
+        vocabulary: Number of terms.
+        columns: Number of slices.
+        dropped: Number of first ids that are in no slice.
+        padded: Number of zeros after the last id.
     """
 
     vocabulary: int
@@ -45,7 +45,7 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """How many terms a slice has, zeros included."""
+        """Number of terms in a slice, zeros included."""
         return (self.vocabulary - self.dropped + self.padded) // self.columns
 
 
@@ -53,28 +53,28 @@ def table(vocabulary: int, columns: int, *, remainder: Remainder = "auto", drop_
     """The table for a vocabulary.
 
     Args:
-        vocabulary: How many terms there are, at least as many as columns.
-        columns: How many slices to make.
-        remainder: What to do where the columns do not divide the vocabulary: "drop" the first ids, where these are
-            few enough, or "pad" the last row with zeros; "auto" drops of BERT's vocabulary and pads any other.
-        drop_limit: At most so many ids are dropped; where it would be more, the last row is padded.
+        vocabulary: Number of terms, at least as many as columns.
+        columns: Number of slices.
+        remainder: If the columns do not divide the vocabulary: "drop" the first ids, up to `drop_limit`, or "pad" the
+            last row with zeros; "auto" drops ids of BERT's vocabulary and pads any other.
+        drop_limit: Most ids that are dropped; if there are more, the last row is padded.
     """
-    too_many = vocabulary % columns
-    if drops(vocabulary, remainder) and too_many <= drop_limit:
-        return Table(vocabulary, columns, too_many, 0)
+    surplus = vocabulary % columns
+    if drops(vocabulary, remainder) and surplus <= drop_limit:
+        return Table(vocabulary, columns, surplus, 0)
     return Table(vocabulary, columns, 0, -vocabulary % columns)
 
 
 def check_fits(dimensions: int, vocabulary: int, *, slices: int = 1) -> None:
-    """Refuse more dimensions, of so many slices each, than the vocabulary has terms for.
+    """Refuse more dimensions, of `slices` slices each, than the vocabulary has terms for.
 
     Raises:
-        OptionError: Says how many there can be.
+        OptionError: Gives the largest number.
     """
     if dimensions * slices > vocabulary:
         wanted = f"two slices of the vocabulary each, {2 * dimensions} terms at least" if slices == 2 else "a term each"
         msg = (
-            f"agg_dim is {dimensions}: so many dimensions want {wanted}, and the vocabulary of this encoder has "
+            f"agg_dim is {dimensions}: so many dimensions need {wanted}, and the vocabulary of this encoder has "
             f"{vocabulary}. Set agg_dim to {vocabulary // slices} or less."
         )
         raise OptionError(msg)
@@ -89,9 +89,9 @@ def column_maxima(values: Tensor, table: Table, order: Tensor | None = None) -> 
     """The maximum of each column.
 
     Args:
-        values: (batch, vocabulary), one value a term.
-        table: How the terms stand in columns.
-        order: (vocabulary - dropped,) a permutation of the terms that are not dropped, or None for their own order.
+        values: (batch, vocabulary), one value per term.
+        table: The layout of the terms.
+        order: (vocabulary - dropped,) a permutation of the terms that are not dropped; None = by their ids.
 
     Returns:
         (batch, columns); the gradient of each goes to one of the terms that are its maximum.
@@ -119,7 +119,7 @@ def paired_maxima(columns: Tensor) -> Tensor:
 class SlicePooling(nn.Module):
     """Slice max pooling of one vocabulary into a number of dimensions.
 
-    A random order of the terms ("seeded") is stored with the weights, so that what was trained keeps it.
+    A random order of the terms ("seeded") is stored with the weights, as a trained model depends on it.
     """
 
     order: Tensor | None
@@ -138,12 +138,12 @@ class SlicePooling(nn.Module):
         """Slice a vocabulary.
 
         Args:
-            vocabulary: How many terms there are.
-            dimensions: How many dimensions to pool them into.
+            vocabulary: Number of terms.
+            dimensions: Number of dimensions that they are pooled into.
             signed: Whether a dimension has two slices, told apart by the sign (agg*), or one (agg+).
-            rule: Which terms make a slice: every so many-th ("strided"), such of a random order ("seeded"), or, for
-                agg+, the two slices that agg* has ("same_as_star").
-            seed: Of the random order.
+            rule: Which terms make a slice: every n-th by id ("strided") or in a random order ("seeded"), or, for agg+,
+                the two slices of agg* ("same_as_star").
+            seed: Seed of the random order.
             remainder: See `table`.
             drop_limit: See `table`.
 
@@ -162,14 +162,14 @@ class SlicePooling(nn.Module):
         self.register_buffer("order", order)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(batch, dimensions) of the values (batch, vocabulary)."""
+        """Pool values (batch, vocabulary) into (batch, dimensions)."""
         columns = column_maxima(values, self.table, self.order)
         if not self.paired:
             return columns
         return signed_maxima(columns) if self.signed else paired_maxima(columns)
 
     def place(self, term: int) -> tuple[int, int] | None:
-        """The dimension that a term is pooled into and its sign there (1 or -1), or None where it is dropped."""
+        """The dimension that a term is pooled into and its sign there (1 or -1); None if it is dropped."""
         position = term - self.table.dropped
         if position < 0:
             return None

@@ -1,4 +1,4 @@
-"""What the part "agg" is made of: which tokens take part, their mean, and the terms that they are themselves."""
+"""The inputs of the part "agg": the tokens that count, the mean of their states, and their own terms."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from torch import Tensor
 
 
 def first_position(attention_mask: Tensor) -> Tensor:
-    """(batch,) where the first real token stands, [CLS]: not 0 where padding is on the left."""
+    """(batch,) the position of the first real token, [CLS]: above 0 if padding is on the left."""
     return attention_mask.long().argmax(dim=1)
 
 
 def without_first(mask: Tensor, attention_mask: Tensor) -> Tensor:
-    """The mask (batch, tokens) less each text's first real token."""
+    """The mask (batch, tokens) without each text's first real token."""
     return mask.bool().scatter(1, first_position(attention_mask)[:, None], value=False)
 
 
 def own_terms(input_ids: Tensor, weights: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
-    """The greatest weight of each term among the tokens that are it, at least 0: v without a vocabulary head.
+    """The greatest weight of each term among its occurrences in a text, at least 0: v without a vocabulary head.
 
     Args:
         input_ids: (batch, tokens).
         weights: (batch, tokens).
-        mask: (batch, tokens) bool, True where a token takes part.
-        vocabulary: How many terms there are.
+        mask: (batch, tokens) bool, True at tokens that count.
+        vocabulary: Number of terms.
 
     Returns:
         (batch, vocabulary); 0 for terms that are not in the text.
     """
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32)).masked_fill(~mask, 0.0)
-    nothing = weights.new_zeros(len(weights), vocabulary)
-    return nothing.scatter_reduce(1, input_ids, weights, "amax", include_self=True)
+    zeros = weights.new_zeros(len(weights), vocabulary)
+    return zeros.scatter_reduce(1, input_ids, weights, "amax", include_self=True)
 
 
 def mean_state(hidden: Tensor, mask: Tensor) -> Tensor:
-    """The mean (batch, width) of the states (batch, tokens, width) in the mask (batch, tokens); zeros of none.
+    """The mean (batch, width) of the states (batch, tokens, width) in the mask (batch, tokens), zeros if it is empty.
 
     Summed in float32 at least, since bf16 would lose the small states of a long text.
     """

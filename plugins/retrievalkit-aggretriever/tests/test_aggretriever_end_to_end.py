@@ -15,6 +15,8 @@ from retrievalkit.errors import InputError, OptionError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
 
+pytestmark = pytest.mark.precision
+
 SMALL = {"cls_dim": 8, "agg_dim": 24}
 CASES = [
     {},

@@ -65,7 +65,7 @@ def test_every_option_is_described(kind):
         ({"aggregation": "linear", "remainder": "pad"}, "remainder=pad has no effect"),
         ({"drop_limit": 3}, "drop_limit=3 has no effect with .*remainder=auto"),
         ({"padding": "released"}, "padding=released has no effect with .*term_weight=abs, vocabulary_head=true"),
-        ({"cls_dim": 0, "term_weight": "none", "vocabulary_head": False}, "the bare set of its words"),
+        ({"cls_dim": 0, "term_weight": "none", "vocabulary_head": False}, "reduce a text to the set of its words"),
         ({"layers": "3,-1"}, "layers=3,-1 names one layer twice"),
         ({"layers": ""}, "names no layer"),
         ({"agg": 3}, "did you mean 'agg_dim'"),
@@ -81,7 +81,7 @@ def test_wrong_options(options, message, info):
     ("options", "message"),
     [
         ({"layers": "9"}, "layer 9 .* 0 .embeddings. to 3"),
-        ({"layers": "1,2", "keep": "last"}, r"keep=last wants the last layer \(3\).*1,2,-1"),
+        ({"layers": "1,2", "keep": "last"}, r"keep=last needs the last layer \(3\).*1,2,-1"),
     ],
 )
 def test_layers_that_are_not_there(options, message, info):

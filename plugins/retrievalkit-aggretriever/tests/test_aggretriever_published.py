@@ -20,6 +20,8 @@ from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
 
+pytestmark = pytest.mark.precision
+
 OPTIONS = {"cls_dim": 6, "agg_dim": 16, "term_weight": "signed", "padding": "released", "remainder": "drop"}
 TEXTS = [("", "what is the capital of france"), ("", "rome"), ("", "the language of iceland and its currency")]
 
@@ -193,7 +195,7 @@ def test_projections_that_do_not_fit(changes, options, message, tiny_model, tmp_
 
 
 def test_an_untied_checkpoint_is_refused(tiny_model, tmp_path):
-    with pytest.raises(UnsupportedError, match=r"one for both\. Take a checkpoint of a tied encoder"):
+    with pytest.raises(UnsupportedError, match=r"one for both\. Use a checkpoint of a tied encoder"):
         create(trained_layout(tmp_path / "published", tiny_model, tied=False))
 
 

@@ -254,7 +254,7 @@ def test_negative_values_keep_the_rule():
 @pytest.mark.parametrize(
     ("dimensions", "options", "message"),
     [
-        (26, {}, r"agg_dim is 26: so many dimensions want two slices .* has 50\. Set agg_dim to 25 or less"),
+        (26, {}, r"agg_dim is 26: so many dimensions need two slices .* has 50\. Set agg_dim to 25 or less"),
         (51, {"signed": False}, r"agg_dim is 51: .* a term each.* has 50\. Set agg_dim to 50 or less"),
         (26, {"signed": False, "rule": "same_as_star"}, "Set agg_dim to 25 or less"),
     ],

@@ -23,6 +23,8 @@ from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
 from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
 
+pytestmark = pytest.mark.precision
+
 CASES = [
     {"views": "dense"},
     {"views": "sparse"},

@@ -9,6 +9,8 @@ from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.runs import read_run
 
+pytestmark = pytest.mark.precision
+
 NOBODY = "http://127.0.0.1:9"
 
 

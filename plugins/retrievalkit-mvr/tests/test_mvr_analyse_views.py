@@ -25,6 +25,8 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.model.retriever import Retriever
 
+pytestmark = pytest.mark.precision
+
 PNG = b"\x89PNG\r\n\x1a\n"
 ANSWERED = {"d1": [0, 0, 2, 1], "d2": [1, 1], "d3": [2]}
 ALL_ANSWERED = [view for views in ANSWERED.values() for view in views]

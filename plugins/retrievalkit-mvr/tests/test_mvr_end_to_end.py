@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from retrievalkit import testing
 from retrievalkit.cli import main
 
+pytestmark = pytest.mark.precision
+
 
 def rkit(*arguments):
     result = CliRunner().invoke(main, list(map(str, arguments)))

@@ -9,6 +9,8 @@ from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.runs import read_run
 
+pytestmark = pytest.mark.precision
+
 
 def rkit(*words, **options):
     result = CliRunner().invoke(main, [str(word) for word in words], **options)

@@ -9,6 +9,8 @@ from retrievalkit import testing
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.train.retriever import TrainingOptions, train
 
+pytestmark = pytest.mark.precision
+
 TEXTS = [("Peru", "The seat of government is the city of Lima."), ("", "rome")]
 POOLERS = {"llama": "last", "t5": "mean"}
 

@@ -144,6 +144,14 @@ def test_the_readmes_tour_works_as_printed(tmp_path, monkeypatch):
     assert found["hybrid"] > found["bm25"] + 0.05
 
 
+def test_the_readmes_tree_is_that_of_the_sources():
+    """Each entry of retrievalkit/ has its line, and each line its entry."""
+    tree = (ROOT / "README.md").read_text().partition("    retrievalkit/\n")[2].partition("    plugins/")[0]
+    shown = {line.split()[0].rstrip("/") for line in tree.splitlines()}
+    entries = {path.name for path in (ROOT / "retrievalkit").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert shown == {name for name in entries if not name.startswith("__")}
+
+
 def test_every_command_is_in_the_readme():
     text = (ROOT / "README.md").read_text()
     for name in main.commands:

@@ -17,10 +17,10 @@ from typing import Any
 
 import click
 
+from retrievalkit.recipe.display import Display
 from retrievalkit.recipe.job import Job
 from retrievalkit.recipe.log import StepLog
 from retrievalkit.recipe.outcome import Outcome, StepResult, read_figures, read_per_query
-from retrievalkit.recipe.progress import Progress
 from retrievalkit.recipe.recipe import Recipe, load_recipe
 from retrievalkit.recipe.requirements import check_installed
 from retrievalkit.recipe.results import Results, tabulate
@@ -62,7 +62,7 @@ def run(
     jobs = plan(recipe, folder, cli)
     state = State.open(folder, recipe)
     with state.held():
-        steps = _run_jobs(jobs, state, cli, Progress(jobs, str(output), verbose=verbose), force=force)
+        steps = _run_jobs(jobs, state, cli, Display(jobs, str(output), verbose=verbose), force=force)
         return Outcome(steps, _table(recipe, steps, folder) if recipe.table else None)
 
 
@@ -77,38 +77,38 @@ def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
 
 
 def _run_jobs(
-    jobs: Sequence[Job], state: State, cli: click.Group, progress: Progress, *, force: bool
+    jobs: Sequence[Job], state: State, cli: click.Group, display: Display, *, force: bool
 ) -> list[StepResult]:
     done: list[StepResult] = []
     for job in jobs:
         key = state.key(job)
         skipped = not force and state.is_done(job, key)
         if skipped:
-            progress.keep(job)
+            display.keep(job)
         else:
-            _run_step(job, key, state, cli, progress)
+            _run_step(job, key, state, cli, display)
         done.append(_result(job, state, skipped=skipped))
         if done[-1].figures and state.recipe.table:
             # After each row, so that a run that is cut off leaves the rows it finished.
             _table(state.recipe, done, state.folder, tested=False)
-    progress.show_kept()
+    display.show_kept()
     return done
 
 
-def _run_step(job: Job, key: str, state: State, cli: click.Group, progress: Progress) -> None:
+def _run_step(job: Job, key: str, state: State, cli: click.Group, display: Display) -> None:
     log = StepLog(state.folder, job.step.name)
     resumed, before = state.begin(job, key)
-    progress.start(job, resumed=resumed, seconds=before)
+    display.start(job, resumed=resumed, seconds=before)
     start = time.perf_counter()
     try:
         job.run(cli, log, resume=resumed)
     except BaseException as error:
         state.interrupt(job, before + time.perf_counter() - start)
-        progress.fail(job, log, error)
+        display.fail(job, log, error)
         raise
     seconds = before + time.perf_counter() - start
     state.finish(job, seconds)
-    progress.finish(job, log, seconds)
+    display.finish(job, log, seconds)
 
 
 def _result(job: Job, state: State, *, skipped: bool) -> StepResult:

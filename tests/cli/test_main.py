@@ -188,7 +188,7 @@ def test_the_quickstart_on_own_files(tmp_path, tiny_model, tiny_collection):
     words = ["quickstart", "--output", "out", "--model", tiny_model]
     words += ["--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
     words += ["--queries", tiny_collection.folder, "--qrels", tiny_collection.qrels]
-    words += ["--set", "layers=1,2", "--set", "document_length=64"]
+    words += ["--set", "layers=1,2", "--set", "document_length=64", "--set", "plot=false"]
     printed = succeed(*words, folder=tmp_path)
     rows = json.loads((tmp_path / "out" / "results.json").read_text())
     names = [row["system"] for row in rows]

@@ -14,7 +14,7 @@ _INDENT = " " * 6
 _WIDEST = 160  # characters of a step's last line
 
 
-class Progress:
+class Display:
     """Shows the steps of a run.
 
     Args:

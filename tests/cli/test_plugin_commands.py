@@ -1,4 +1,4 @@
-"""Plugins bring commands to `rkit` and checks to `rkit doctor`: listed cold, imported when used, isolated when broken."""
+"""Plugins bring commands and checks: listed cold, imported when used, isolated when broken."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ COMMAND = """
 
     @hookimpl
     def register_commands(register):
-        register("{name}", "{module}:greet", help="Greet somebody. Twice if asked to, and in a sentence as long as this one, \
-which no terminal shows on one line.", group="judge")
+        text = (
+            "Greet somebody, and do so in a sentence which is as long as this, so that no terminal "
+            "shows it on one line."
+        )
+        register("{name}", "{module}:greet", help=text, group="judge")
 
     @click.command()
     @click.argument("name")
@@ -77,7 +80,7 @@ def test_the_help_lists_the_command_in_its_section_without_importing_it(use):
     printed = rkit("--help").output
     judge = printed[printed.index("Judge:") : printed.index("Plugins and this machine:")]
     assert "greet-me" in judge
-    assert "which no terminal shows on one line." in shown(judge)
+    assert "so that no terminal shows it on one line." in shown(judge)
 
 
 def test_the_help_shows_whole_sentences_by_section():
@@ -156,14 +159,13 @@ def test_a_name_that_two_plugins_register_is_marked_and_refused(use, tmp_path):
     use(acme=COMMAND.format(name="greet-me", module="acme"), other=COMMAND.format(name="greet-me", module="other"))
     result = rkit("greet-me", "Ada")
     assert result.exit_code == 2
-    assert (
-        f"registered by both {tmp_path / 'acme.py'} local file and {tmp_path / 'other.py'} local file" in result.stderr
-    )
+    one, other = (f"{tmp_path / name} local file" for name in ("acme.py", "other.py"))
+    assert f"registered by both {one} and {other}" in result.stderr
     assert "Unusable: registered by both" in shown(rkit("--help").output)
     assert rkit("plugins", "list").output.count("CLASH") == 2
     listed = json.loads(rkit("plugins", "list", "--json").output)
-    (one,) = [plugin["components"][0] for plugin in listed if plugin["plugin"] == "acme"]
-    assert one["clashes_with"] == [f"{tmp_path / 'other.py'} local file"]
+    (component,) = [plugin["components"][0] for plugin in listed if plugin["plugin"] == "acme"]
+    assert component["clashes_with"] == [other]
 
 
 def test_the_help_works_whatever_the_environment_names(monkeypatch, fresh_registry):

@@ -183,7 +183,9 @@ def test_the_reserved_names_are_the_built_in_commands():
 
 def test_a_recipe_may_run_a_plugins_command(use, tmp_path):
     use(acme=COMMAND.format(name="greet-me", module="acme"))
-    (tmp_path / "recipe.yaml").write_text("steps:\n  - name: hello\n    command: greet-me\n    with: {name: Ada}\n")
+    (tmp_path / "recipe.yaml").write_text(
+        "name: hello\nsteps:\n  - name: hello\n    command: greet-me\n    with: {name: Ada}\n"
+    )
     result = rkit("run", str(tmp_path / "recipe.yaml"), "--output", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     assert "greet-me Ada" in result.output

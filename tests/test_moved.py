@@ -48,7 +48,7 @@ def test_a_plugin_of_the_old_layout_loads_and_is_told_the_new_names(tmp_path, mo
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "old_plugin.py"))
     for name in MOVED:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.warns(DeprecationWarning) as caught:
+    with pytest.warns(DeprecationWarning, match="will be removed in retrievalkit") as caught:
         assert registry.get("pooler", "old").__name__ == "Old"
     ours = [one for one in caught if "will be removed in retrievalkit 0.3" in str(one.message)]
     told = [str(one.message).partition(". The old")[0] for one in ours]

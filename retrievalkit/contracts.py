@@ -1,4 +1,4 @@
-"""What plugins are given and what they must be: the data types that flow, and the five kinds of component.
+"""The contract of components: the data types that flow between them, and the five kinds of component.
 
     texts -> Batch --Encoder--> TokenStates --Pooler--> Representation --score--> Loss
 
@@ -30,12 +30,12 @@ Side = Literal["query", "document"]
 SIDES: tuple[Side, Side] = ("query", "document")
 Fields = TypeVar("Fields", "Batch", "Representation")
 Text = tuple[str, str]
-"""A text to encode: its title ("" where it has none, as queries have) and its body."""
+"""A text to encode: its title ("" if it has none, as for queries) and its body."""
 
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """What a pooler may know of the encoder: hidden size, number of layers above the embeddings, vocabulary size."""
+    """The shape of an encoder, as a pooler sees it: hidden size, number of layers above the embeddings, vocabulary size."""
 
     width: int
     layers: int
@@ -44,7 +44,7 @@ class EncoderInfo:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training is: optimiser steps done, epochs done (0.0 at the start), steps in all."""
+    """The position in training: optimiser steps done, epochs done (0.0 at the start), total steps."""
 
     step: int
     epoch: float
@@ -53,14 +53,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class ExtraTokens:
-    """Tokens that a pooler wants in front of a text, such as MVR's viewers.
+    """Tokens that a pooler needs in front of a text, such as MVR's viewers.
 
     Attributes:
-        count: How many.
+        count: Number of tokens.
         source: "new" embeddings, or rows of the vocabulary that pre-training left "unused".
         standard_deviation: Of the normal distribution that new embeddings are drawn from.
-        replace_first: Whether they stand in the place of the [CLS]-like token.
-        position: Position number that all of them get; None numbers them as ordinary tokens.
+        replace_first: Whether they replace the [CLS]-like token.
+        position: Position number of all of them; None numbers them as ordinary tokens.
     """
 
     count: int
@@ -72,12 +72,12 @@ class ExtraTokens:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a pooler wants of an encoder, so that an encoder computes only that.
+    """What a pooler needs of an encoder, so that the encoder computes only that.
 
     Attributes:
         layers: Layer numbers, 0 = embeddings, L = last, negative = counted from the last (-1); for both sides, or
             by side ("query", "document").
-        vocabulary_head: Whether `TokenStates.head` must be there.
+        vocabulary_head: Whether `TokenStates.head` is needed.
         extra_tokens: Tokens to put in front of the texts, by side.
         mask_filled: Sides whose texts are filled up with [MASK]-like tokens to their maximum length. No token attends
             to these (attention_mask 0), but they have states: ColBERT's query augmentation.
@@ -140,12 +140,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class VocabularyHead:
-    """The vocabulary (masked language model) head: hidden states -> logits, in the two parts it is made of.
+    """The vocabulary (masked language model) head: hidden states -> logits, in its two parts.
 
-    Parted, so that `retrievalkit.lexical` can fuse the projection with what follows it, and never holds all logits.
+    Kept apart, so that `retrievalkit.lexical` can fuse the projection with its pooling, and never holds all logits.
 
     Attributes:
-        transform: (..., width) -> (..., inner): what stands before the projection (in BERT dense, GELU, LayerNorm).
+        transform: (..., width) -> (..., inner): the layers before the projection (in BERT: dense, GELU, LayerNorm).
         weight: (vocabulary, inner), often tied to the word embeddings.
         bias: (vocabulary,), or None.
     """
@@ -161,7 +161,7 @@ class VocabularyHead:
 
 @dataclass
 class TokenStates:
-    """What an encoder makes of a batch.
+    """The output of an encoder for a batch.
 
     Attributes:
         layers: Layer number (0 = embeddings, L = last) -> hidden states (batch, tokens, width).
@@ -170,7 +170,7 @@ class TokenStates:
         special_mask: (batch, tokens) bool, True at [CLS]/[SEP]-like tokens.
         extra: (batch, n) long, positions of the extra tokens, or None.
         head: The vocabulary head, hidden states -> logits (a `VocabularyHead` from the built-in encoder), or None
-            where it was not asked for.
+            if it was not requested.
     """
 
     layers: Mapping[int, Tensor]
@@ -182,7 +182,7 @@ class TokenStates:
 
     @property
     def last(self) -> Tensor:
-        """(batch, tokens, width): the hidden states of the highest layer there is."""
+        """(batch, tokens, width): the hidden states of the highest layer."""
         return self.layers[max(self.layers)]
 
 
@@ -194,8 +194,8 @@ class Representation:
         vectors: (batch, m, dim), m >= 1 vectors a text, or None.
         vector_mask: (batch, m) bool, True = a vector, False = padding; None = all are vectors.
         weights: (batch, vocabulary), non-negative, or None. A weight of exactly 0 is an absent term: it gets no
-            gradient where gradients are cached, so a pooler may not count on one.
-        kept: Index (on the m axis) of the vector that the pooler keeps when indexing, or None where it keeps all.
+            gradient when gradients are cached, so a pooler may not rely on one.
+        kept: Index (on the m axis) of the vector that the pooler keeps when indexing, or None if it keeps all.
         parts: Name -> column slice of the vectors, such as {"cls": slice(0, 128), "agg": slice(128, 768)}, or None.
     """
 
@@ -247,9 +247,9 @@ class Representation:
         return _map_tensors(self, lambda tensor: tensor[index])
 
     def as_indexed(self) -> Representation:
-        """What of it is searched: the kept vector alone, where one is kept.
+        """The vectors to index: only the kept one if the pooler keeps one.
 
-        A loss that compares texts as the search will, and has no use for the other vectors, compares these.
+        A loss that scores texts as search does, and does not need the other vectors, compares these.
         """
         if self.kept is None or self.vectors is None:
             return self
@@ -293,13 +293,13 @@ def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What a transformer layer of an encoder is made of besides its width, for a decoder that is to be like it.
+    """The shape of an encoder's transformer layers besides their width, for a decoder of the same shape.
 
     Attributes:
         heads: Attention heads.
         inner: Width of the feed-forward part.
-        activation: Of the feed-forward part.
-        dropout: Probability to drop a value of what attention and the feed-forward part add.
+        activation: Activation of the feed-forward part.
+        dropout: Probability to drop a value of the output of attention and of the feed-forward part.
         attention_dropout: Probability to drop an attention weight.
     """
 
@@ -328,13 +328,13 @@ class Encoder(nn.Module, ABC):
     info: EncoderInfo
 
     offers: frozenset[str] = frozenset()
-    """Which of the rarer needs it can meet: "vocabulary_head", "extra_tokens", "mask_filled"."""
+    """The optional needs it can meet: "vocabulary_head", "extra_tokens", "mask_filled"."""
 
     def prepare(self, needs: Needs) -> None:
-        """Make ready for what a pooler needs; called once, before the first use.
+        """Prepare for the needs of a pooler; called once, before the first use.
 
         Raises:
-            UnsupportedError: The encoder has not what is needed.
+            UnsupportedError: The encoder lacks something that is needed.
         """
         for name in ("vocabulary_head", "extra_tokens", "mask_filled"):
             if getattr(needs, name) and name not in self.offers:
@@ -352,11 +352,11 @@ class Encoder(nn.Module, ABC):
         return []
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """What tokens of the vocabulary are called, for people to read; their numbers by default."""
+        """Names to display for tokens of the vocabulary; their numbers by default."""
         return [f"token {one}" for one in ids]
 
     def vocabulary(self) -> Vocabulary:
-        """What pre-training wants to know of its tokens; an encoder that is not pre-trained leaves this out.
+        """Its tokens, as pre-training needs them; optional for an encoder that is never pre-trained.
 
         Raises:
             UnsupportedError: The encoder cannot be pre-trained.
@@ -365,7 +365,7 @@ class Encoder(nn.Module, ABC):
         raise UnsupportedError(msg)
 
     def embed(self, batch: Batch) -> Tensor:
-        """(batch, tokens, width): the embeddings alone, which are layer 0; an encoder may leave this out.
+        """(batch, tokens, width): the embeddings alone, which are layer 0; optional.
 
         Raises:
             UnsupportedError: The encoder has no embeddings apart from its layers.
@@ -375,7 +375,7 @@ class Encoder(nn.Module, ABC):
         raise UnsupportedError(msg)
 
     def word_embeddings(self) -> Tensor:
-        """(vocabulary, width): the vectors of the words, with their graph; an encoder may leave this out.
+        """(vocabulary, width): the word embeddings, with their graph; optional.
 
         Raises:
             UnsupportedError: There are none, or they are not as wide as the states.
@@ -384,11 +384,11 @@ class Encoder(nn.Module, ABC):
         raise UnsupportedError(msg)
 
     def layer_shape(self) -> LayerShape:
-        """What its layers are made of; by default what BERT's are, with heads of 64 dimensions."""
+        """The shape of its layers; by default as BERT's, with heads of 64 dimensions."""
         return LayerShape(max(1, self.info.width // 64), 4 * self.info.width, nn.functional.gelu, 0.1, 0.1)
 
     def file(self, name: str) -> Path | None:
-        """A file of the model that it was made with, for what came beside the weights; None where there is none."""
+        """A file that lies beside the weights in the model it was made from; None if there is no such file."""
         del name
         return None
 
@@ -402,11 +402,11 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, layers: Sequence[int]) -> TokenStates:
-        """The hidden states of the layers asked for (absolute numbers), and the head if `prepare` was told so."""
+        """The hidden states of the given layers (absolute numbers), and the head if the needs include it."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write all that `type(self)(folder, **options)` and `prepare` need to make an equal encoder."""
+        """Write all that `type(self)(folder, **options)` and `prepare` need to restore an equal encoder."""
 
 
 class Pooler(nn.Module, ABC):
@@ -416,16 +416,16 @@ class Pooler(nn.Module, ABC):
     """
 
     needs: Needs = Needs()
-    """What it wants of the encoder; may be a property, and may differ between training and eval mode."""
+    """What it needs of the encoder; may be a property, and may differ between training and eval mode."""
 
     default_loss: str = "contrastive"
-    """The loss it is trained with when none is named."""
+    """The loss to train it with if none is named."""
 
     def bind(self, encoder: Encoder) -> None:
-        """Called once with an encoder that is ready, for poolers that want to know something of its vocabulary."""
+        """Called once with the prepared encoder, for poolers that depend on its vocabulary."""
 
     def view_names(self, count: int) -> list[str]:
-        """What the first `count` vectors of an indexed document are called, such as "layer 12", for people to read."""
+        """Names to display for the first `count` vectors of an indexed document, such as "layer 12"."""
         return [f"vector {number}" for number in range(count)]
 
     @abstractmethod
@@ -437,7 +437,7 @@ class Loss(nn.Module, ABC):
     """Turns the representations of a batch into a number to minimise. It never sees token states."""
 
     needs_teacher: bool = False
-    """Whether the training examples must bring a teacher's scores."""
+    """Whether the training examples must have a teacher's scores."""
 
     @abstractmethod
     def forward(
@@ -456,23 +456,23 @@ class Loss(nn.Module, ABC):
             documents: D texts.
             positives: (Q,) long: which row of documents answers each query; every other row is a negative.
             progress: Where training is.
-            ignore: (Q, D) bool, True where a document is no negative of a query (a known positive, a duplicate
+            ignore: (Q, D) bool, True where a document is not a negative of a query (a known positive, a duplicate
                 of the positive); never True at the positive itself. None = nothing is ignored.
-            teacher: (Q, D) a teacher's scores, NaN where there is none; None = no teacher.
+            teacher: (Q, D) a teacher's scores, NaN for pairs without one; None = no teacher.
         """
 
 
 class Indexer(ABC):
     """Builds an index folder, opens it and searches it.
 
-    Ties go to the text that comes first in the index. The folder may be moved between `build` and `open`.
+    Of equal scores, the text that comes first in the index ranks first. The folder may be moved between `build` and `open`.
     """
 
     indexes: ClassVar[Literal["vectors", "texts"]]
     """"vectors": the source is a vectors/ folder and queries are a Representation; "texts": a corpus, and strings."""
 
     view: Literal["all", "vectors", "weights"] = "all"
-    """What it compares of texts that have vectors and weights; the rest is left aside."""
+    """Which part of texts with vectors and weights it compares; the other part is ignored."""
 
     @abstractmethod
     def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
@@ -492,11 +492,11 @@ class Indexer(ABC):
 
         Args:
             queries: A `Representation` on the CPU where `indexes` is "vectors", strings where it is "texts".
-            k: Most texts of a query.
+            k: Maximum number of texts for a query.
         """
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - of the contract
-        """The scores of given texts, on the scale of `search`: fusion asks for those that only another index found.
+        """The scores of given texts, on the scale of `search`: fusion needs them for texts that only another index found.
 
         Args:
             queries: As for `search`.
@@ -504,28 +504,28 @@ class Indexer(ABC):
 
         Returns:
             For each query (texts,) float32 scores in the order of its ids; 0 for a text that shares no term with the
-            query where only terms are compared, NaN for a text that is not in the index.
+            query if only terms are compared, NaN for a text that is not in the index.
 
         Raises:
-            UnsupportedError: This indexer cannot say, which is the default.
+            UnsupportedError: This indexer does not support it, which is the default.
         """
         msg = f"{type(self).__name__} finds texts, and does not score given ones."
         raise UnsupportedError(msg)
 
     def contributions(self, query: Any, ids: Sequence[str]) -> list[dict[str, float]]:
-        """What the terms of one query add to the scores of given texts, for people to read: `rkit search --query`.
+        """The contribution of each term of a query to the scores of given texts, shown by `rkit search --query`.
 
-        An indexer of vectors leaves this out: what its texts have in common with a query is found by encoding them.
+        An indexer of vectors need not implement it: its hits are explained by encoding them.
 
         Args:
-            query: A query, as one of those that `search` takes.
+            query: A query, as `search` takes it.
             ids: Ids of texts.
 
         Returns:
-            For each text term -> what it adds to the score, the greatest first; empty for a text not in the index.
+            For each text, term -> its contribution to the score, the greatest first; empty for a text not in the index.
 
         Raises:
-            UnsupportedError: This indexer cannot say, which is the default.
+            UnsupportedError: This indexer does not support it, which is the default.
         """
         del query, ids
         msg = f"{type(self).__name__} does not say what the terms of a query add to a score."

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -74,7 +75,8 @@ def test_the_readme_names_only_commands_and_options_that_exist():
     text = (ROOT / "README.md").read_text().replace("\\\n", " ")
     for line in re.findall(r"^ {4}(?:\.venv/bin/)?rkit (.*)$", text, re.MULTILINE):
         words = line.split()
-        command = main.commands[words[0]]
+        command = main.get_command(click.Context(main), words[0])
+        assert command is not None, f"rkit {line}"
         options = {name for parameter in command.params for name in parameter.opts}
         for word in words[1:]:
             if word.startswith("--"):
@@ -154,12 +156,12 @@ def test_the_readmes_tree_is_that_of_the_sources():
 
 def test_every_command_is_in_the_readme():
     text = (ROOT / "README.md").read_text()
-    for name in main.commands:
+    for name in main.list_commands(click.Context(main)):
         assert f"`{name}" in text or f"`{name}`" in text, name
 
 
 def test_every_registered_component_says_what_it_is_and_what_its_options_do():
-    for kind in registry.HOOKS:
+    for kind in set(registry.HOOKS) - {"command", "check"}:
         for name in registry.names(kind):
             component_class = registry.get(kind, name)
             assert component_class.__doc__, f"{kind} {name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
+import sys
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -161,7 +162,8 @@ def list_plugins(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(listing_as_json(), indent=2))
     else:
-        click.echo(listing(shutil.get_terminal_size((110, 24)).columns))
+        # In a pipe a component is one line, for grep.
+        click.echo(listing(shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize))
 
 
 @plugins.command("show")

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from retrievalkit_milvus import collection
 
-from retrievalkit import testing
+from retrievalkit import score, testing
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.score import scores
 
 KINDS = {
     "one vector": {"dim": 8},
@@ -115,7 +114,7 @@ def test_one_of_two(draw, build, opened, assert_found, kind, view):
     for folder in (both, one):
         index = opened(folder, view=view)
         assert_found(index.search(queries, 9), case.expected(9))
-        everything = scores(case.queries, case.documents)
+        everything = score.scores(case.queries, case.documents)
         np.testing.assert_allclose(index.scores(queries, [["t7"]] * 5), everything[:, 7:8], rtol=1e-4)
     with pytest.raises(UnsupportedError, match=f"the index holds {view} alone"):
         opened(one, view="weights" if view == "vectors" else "vectors")

@@ -247,7 +247,7 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 
 def check() -> list[Finding]:
-    """The finding about Lucene for `rkit doctor`."""
+    """Examine Java and Lucene."""
     about = describe()
     problem = about.pop("problem", "")
     value = ", ".join(f"{name} {value}" for name, value in about.items() if value)

@@ -1,0 +1,266 @@
+"""Plugins bring commands and checks: listed cold, imported when used, isolated when broken."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+
+import pytest
+from click.testing import CliRunner
+
+from retrievalkit import hookspecs, registry
+from retrievalkit.cli import main
+
+COMMAND = """
+    import click
+    from retrievalkit import hookimpl
+
+    @hookimpl
+    def register_commands(register):
+        text = (
+            "Greet somebody, and do so in a sentence which is as long as this, so that no terminal "
+            "shows it on one line."
+        )
+        register("{name}", "{module}:greet", help=text, group="judge")
+
+    @click.command()
+    @click.argument("name")
+    def greet(name):
+        click.echo(f"Hello {{name}}")
+"""
+CHECK = """
+    from retrievalkit import hookimpl
+    from retrievalkit.hookspecs import Finding
+
+    @hookimpl
+    def register_checks(register):
+        register("weather", "acme:look")
+
+    def look():
+        {body}
+"""
+
+
+def rkit(*words):
+    return CliRunner().invoke(main, words)
+
+
+@pytest.fixture
+def use(tmp_path, monkeypatch, fresh_registry):
+    """Uses local files as plugins: `use(acme=source)`."""
+
+    def use(**sources):
+        for name, source in sources.items():
+            (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        monkeypatch.setenv("RKIT_PLUGIN_FILES", ",".join(str(tmp_path / f"{name}.py") for name in sources))
+        fresh_registry()
+
+    return use
+
+
+def shown(text):
+    return " ".join(text.split())
+
+
+# --- commands ------------------------------------------------------------------------------------------------------
+
+
+def test_a_plugins_command_runs_like_a_built_in(use):
+    use(acme=COMMAND.format(name="greet-me", module="acme"))
+    assert rkit("greet-me", "Ada").output == "Hello Ada\n"
+    missing = rkit("greet-me")
+    assert missing.exit_code == 2
+    assert "Missing argument 'NAME'" in missing.stderr
+
+
+def test_the_help_lists_the_command_in_its_section_without_importing_it(use):
+    """With the whole help text; the module of the command need not even exist."""
+    use(acme=COMMAND.format(name="greet-me", module="no_such_module"))
+    printed = rkit("--help").output
+    judge = printed[printed.index("Judge:") : printed.index("Plugins and this machine:")]
+    assert "greet-me" in judge
+    assert "so that no terminal shows it on one line." in shown(judge)
+
+
+def test_the_help_shows_whole_sentences_by_section():
+    printed = rkit("--help").output
+    assert "..." not in printed.replace("rkit train ...", "").replace("[ARGS]...", "")
+    places = [printed.index(f"{heading}:") for heading in hookspecs.COMMAND_GROUPS.values()]
+    assert places == sorted(places)
+
+
+def test_a_command_that_cannot_be_imported_says_why(use):
+    use(acme=COMMAND.format(name="greet-me", module="no_such_module"))
+    result = rkit("greet-me", "Ada")
+    assert result.exit_code == 2
+    assert "command 'greet-me' of plugin 'acme'" in result.stderr
+    assert "No module named 'no_such_module'" in result.stderr
+
+
+def test_an_unknown_command_names_plugins_that_are_broken(use):
+    """The command may be one of theirs."""
+    use(acme="import no_such_package")
+    result = rkit("greet-me")
+    assert result.exit_code == 2
+    assert "acme (ModuleNotFoundError: No module named 'no_such_package')" in shown(result.stderr)
+
+
+def test_a_command_that_left_the_core_names_the_plugin_to_install(monkeypatch, fresh_registry):
+    monkeypatch.setenv("RKIT_PLUGINS", "")
+    fresh_registry()
+    result = rkit("analyse-views", "model")
+    assert result.exit_code == 2
+    assert "pip install retrievalkit-mvr" in result.stderr
+
+
+def test_a_target_that_is_no_command_is_an_error_of_the_plugin(use):
+    use(acme=COMMAND.replace("@click.command()", "").replace('@click.argument("name")', "").format(
+        name="greet-me", module="acme"
+    ))  # fmt: skip
+    result = rkit("greet-me")
+    assert result.exit_code == 2
+    assert "'acme:greet' is no click command" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (COMMAND.format(name="train", module="acme"), "the command 'train', which is a command of retrievalkit itself"),
+        (COMMAND.format(name="greet_me", module="acme"), "'greet_me' is not lower case with dashes"),
+        (COMMAND.format(name="greet-me", module="acme").replace("help=", "hint="), "hint"),
+        (COMMAND.format(name="greet-me", module="acme").replace('"judge"', '"jugde"'), "did you mean 'judge'"),
+    ],
+)
+def test_a_registration_that_is_refused_leaves_the_command_line_working(use, source, reason):
+    use(acme=source)
+    (broken,) = [plugin for plugin in registry.plugins() if plugin.name == "acme"]
+    assert reason in broken.error
+    assert "greet" not in rkit("--help").output
+    assert rkit("train", "--help").exit_code == 0
+
+
+def test_a_command_needs_a_help_text(use):
+    """The list of commands would have to import it otherwise."""
+    use(
+        acme="""
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_commands(register):
+            register("greet-me", "acme:greet")
+    """
+    )
+    (broken,) = [plugin for plugin in registry.plugins() if plugin.name == "acme"]
+    assert "the command 'greet-me' has no help text" in broken.error
+
+
+def test_a_name_that_two_plugins_register_is_marked_and_refused(use, tmp_path):
+    """By `rkit --help`, by `rkit plugins list`, and when it is used."""
+    use(acme=COMMAND.format(name="greet-me", module="acme"), other=COMMAND.format(name="greet-me", module="other"))
+    result = rkit("greet-me", "Ada")
+    assert result.exit_code == 2
+    one, other = (f"{tmp_path / name} local file" for name in ("acme.py", "other.py"))
+    assert f"registered by both {one} and {other}" in result.stderr
+    assert "Unusable: registered by both" in shown(rkit("--help").output)
+    assert rkit("plugins", "list").output.count("CLASH") == 2
+    listed = json.loads(rkit("plugins", "list", "--json").output)
+    (component,) = [plugin["components"][0] for plugin in listed if plugin["plugin"] == "acme"]
+    assert component["clashes_with"] == [other]
+
+
+def test_the_help_works_whatever_the_environment_names(monkeypatch, fresh_registry):
+    monkeypatch.setenv("RKIT_PLUGINS", "no_such_plugin")
+    fresh_registry()
+    result = rkit("--help")
+    assert result.exit_code == 0
+    assert "unknown plugin 'no_such_plugin'" in shown(result.output)
+
+
+def test_the_reserved_names_are_the_built_in_commands():
+    assert set(main.commands) == hookspecs.BUILT_IN_COMMANDS
+    assert {name for names in main.sections.values() for name in names} == set(main.commands)
+
+
+def test_a_recipe_may_run_a_plugins_command(use, tmp_path):
+    use(acme=COMMAND.format(name="greet-me", module="acme"))
+    (tmp_path / "recipe.yaml").write_text(
+        "name: hello\nsteps:\n  - name: hello\n    command: greet-me\n    with: {name: Ada}\n"
+    )
+    result = rkit("run", str(tmp_path / "recipe.yaml"), "--output", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    assert "greet-me Ada" in result.output
+
+
+# --- checks --------------------------------------------------------------------------------------------------------
+
+
+def findings(*words):
+    result = rkit("doctor", "--json", *words)
+    return {one["name"]: one for one in json.loads(result.stdout)}, result.exit_code
+
+
+def test_a_plugins_check_is_part_of_doctor(use):
+    use(acme=CHECK.format(body='return [Finding("weather", "rain", ok=False, hint="take an umbrella")]'))
+    found, code = findings()
+    assert found["weather"] == {"name": "weather", "value": "rain", "ok": False, "hint": "take an umbrella"}
+    assert code == 1
+    assert "take an umbrella" in rkit("doctor").output
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"), [("1 / 0", "ZeroDivisionError"), ("return 3", "must return a list"), ("pass", "returned None")]
+)
+def test_a_check_that_fails_is_a_finding(use, body, reason):
+    use(acme=CHECK.format(body=body))
+    found, code = findings()
+    assert reason in found["check weather"]["value"]
+    assert "acme.py" in found["check weather"]["hint"]
+    assert code == 1
+    assert found["Python"]["ok"]
+
+
+# --- the list of plugins -------------------------------------------------------------------------------------------
+
+WITHOUT_TORCH = """
+    1 / 0
+
+    class Component:
+        \"\"\"Adds e.g. noise, as in
+        Foo et al. 2020. The second sentence is left out.
+
+        Args:
+            size: Nothing.
+        \"\"\"
+"""
+HOOK = """
+    from retrievalkit import hookimpl
+
+    @hookimpl
+    def register_poolers(register):
+        register("acme", "acme_parts.inner:Component")
+        register("nowhere", "acme_parts.missing:Component")
+        register("named", "acme_parts.missing:Component", help="Says it itself.")
+"""
+
+
+def test_the_list_has_the_first_sentence_of_each_component_without_importing_it(use, tmp_path, monkeypatch):
+    """Even of a module that fails when it is imported; "" where there is no source."""
+    (tmp_path / "acme_parts").mkdir()
+    (tmp_path / "acme_parts" / "__init__.py").write_text("1 / 0")
+    (tmp_path / "acme_parts" / "inner.py").write_text(textwrap.dedent(WITHOUT_TORCH))
+    monkeypatch.syspath_prepend(tmp_path)
+    use(acme=HOOK)
+    listed = json.loads(rkit("plugins", "list", "--json").output)
+    (plugin,) = [plugin for plugin in listed if plugin["plugin"] == "acme"]
+    summaries = {one["name"]: one["summary"] for one in plugin["components"]}
+    assert summaries == {"acme": "Adds e.g. noise, as in Foo et al. 2020.", "nowhere": "", "named": "Says it itself."}
+    assert "acme_parts" not in sys.modules
+    assert "Adds e.g. noise, as in Foo et al. 2020." in rkit("plugins", "list").output
+
+
+def test_every_built_in_component_has_a_sentence():
+    listed = json.loads(rkit("plugins", "list", "--json").output)
+    for plugin in listed:
+        if plugin["distribution"] == "retrievalkit":
+            for one in plugin["components"]:
+                assert one["summary"].endswith("."), one

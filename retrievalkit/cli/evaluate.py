@@ -10,6 +10,7 @@ import click
 from retrievalkit.cli.options import (
     exclude_self_option,
     json_option,
+    metrics_option,
     over_option,
     ties_option,
 )
@@ -18,19 +19,26 @@ from retrievalkit.cli.options import (
 @click.command()
 @click.argument("run", nargs=-1, required=True, metavar="RUN [RUN...]")
 @click.option("--qrels", help="Judgements: TREC, BEIR, MS MARCO, a BEIR folder, pydoc:PACKAGES.")
-@click.option("--metrics", default="nDCG@10 RR@10 R@1000", show_default=True, help="Names as ir-measures writes them.")
+@metrics_option("nDCG@10 RR@10 R@1000")
 @click.option("--answers", "queries", help="Queries with answers, for top-k accuracy.")
-@click.option("--split", help="Only the queries of this split's judgements, where --answers is a folder.")
+@click.option("--split", help="Only the queries of this split's judgements, if --answers is a folder.")
 @click.option("--corpus", help="The passages that were searched, for top-k accuracy.")
 @click.option("--top", "ks", default="5 20 100", show_default=True, help="Each k of top-k accuracy.")
-@click.option("--answer-mode", "mode", type=click.Choice(["string", "regex"]), default="string", show_default=True)
 @click.option(
-    "--processes", type=click.IntRange(min=1), help="That look for answers; by the size of the run if not given."
+    "--answer-mode",
+    "mode",
+    type=click.Choice(["string", "regex"]),
+    default="string",
+    show_default=True,
+    help="Whether answers are texts or patterns.",
+)
+@click.option(
+    "--processes", type=click.IntRange(min=1), help="Processes that look for answers [default: by the size of the run]."
 )
 @ties_option
 @over_option
 @exclude_self_option
-@click.option("--per-query", is_flag=True, help="The values of each query too.")
+@click.option("--per-query", is_flag=True, help="Print the values of each query too.")
 @json_option
 def evaluate(
     run: tuple[str, ...],
@@ -43,14 +51,20 @@ def evaluate(
 ) -> None:
     """Evaluate RUNs by judgements, or by the answers that their passages contain.
 
-    As trec_eval -c counts: over all queries of the qrels, those a run lacks with 0; a grade is its own gain in nDCG.
-    As MS MARCO's script: --metrics RR@10 --ties run. As BEIR: --exclude-self.
+    Means are over all queries of the qrels, those that a run lacks count 0, and a grade is its own gain in nDCG, as in
+    trec_eval -c. For the values of MS MARCO's script: --metrics RR@10 --ties run; of BEIR: --exclude-self.
     """
     from retrievalkit.data.queries import read_queries
-    from retrievalkit.evaluate.program import as_text, cutoffs, evaluate_runs
+    from retrievalkit.evaluate.metrics import Conventions
+    from retrievalkit.evaluate.program import AnswerOptions, as_text, cutoffs, evaluate_runs
 
-    answers = read_queries(queries, split) if queries is not None else None
-    found = evaluate_runs(run, queries=answers, ks=cutoffs(ks), **flags)
+    found = evaluate_runs(
+        run,
+        queries=read_queries(queries, split) if queries is not None else None,
+        answers=AnswerOptions(cutoffs(ks), flags.pop("mode"), flags.pop("processes")),
+        conventions=Conventions(flags.pop("ties"), flags.pop("over"), flags.pop("ignore_same_id")),
+        **flags,
+    )
     if as_json:
         values = {name: one.to_json(per_query=per_query) for name, one in found.items()}
         click.echo(json.dumps({"runs": values} if len(values) > 1 else next(iter(values.values())), indent=2))

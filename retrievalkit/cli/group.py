@@ -28,6 +28,36 @@ _MOVED_TO_PLUGINS = {"analyse-views": "retrievalkit-mvr"}
 Rows = list[tuple[str, str]]
 
 
+class SingleOption(click.Option):
+    """An option that takes one value: given twice, it is refused, where click would forget the first."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser collect all values."""
+        del ctx
+        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
+
+    def consume_value(self, ctx: click.Context, opts: Any) -> Any:
+        """Take the only value."""
+        values = opts.get(self.name)
+        if isinstance(values, list):
+            if len(values) > 1:
+                given = " and ".join(f"'{value}'" for value in values)
+                msg = f"{self.opts[0]} takes one value, and {given} are given. Give it once."
+                raise click.UsageError(msg, ctx)
+            opts = {**opts, self.name: values[0]}
+        return super().consume_value(ctx, opts)
+
+
+def refuse_repeated_options(command: click.Command) -> None:
+    """Make the options of a command, and of those below it, refuse to be given twice."""
+    for parameter in command.params:
+        # Only plain options: a flag may be repeated, and other classes have rules of their own.
+        if type(parameter) is click.Option and not (parameter.is_flag or parameter.multiple or parameter.count):
+            parameter.__class__ = SingleOption
+    for below in getattr(command, "commands", {}).values():
+        refuse_repeated_options(below)
+
+
 class RkitGroup(click.Group):
     """Offers the nearest command for an unknown one, and prints a user's mistake without a traceback."""
 
@@ -39,7 +69,10 @@ class RkitGroup(click.Group):
             self.check_known(ctx, args[0])
         if _STARTED_BY_TORCHRUN in os.environ and args and args[0] not in _SEVERAL_PROCESSES:
             ctx.fail(f"rkit {args[0]} runs in one process. Start it without torchrun, which is for rkit train alone.")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            refuse_repeated_options(command)
+        return name, command, rest
 
     def check_known(self, ctx: click.Context, name: str) -> None:
         """Refuse a name that is no command."""

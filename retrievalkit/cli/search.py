@@ -51,7 +51,8 @@ from retrievalkit.cli.options import (
     "--output",
     "-o",
     type=click.Path(),
-    help="The run to write (TREC), printed where not given; or the choice of --tune alone.",
+    help="The run to write (TREC) [default: print it]; with --query also a page (.html) or .json of its hits; with "
+    "--tune alone the weights.",
 )
 @json_option
 @click.option(
@@ -76,5 +77,6 @@ def search(indexes: tuple[str, ...], settings: tuple[str, ...], interactive: boo
     rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec
     """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
     from retrievalkit.search import program
+    from retrievalkit.search.request import Request
 
-    program.perform(program.Request(indexes, interactive=interactive, options=parse(settings), **flags))
+    program.perform(Request(indexes, interactive=interactive, options=parse(settings), **flags))

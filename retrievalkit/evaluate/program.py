@@ -1,11 +1,11 @@
 """Measures runs against judgements or against answers: `rkit evaluate RUN [RUN...] --qrels QRELS`.
 
 Metrics are ir-measures' by the names it gives them: "nDCG@10 RR@10 R@1000", "AP(rel=2)", "Success@1000" (the share of
-queries with at least one hit, which MS MARCO papers report as recall). The mean is over all queries of the judgements,
-those absent from the run count 0. `metrics` tells the other conventions. For the values of MS MARCO's script take
-"RR@10" and `ties="run"`, for BEIR's `ignore_same_id=True`.
+queries with at least one hit, which MS MARCO papers report as recall). The mean is over all queries of the judgements;
+those absent from the run count 0. `Conventions` has the choices: `ties="run"` with "RR@10" for the values of MS MARCO's
+script, `ignore_same_id=True` for those of BEIR.
 
-Top-k accuracy is the share of questions with an answer in the text of the first k documents (see `data.answers`).
+Top-k accuracy is the share of questions with an answer in the text of the first k documents; see `answers`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.runs import Run, Ties, read_run, run_names
+from retrievalkit.data.runs import Run, read_run, run_names
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.evaluate.answers import Mode, answer_hits
 from retrievalkit.evaluate.metrics import (
     METRICS,
-    Over,
+    Conventions,
     PerQuery,
     check_metrics,
     doubts,
@@ -34,19 +34,43 @@ from retrievalkit.evaluate.metrics import (
     some,
     without_same_id,
 )
+from retrievalkit.report.table import text_table
 
 KS = (5, 20, 100)
 
 
 @dataclass(frozen=True)
-class Evaluation(Mapping[str, float]):
-    """What a run is worth: a mapping from metric, as it was asked for, to its value.
+class AnswerOptions:
+    """How top-k accuracy is computed.
 
     Attributes:
-        metrics: Metric to mean value; also top-k accuracy as "top5".
-        per_query: Metric to query id to value.
-        queries: How many queries the means are over, by metric.
-        notes: What a reader of the numbers should know, as sentences.
+        ks: Each k.
+        mode: How answers are matched, see `answers.has_answer`.
+        processes: How many processes match answers; None = by the size of the run.
+
+    Raises:
+        OptionError: There is no k, or one is less than 1.
+    """
+
+    ks: Sequence[int] = KS
+    mode: Mode = "string"
+    processes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ks or min(self.ks) < 1:
+            msg = f"the k of top-k accuracy are {list(self.ks)}; give one or more whole numbers from 1 on."
+            raise OptionError(msg)
+
+
+@dataclass(frozen=True)
+class Evaluation(Mapping[str, float]):
+    """The quality of a run: a mapping from metric, as it was asked for, to its value.
+
+    Attributes:
+        metrics: Metric -> mean; also top-k accuracy as "top5".
+        per_query: Metric -> query id -> value.
+        queries: Metric -> how many queries its mean is over.
+        notes: Sentences that a reader of the figures should know.
     """
 
     metrics: dict[str, float]
@@ -64,7 +88,7 @@ class Evaluation(Mapping[str, float]):
         return len(self.metrics)
 
     def to_json(self, *, per_query: bool = False) -> dict[str, Any]:
-        """A value that `json.dumps` takes."""
+        """The evaluation as JSON values."""
         value: dict[str, Any] = {"metrics": self.metrics, "queries": self.queries, "notes": self.notes}
         return value | {"per_query": self.per_query} if per_query else value
 
@@ -76,12 +100,8 @@ def evaluate(
     metrics: str | Sequence[str] = METRICS,
     queries: Sequence[Query] | str | Path | None = None,
     corpus: Iterable[Passage] | str | Path | None = None,
-    ks: Sequence[int] = KS,
-    mode: Mode = "string",
-    ties: Ties = "document_id",
-    over: Over = "qrels",
-    ignore_same_id: bool = False,
-    processes: int | None = None,
+    answers: AnswerOptions = AnswerOptions(),
+    conventions: Conventions = Conventions(),  # noqa: B008 - it is frozen
 ) -> Evaluation:
     """The metrics of a run by judgements, its top-k accuracy by answers, or both.
 
@@ -91,13 +111,8 @@ def evaluate(
         metrics: Names as ir-measures writes them, between spaces or as a list.
         queries: Queries with answers, or their path, for top-k accuracy.
         corpus: The passages that were searched, or their source, for top-k accuracy.
-        ks: Each k of top-k accuracy.
-        mode: How answers are matched, see `data.answers.has_answer`.
-        ties: How documents of equal score stand: "document_id", descending, as in trec_eval; or "run", in the order
-            of the run, as in MS MARCO's script.
-        over: The queries that means are over: all of the "qrels", or only those in the "run" too.
-        ignore_same_id: Leave out documents that have the query's own id, as in BEIR's ArguAna and Quora.
-        processes: How many processes match answers; chosen by the size of the run where None.
+        answers: How top-k accuracy is computed.
+        conventions: How metrics are computed where programs differ.
 
     Raises:
         InputError: There is nothing to evaluate by, or nothing of the run is in the qrels or queries.
@@ -112,23 +127,23 @@ def evaluate(
     if qrels is not None:
         qrels = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
         check_metrics(metrics, qrels)
-    run = read_run(run, ties) if isinstance(run, str | Path) else run
-    if ignore_same_id:
+    run = read_run(run, conventions.ties) if isinstance(run, str | Path) else run
+    if conventions.ignore_same_id:
         run = without_same_id(run)
     values: PerQuery = {}
     notes: list[str] = []
     means: dict[str, float] = {}
     if qrels is not None:
-        notes += _notes(run, qrels, metrics, over)
-        values = per_query(run, qrels, metrics, ties=ties, over=over)
+        notes += _notes(run, qrels, metrics, conventions)
+        values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over)
         means = {name: mean(name, by_query) for name, by_query in values.items()}
     if queries is not None and corpus is not None:
         queries = read_queries(queries) if isinstance(queries, str | Path) else queries
         corpus = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
-        notes += _answer_notes(run, queries, ks)
-        accuracy = answer_values(run, queries, corpus, ks, mode=mode, processes=processes)
+        notes += _answer_notes(run, queries, answers.ks)
+        accuracy = _answer_values(run, queries, corpus, answers)
         values |= accuracy
-        means |= {name: _average(by_query.values()) for name, by_query in accuracy.items()}
+        means |= {name: math.fsum(by_query.values()) / len(by_query) for name, by_query in accuracy.items()}
     return Evaluation(means, values, {name: len(by_query) for name, by_query in values.items()}, notes)
 
 
@@ -140,7 +155,7 @@ def evaluate_runs(
     corpus: Iterable[Passage] | str | Path | None = None,
     **options: Any,
 ) -> dict[str, Evaluation]:
-    """Several runs by the same judgements or answers, by the names of their files; else as `evaluate`."""
+    """{name of the file: evaluation} of several runs by the same judgements or answers; see `evaluate`."""
     names = run_names(runs)
     read: dict[str, Any] = {"qrels": qrels, "queries": queries, "corpus": corpus}
     if qrels is not None and not isinstance(qrels, Mapping):
@@ -153,30 +168,24 @@ def evaluate_runs(
 
 
 def as_text(found: Mapping[str, Evaluation], *, per_query: bool = False) -> str:
-    """For a terminal: a line a metric for one run, a line a run for several, or tab-separated a line a query."""
+    """For a terminal: a line per metric for one run, a line per run for several, or tab-separated a line per query."""
     metrics = list(dict.fromkeys(metric for one in found.values() for metric in one))
     if per_query:
-        rows = [["run", "query", *metrics]]
-        for name, one in found.items():
-            ids = dict.fromkeys(query_id for values in one.per_query.values() for query_id in values)
-            rows += [
-                [name, query_id, *(_shown(one.per_query[metric].get(query_id)) for metric in metrics)]
-                for query_id in ids
-            ]
-            rows.append([name, "all", *(_shown(one[metric]) for metric in metrics)])
-        return "\n".join("\t".join(row) for row in rows)
+        return "\n".join("\t".join(row) for row in _per_query_rows(found, metrics))
     if len(found) == 1:
         ((_, only),) = found.items()
-        rows = [[name, f"{value:.4f}"] for name, value in only.items()]
-    else:
-        rows = [
-            ["run", *metrics],
-            *([name, *(_shown(one[metric]) for metric in metrics)] for name, one in found.items()),
-        ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-    )
+        return text_table([[name, f"{value:.4f}"] for name, value in only.items()], header=False, right=[1])
+    rows = [["run", *metrics], *([name, *(_shown(one[metric]) for metric in metrics)] for name, one in found.items())]
+    return text_table(rows, header=False, right=range(1, len(metrics) + 1))
+
+
+def _per_query_rows(found: Mapping[str, Evaluation], metrics: Sequence[str]) -> Iterator[list[str]]:
+    """A row per query, then one for all, of each run."""
+    yield ["run", "query", *metrics]
+    for name, one in found.items():
+        for query_id in dict.fromkeys(query_id for values in one.per_query.values() for query_id in values):
+            yield [name, query_id, *(_shown(one.per_query[metric].get(query_id)) for metric in metrics)]
+        yield [name, "all", *(_shown(one[metric]) for metric in metrics)]
 
 
 def cutoffs(text: str) -> list[int]:
@@ -187,7 +196,9 @@ def cutoffs(text: str) -> list[int]:
     """
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
-        msg = f"'{text}' are no cutoffs of top-k accuracy. Write whole numbers from 1 on, such as '5 20 100'."
+        msg = (
+            f"'{text}' is not a list of cutoffs for top-k accuracy. Write whole numbers from 1 on, such as '5 20 100'."
+        )
         raise OptionError(msg)
     return list(map(int, words))
 
@@ -196,46 +207,8 @@ def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def top_k_accuracy(
-    run: Run,
-    queries: Iterable[Query],
-    corpus: Iterable[Passage],
-    ks: Sequence[int] = KS,
-    *,
-    mode: Mode = "string",
-    processes: int | None = None,
-) -> dict[str, float]:
-    """The share of all queries that have an answer in their first k documents: {"top5": ..., "top20": ...}.
-
-    Args:
-        run: The run, best first; a query that is not in it counts 0.
-        queries: The queries with their answers.
-        corpus: The passages that were searched.
-        ks: Each k.
-        mode: See `data.answers.has_answer`.
-        processes: See `data.answers.answer_hits`.
-
-    Raises:
-        InputError: No query has an answer, or none of them is in the run.
-        DataError: A retrieved document is not in the corpus.
-    """
-    values = answer_values(run, queries, corpus, ks, mode=mode, processes=processes)
-    return {name: _average(by_query.values()) for name, by_query in values.items()}
-
-
-def answer_values(
-    run: Run,
-    queries: Iterable[Query],
-    corpus: Iterable[Passage],
-    ks: Sequence[int] = KS,
-    *,
-    mode: Mode = "string",
-    processes: int | None = None,
-) -> PerQuery:
-    """For each k and query 1 where an answer is among the first k documents, else 0: {"top5": {query_id: 1.0}}.
-
-    The arguments and errors are those of `top_k_accuracy`.
-    """
+def _answer_values(run: Run, queries: Sequence[Query], corpus: Iterable[Passage], options: AnswerOptions) -> PerQuery:
+    """For each k and query 1 if an answer is among the first k documents, else 0: {"top5": {query_id: 1.0}}."""
     answers = {query.id: query.answers for query in queries}
     if not any(answers.values()):
         msg = 'no query has answers. Give a queries file with answers, such as DPR\'s question<TAB>["answer", ...].'
@@ -243,34 +216,26 @@ def answer_values(
     if run.keys().isdisjoint(answers):
         msg = f"no query of the run is among the queries: the run has {some(run)}, the queries {some(answers)}."
         raise InputError(msg)
-    if not ks or min(ks) < 1:
-        msg = f"the k of top-k accuracy are {list(ks)}; give one or more whole numbers from 1 on."
-        raise OptionError(msg)
-    hits = answer_hits(run, answers, corpus, depth=max(ks), mode=mode, processes=processes)
-    return {f"top{k}": {query_id: float(any(hits.get(query_id, [])[:k])) for query_id in answers} for k in ks}
+    hits = answer_hits(run, answers, corpus, depth=max(options.ks), mode=options.mode, processes=options.processes)
+    return {f"top{k}": {query_id: float(any(hits.get(query_id, [])[:k])) for query_id in answers} for k in options.ks}
 
 
-def _average(values: Iterable[float]) -> float:
-    values = list(values)
-    return math.fsum(values) / len(values)
-
-
-def _notes(run: Run, qrels: Qrels, metrics: str | Sequence[str], over: Over) -> list[str]:
-    """What the judgements leave in doubt."""
-    absent = "are not in the run and count 0" if over == "qrels" else "are not in the run and are left out"
+def _notes(run: Run, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions) -> list[str]:
+    """Sentences about queries without judgements, hits or relevant documents, and about grades."""
+    absent = f"are not in the run and {'count 0' if conventions.over == 'qrels' else 'are left out'}"
     grades = [max(judged.values(), default=0) for judged in qrels.values()]
-    barren = [query_id for query_id, highest in zip(qrels, grades, strict=True) if highest < 1]
+    without = [query_id for query_id, highest in zip(qrels, grades, strict=True) if highest < 1]
     notes = [
         *_count(run.keys() - qrels.keys(), run, "of the run are not in the qrels and are left out"),
         *_count(qrels.keys() - run.keys(), qrels, f"of the qrels {absent}"),
-        *_count(barren, qrels, "of the qrels have no relevant document and count 0"),
+        *_count(without, qrels, "of the qrels have no relevant document and count 0"),
         *doubts(run, qrels),
     ]
     binary = [name for name in metric_names(metrics) if "rel=" not in name and not name.lower().startswith("ndcg")]
     if max(grades, default=0) > 1 and binary:
         notes.append(
-            f"the judgements are graded up to {max(grades)}, and every grade from 1 on is relevant to "
-            f"{', '.join(binary)}. TREC Deep Learning counts from 2 on: write {_with_level(binary[0])}."
+            f"the judgements have grades up to {max(grades)}, and {', '.join(binary)} counts every grade from 1 on as "
+            f"relevant. TREC Deep Learning counts from 2 on: write {_with_level(binary[0])}."
         )
     return notes
 
@@ -285,12 +250,12 @@ def _answer_notes(run: Run, queries: Sequence[Query], ks: Sequence[int]) -> list
     ]
     deepest = max(map(len, run.values()), default=0)
     if short := [f"top{k}" for k in ks if k > deepest]:
-        notes.append(f"the run has at most {deepest} documents a query, so {', '.join(short)} look no further.")
+        notes.append(f"the run has at most {deepest} documents per query, so {', '.join(short)} look no further.")
     return notes
 
 
-def _count(ids: Collection[str], among: Sized, what: str) -> list[str]:
-    return [f"{len(ids)} of {len(among)} queries {what}: {some(sorted(ids))}."] if ids else []
+def _count(ids: Collection[str], among: Sized, problem: str) -> list[str]:
+    return [f"{len(ids)} of {len(among)} queries {problem}: {some(sorted(ids))}."] if ids else []
 
 
 def _with_level(name: str) -> str:

@@ -1,17 +1,22 @@
-"""Hits as people read them: rank, score, title, the part of the text that has most to do with the query, and why.
+"""Readable hits: rank, score, title, the passage's part that matches the query best, and reasons.
 
-What is known of the why (`Found`) is one line for each index that was searched: the rank and score that it gave, and
-which terms, which of a document's vectors or which pairs of tokens made the score.
+The reasons (`Found`) are a line for each index: the rank and score that it gave, and the terms, the document vector or
+the pairs of tokens that contribute most to the score.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrievalkit.artifacts import write_json
 from retrievalkit.data.corpus import Corpus
+from retrievalkit.data.runs import write_run
 from retrievalkit.data.snippets import _COMMON, matches, snippet
+from retrievalkit.report.page import render as render_page
+from retrievalkit.report.page import write_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,19 +38,19 @@ class TokenPair:
 
 @dataclass(frozen=True)
 class Found:
-    """What one index has to say of a hit.
+    """The reasons of one index for a hit.
 
     Attributes:
-        index: What the index is called.
-        rank: 1 for its best; None where it did not find the document.
-        score: That it gave; None where it gave none.
-        dense: The part of the score that comes of vectors, where there are weights over a vocabulary too.
-        lexical: The part that comes of these weights.
-        view: Which of the document's several vectors is the nearest, as its pooler calls it.
+        index: The name of the index.
+        rank: 1 for its best; None if it did not find the document.
+        score: None if it gave none.
+        dense: The part of the score that vectors contribute, if there are weights over a vocabulary too.
+        lexical: The part that these weights contribute.
+        view: The nearest of the document's vectors, by the name that its pooler gives it.
         view_number: Its place among them, from 0.
-        views: How many the document has.
-        terms: What the terms that query and document share add to the score, the most first.
-        tokens: The tokens of the query that found their like, the likest first.
+        views: How many vectors the document has.
+        terms: Shared term -> its contribution to the score, the greatest first.
+        tokens: The query's tokens with their nearest document tokens, the most similar first.
     """
 
     index: str
@@ -60,7 +65,7 @@ class Found:
     tokens: tuple[TokenPair, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A value that `json.dumps` takes; what is not known is left out, but for rank and score."""
+        """The reasons as JSON values; unknown ones are left out, except rank and score."""
         values = asdict(self)
         kept = {name: _short(value) for name, value in values.items() if value not in (None, {}, ())}
         return {"index": self.index, "rank": self.rank, "score": _short(self.score), **kept}
@@ -68,16 +73,16 @@ class Found:
 
 @dataclass(frozen=True)
 class DescribedHit:
-    """A hit, with what a reader wants to see of it.
+    """A hit with its texts and reasons.
 
     Attributes:
         rank: 1 for the best.
         score: As the search gave it.
         id: Of the document.
-        title: "" where it has none, or where the corpus is not at hand.
-        snippet: Some words of the text, in a row.
-        matches: (start, end) of the snippet's characters that are words of the query, or made the score.
-        found: What each index has to say of it.
+        title: "" if it has none, or without a corpus.
+        snippet: Consecutive words of the text.
+        matches: (start, end) of the snippet's characters that are words of the query, or terms of the score.
+        found: The reasons of each index.
     """
 
     rank: int
@@ -89,14 +94,14 @@ class DescribedHit:
     found: tuple[Found, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A value that `json.dumps` takes."""
+        """The hit as JSON values."""
         fields = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
         return {**fields, "matches": matched, "found": [one.to_json() for one in self.found]}
 
 
 def _short(value: Any) -> Any:
-    """A number with the digits that a 32-bit number has."""
+    """A number with the digits of a 32-bit float."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
@@ -106,7 +111,7 @@ def describe_hits(
     corpus: Corpus | None,
     found: Sequence[Sequence[Found]] = (),
 ) -> list[DescribedHit]:
-    """The hits with title and snippet; without these where there is no corpus, or it lacks a hit."""
+    """The hits with title and snippet; without them if there is no corpus, or it lacks the document."""
     lacking = set() if corpus is None else corpus.missing([document_id for document_id, _ in hits])
     described = []
     for rank, (document_id, score) in enumerate(hits, 1):
@@ -121,8 +126,28 @@ def describe_hits(
     return described
 
 
+def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], indexes: Sequence[str]) -> None:
+    """Write hits: as a page (.html), for programs (.json), or else as a run (TREC).
+
+    Args:
+        path: The file.
+        query: The text that was searched for.
+        hits: Its hits.
+        indexes: The names of the indexes.
+    """
+    suffix = Path(path).suffix
+    if suffix == ".json":
+        write_json(path, {"query": query, "hits": [hit.to_json() for hit in hits]})
+    elif suffix in (".html", ".htm"):
+        subtitle = f"{len(hits)} hits of {', '.join(indexes)}"
+        why = {hit.rank: [line.plain for line in _reasons(hit)] for hit in hits}
+        write_page(path, render_page("hits.html.j2", title=query, subtitle=subtitle, hits=hits, why=why))
+    else:
+        write_run(path, {"query": [(hit.id, hit.score) for hit in hits]})
+
+
 def render(hits: Sequence[DescribedHit], console: Console) -> None:
-    """Print hits: on a terminal in its width; elsewhere each part on a line of its own, however long."""
+    """Print hits, wrapped on a terminal; elsewhere each part is one line, however long, for programs to read."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -131,12 +156,12 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
     for hit in hits:
         head = Text(f"{hit.rank:>3}  ")
         head.append(hit.title or hit.id, style="bold")
-        # The documentation of packages has the name as both.
+        # Documentation of packages has the name as both id and title.
         if hit.title and hit.title != hit.id:
             head.append(f"  {hit.id}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
         lines = [_marked(hit)] if hit.snippet else []
-        lines += [line for one in hit.found if (line := _why(one, alone=len(hit.found) == 1))]
+        lines += _reasons(hit)
         if console.is_terminal:
             console.print(head)
             for line in lines:
@@ -155,8 +180,13 @@ def _marked(hit: DescribedHit) -> Text:
     return text
 
 
+def _reasons(hit: DescribedHit) -> list[Text]:
+    """A line per index that has something to say."""
+    return [line for one in hit.found if (line := _why(one, alone=len(hit.found) == 1))]
+
+
 def _why(found: Found, *, alone: bool) -> Text | None:
-    """One line: of an index among several its name, rank and score too."""
+    """One line; with the index's name, rank and score if it is one of several."""
     from rich.text import Text
 
     parts = []

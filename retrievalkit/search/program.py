@@ -1,26 +1,24 @@
-"""The program behind `rkit search`: queries and one or several indexes in, a run or hits to read out.
+"""The program behind `rkit search`: queries and one or several indexes in, a run or readable hits out.
 
     rkit search INDEX... --queries FILE|--query TEXT|--interactive [--k N] [--fusion rrf|sum|linear] [--output RUN]
     rkit search INDEX INDEX --fusion linear --tune QRELS --tune-queries FILE
 
 Queries of an index of vectors are encoded by the checkpoint that made it; another one is refused. Several indexes may
-be of different kinds and made by different checkpoints: each is searched, and what they find is fused. A run file may
-stand in the place of an index.
+be of different kinds and made by different checkpoints: each is searched, and their hits are fused. A run file may take
+the place of an index.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, track
 
 from retrievalkit.data import sources
 from retrievalkit.data.qrels import Qrels, read_qrels
@@ -28,12 +26,15 @@ from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.data.runs import Run, write_run
 from retrievalkit.errors import InputError, OptionError, shortlist
 from retrievalkit.model.precision import Precision
+from retrievalkit.report.progress import ProgressBar
 from retrievalkit.score import check_k
 from retrievalkit.search.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits, fusion_of
+from retrievalkit.search.hits import write_hits
 from retrievalkit.search.interactive import Reader
+from retrievalkit.search.request import Request, check_effect
 from retrievalkit.search.searcher import BATCH_QUERIES, Note, Searcher, to_stderr
 from retrievalkit.search.sources import OpenRun, Options, Place
-from retrievalkit.search.tuning import METRIC, Tuned, read_choice, write_choice
+from retrievalkit.search.tuning import METRIC, Tuned, write_choice
 from retrievalkit.search.tuning import tune as tune_fusion
 
 HITS, HITS_TO_READ = 1000, 10
@@ -62,21 +63,20 @@ def search(
 
     Args:
         indexes: Index folders, and run files to fuse.
-        queries: What to search for; None where there are only runs: all of theirs.
-        k: Hits of a query.
-        model: The checkpoint that encodes queries, where it is not the one at the place where the index was made.
-        fusion: How what several found becomes one ("rrf" where not given); see `fusion.Fusion`, also for
-            the next four.
-        weights: For "rrf" and "linear" fusion: one number an index.
-        normalization: For "linear" fusion: what is done with the scores of an index.
-        missing: For "sum" and "linear" fusion: the scores of documents that an index did not find. Where not given,
-            they are computed by the indexes that can, and are the "minimum" of the others.
+        queries: The queries; None with runs alone takes all of theirs.
+        k: Hits per query.
+        model: The checkpoint that encodes queries, if it is not where the index says.
+        fusion: How the hits of several indexes are fused ("rrf" if None); see `fusion.Fusion`, also for the next four.
+        weights: For "rrf" and "linear" fusion: one number per index.
+        normalization: For "linear" fusion: how the scores of an index are normalised.
+        missing: For "sum" and "linear" fusion: the scores of documents that an index did not find. If None, indexes
+            that can compute them do, and the others give their "minimum".
         rrf_k: For "rrf" fusion: its constant.
-        depth: Hits of each index that are fused; 1,000 where not given, or k where that is more.
-        options: Options of indexers that are to be other than when they built their index; see `Searcher`.
+        depth: Hits of each index that are fused; 1,000 if None, or k if that is more.
+        options: Options of indexers that differ from those at indexing; see `Searcher`.
         precision: The number format to encode queries in.
         batch_size: Queries that are encoded and searched at once.
-        note: Told what a user should know.
+        note: Called with messages for the user.
 
     Returns:
         The run: for each query, in the order given, ids and scores, best first.
@@ -103,10 +103,10 @@ def find(
     depth: int | None = None,
     batch_size: int = BATCH_QUERIES,
 ) -> Run:
-    """Search what is open already; see `search`.
+    """Search indexes that are open; see `search`.
 
     Raises:
-        InputError: There is nothing to search for, or a run has none of the queries.
+        InputError: There are no queries, or a run has none of them.
     """
     wanted = _all_queries(searcher) if queries is None else queries
     _check_runs(searcher, wanted)
@@ -128,14 +128,14 @@ def tune(
     depth: int | None = None,
     batch_size: int = BATCH_QUERIES,
 ) -> Tuned:
-    """Find out how the indexes are best fused; see `retrievalkit.search.tuning`.
+    """Find the best way to fuse the indexes; see `retrievalkit.search.tuning`.
 
     Args:
         searcher: The indexes.
-        queries: What to search for; only those that are judged are.
+        queries: The queries; those without judgements are not searched.
         qrels: The judgements.
-        fusion: What is not to be tuned.
-        metric: What is to be high.
+        fusion: What stays as it is.
+        metric: The metric to maximise.
         k: Hits of a query that are judged.
         depth: As for `search`.
         batch_size: As for `search`.
@@ -157,10 +157,10 @@ def tune(
     found: dict[str, Candidates] = {}
     for batch in _batches(judged, batch_size):
         for query, one in zip(batch, searcher.candidates(searcher.ask(batch), k, fusion, depth), strict=True):
-            # One text for each id, however many queries found it.
+            # One string per id, however many queries found it: ids take most of the memory.
             one.ids = [names.setdefault(name, name) for name in one.ids]
             found[query.id] = one
-    with _spinner("tuning") as progress:
+    with ProgressBar("tune") as bar:
         return tune_fusion(
             found,
             qrels,
@@ -169,27 +169,20 @@ def tune(
             identities=searcher.identities,
             metric=metric,
             k=k,
-            progress=progress,
+            progress=lambda trial: bar.update(label=f"tune: {trial}"),
         )
 
 
 def _batches(queries: Sequence[Query], size: int) -> Iterator[Sequence[Query]]:
-    parts = [queries[start : start + size] for start in range(0, len(queries), size)]
-    console = Console(stderr=True)
-    yield from track(parts, "searching", console=console, transient=True, disable=len(parts) == 1)
-
-
-@contextmanager
-def _spinner(doing: str) -> Iterator[Note]:
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(doing)
-        yield lambda what: progress.update(task, description=f"{doing}: {what}")
+    with ProgressBar("search", len(queries), unit="queries") as progress:
+        for start in range(0, len(queries), size):
+            batch = queries[start : start + size]
+            yield batch
+            progress.advance(len(batch))
 
 
 def _all_queries(searcher: Searcher) -> list[Query]:
-    """Those of the runs."""
+    """The queries of the runs."""
     if searcher.indexes:
         msg = f"'{searcher.indexes[0].label}' is to be searched, and there is no query. Give --queries or --query."
         raise InputError(msg)
@@ -198,7 +191,7 @@ def _all_queries(searcher: Searcher) -> list[Query]:
 
 
 def _check_runs(searcher: Searcher, queries: Sequence[Query]) -> None:
-    """See to it that each run is of these queries."""
+    """Refuse runs that have none of the queries, or nothing to be fused with."""
     for source in searcher.sources:
         if not isinstance(source, OpenRun):
             continue
@@ -219,126 +212,14 @@ def _check_runs(searcher: Searcher, queries: Sequence[Query]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Request:
-    """What `rkit search` was asked for; see its --help.
-
-    Attributes:
-        places: Index folders and run files.
-        queries: Where the queries are, of which only those of a `split`; or one `query`; or `interactive`.
-        tune: Where the judgements are to tune by, of the queries in `tune_queries`.
-        options: Options of indexers.
-    """
-
-    places: Sequence[str]
-    queries: str | None = None
-    split: str | None = None
-    query: str | None = None
-    interactive: bool = False
-    model: str | None = None
-    precision: Precision | None = None
-    k: int | None = None
-    depth: int | None = None
-    fusion: Method | None = None
-    weights: str | None = None
-    normalization: Normalization | None = None
-    missing: Missing | None = None
-    rrf_k: int | None = None
-    tune: str | None = None
-    tune_queries: str | None = None
-    tune_metric: str | None = None
-    corpus: str | None = None
-    why: bool | None = None
-    output: str | None = None
-    as_json: bool = False
-    options: Options | None = None
-
-    @property
-    def read_by_people(self) -> bool:
-        """Whether hits are printed with their texts."""
-        return self.query is not None or self.interactive
-
-    def check(self) -> None:
-        """Find out what does not go together, before anything is opened.
-
-        Raises:
-            OptionError: An option would have no effect, or nothing is searched for.
-        """
-        runs_alone = all(Path(place).is_file() for place in self.places)
-        modes = {"--queries": self.queries, "--query": self.query, "--interactive": self.interactive or None}
-        given = [name for name, value in modes.items() if value is not None]
-        if len(given) > 1:
-            msg = f"{' and '.join(given)} exclude each other. Give one of them."
-            raise OptionError(msg)
-        if not given and self.tune is None and not runs_alone:
-            msg = "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."
-            raise OptionError(msg)
-        if self.read_by_people and runs_alone:
-            msg = f"{given[0]} wants an index folder to search, and '{self.places[0]}' is a file. Give an index."
-            raise OptionError(msg)
-        _check_effect(
-            {"--corpus": self.corpus, "--explain": self.why},
-            self.read_by_people,
-            "hits to read (--query, --interactive)",
-        )
-        _check_effect({"--split": self.split}, self.queries is not None, "--queries")
-        _check_effect({"--output": self.output}, not self.interactive, "--queries, --query or --tune")
-        _check_effect({"--tune": self.tune}, not self.read_by_people, "--queries, or stands alone")
-        tuned_by = {"--tune-queries": self.tune_queries, "--tune-metric": self.tune_metric}
-        _check_effect(tuned_by, self.tune is not None, "--tune QRELS")
-        if self.output is not None and Path(self.output).is_dir():
-            msg = f"output '{self.output}' is a folder, and a file is to be written there. Choose another --output."
-            raise OptionError(msg)
-
-    def chosen(self) -> Fusion | None:
-        """How the indexes are fused, as far as it is given by options.
-
-        Raises:
-            OptionError: The options do not fit.
-        """
-        tuned = self.tune is not None and len(self.places) > 1
-        return fusion_of(
-            len(self.places),
-            (self.fusion or "linear") if tuned else self.fusion,
-            weights=None if self.weights is None or self._choice() else _numbers(self.weights),
-            normalization=self.normalization,
-            missing=self.missing,
-            rrf_k=self.rrf_k,
-            depth=self.depth,
-        )
-
-    def _choice(self) -> bool:
-        """Whether the weights are a file that --tune has written."""
-        return self.weights is not None and Path(self.weights).is_file()
-
-    def settled(self, searcher: Searcher) -> Fusion | None:
-        """How the indexes are fused; by what --tune has chosen where --weights is its file.
-
-        Raises:
-            InputError: The file is none of --tune, or is for other indexes, or another option contradicts it.
-        """
-        if self.weights is None or not self._choice():
-            return self.chosen()
-        choice = read_choice(self.weights, searcher.identities)
-        given = {name: getattr(self, name) for name in ("normalization", "missing", "rrf_k")} | {"method": self.fusion}
-        for name, value in given.items():
-            if value not in (None, getattr(choice, name)):
-                chosen = getattr(choice, name)
-                msg = (
-                    f"'{self.weights}' has chosen {name}={chosen}, and {value} is asked for. Leave out one of the two."
-                )
-                raise OptionError(msg)
-        return choice
-
-
 def perform(request: Request, note: Note = to_stderr) -> None:
-    """Do what was asked for, and print or write the outcome.
+    """Search, and print or write the result.
 
     Raises:
-        InputError: Something does not fit, or is missing; nothing is written.
+        InputError: Options or inputs do not fit; nothing is written.
     """
     request.check()
-    request.chosen()
+    request.fusion_by_options()
     wanted = None if request.queries is None else read_queries(request.queries, request.split)
     judged = None if request.tune is None else _judged(request)
     searcher = Searcher(
@@ -349,9 +230,9 @@ def perform(request: Request, note: Note = to_stderr) -> None:
         note=note,
     )
     encoded = any(index.needs_encoding for index in searcher.indexes)
-    _check_effect({"--precision": request.precision}, encoded, "an index of vectors")
-    fusion = request.settled(searcher)
-    if request.read_by_people:
+    check_effect({"--precision": request.precision}, encoded, "an index of vectors")
+    fusion = request.fusion_for(searcher)
+    if request.shows_hits:
         _read(request, searcher, fusion)
         return
     k, tuned = request.k or HITS, None
@@ -376,7 +257,7 @@ def _read(request: Request, searcher: Searcher, fusion: Fusion | None) -> None:
         return
     hits = reader(request.query, k)
     if request.output is not None:
-        write_run(request.output, {"query": [(hit.id, hit.score) for hit in hits]})
+        write_hits(request.output, request.query, hits, searcher.labels)
 
 
 def _judged(request: Request) -> tuple[Qrels, list[Query] | None]:
@@ -389,18 +270,18 @@ def _judged(request: Request) -> tuple[Qrels, list[Query] | None]:
         return qrels, read_queries(source)
     if all(Path(place).is_file() for place in request.places):
         return qrels, None
-    msg = f"'{tune}' holds judgements alone: give the queries that they are of with --tune-queries FILE."
+    msg = f"'{tune}' has judgements but no queries. Give the queries with --tune-queries FILE."
     raise InputError(msg)
 
 
 def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, texts: Sequence[str], note: Note) -> None:
-    """Print what tuning found, and write it where nothing else is."""
+    """Print the result of tuning, and write it if no run is written."""
     if wanted is not None:
         known = set(texts)
         if seen := sum(query.text in known for query in wanted):
             note(
-                f"{seen:,} of the {len(wanted):,} queries that are searched are among the {tuned.queries:,} that the "
-                f"weights were tuned on: figures on these are better than on new queries."
+                f"{seen:,} of the {len(wanted):,} queries are among the {tuned.queries:,} that the weights were tuned "
+                "on: metrics on these are better than on new queries."
             )
     elif request.output:
         write_choice(request.output, tuned)
@@ -412,7 +293,7 @@ def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, text
     to_run = wanted is not None and request.output is None
     tuned.render(Console(highlight=False, stderr=to_run), request.places)
     if wanted is None and request.output:
-        sys.stdout.write(f"{request.output}: what was chosen; --weights {request.output} searches so\n")
+        sys.stdout.write(f"{request.output}: the best weights; search with --weights {request.output}\n")
 
 
 def _write(request: Request, run: Run, fusion: Fusion | None, tuned: Tuned | None) -> None:
@@ -433,17 +314,3 @@ def _write(request: Request, run: Run, fusion: Fusion | None, tuned: Tuned | Non
         sys.stdout.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     else:
         sys.stdout.write(f"{request.output}: {len(run):,} queries, {lines:,} hits\n")
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        msg = f"--weights '{text}' is neither numbers such as 0.3,0.7 nor a file that --tune has written."
-        raise OptionError(msg) from None
-
-
-def _check_effect(options: Mapping[str, object], has_effect: bool, with_: str) -> None:
-    if not has_effect and (named := [name for name, value in options.items() if value is not None]):
-        msg = f"{', '.join(named)} has no effect here: it goes with {with_}."
-        raise OptionError(msg)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from html import escape
 
 import pytest
 from click.testing import CliRunner
+from markupsafe import escape
 
 from places import SHARED
 from retrievalkit.cli import main
@@ -100,5 +100,5 @@ def test_a_comparison_tells_what_was_won(runs):
     assert won["value"] > won["against"]
     assert {hit["title"] for hit in won["rankings"]["rare"]["first"]}
     page = (runs / "out" / "compare.html").read_text()
-    assert escape(won["text"][:40]) in page
+    assert str(escape(won["text"][:40])) in page
     assert page.count("<details>") == 4

@@ -15,8 +15,8 @@ from retrievalkit.data.corpus import Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
-from retrievalkit.evaluate.metrics import mean, metric_names
-from retrievalkit.evaluate.program import evaluate, per_query, top_k_accuracy
+from retrievalkit.evaluate.metrics import Conventions, mean, metric_names
+from retrievalkit.evaluate.program import AnswerOptions, evaluate, per_query
 
 # q1: relevant at rank 2 of 3, one more never found; q2: not found; q3: at rank 11; q4: not in the run.
 RUN = {
@@ -29,8 +29,13 @@ GRADED_RUN = {"q": [("a", 10.0), ("b", 9.0), ("c", 8.0), ("d", 7.0)]}
 GRADED = {"q": {"a": 1, "c": 3, "d": 0, "z": 2, "neg": -1}}
 
 
-def value(metric, run=RUN, qrels=QRELS, **options):
-    return evaluate(run, qrels=qrels, metrics=metric, **options)[metric]
+def value(metric, run=RUN, qrels=QRELS, **conventions):
+    return evaluate(run, qrels=qrels, metrics=metric, conventions=Conventions(**conventions))[metric]
+
+
+def accuracy_of(run, questions, passages=None, **options):
+    passages = PASSAGES if passages is None else passages
+    return dict(evaluate(run, queries=questions, corpus=passages, answers=AnswerOptions(**options)))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,7 @@ def test_mrr_is_that_of_ms_marcos_script(tmp_path_factory, ranked, form):
     path = tmp_path_factory.getbasetemp() / f"mrr.{form}"
     write_run(path, {query_id: [(one, 1.0) for one in ids] for query_id, ids in ranked.items()}, form=form)
     qrels = {query_id: {"3": 1, "7": 1, "1": 0} for query_id in "abcd"}
-    found = evaluate(path, qrels=qrels, metrics="RR@10", ties="run")
+    found = evaluate(path, qrels=qrels, metrics="RR@10", conventions=Conventions(ties="run"))
     assert found["RR@10"] == pytest.approx(mrr_of_ms_marco(qrels, ranked))
 
 
@@ -204,7 +209,7 @@ def test_judgements_of_another_collection_are_doubted():
     (note,) = evaluate(run, qrels={"q1": {"1": 1}, "q2": {"3": 1}}, metrics="RR@10").notes
     assert note == (
         "no document of the run is judged: for query 'q1' the run has 'doc-1', 'doc-2', the qrels '1'. "
-        "Are they of one collection?"
+        "Do they belong to the same collection?"
     )
 
 
@@ -214,14 +219,14 @@ def test_queries_that_find_themselves_are_told():
     (note,) = evaluate(run, qrels=qrels, metrics="RR@10").notes
     assert note.startswith("the first document of 3 of 4 queries has the query's own id.")
     assert "--exclude-self" in note
-    assert evaluate(run, qrels=qrels, metrics="RR@10", ignore_same_id=True).notes == []
+    assert evaluate(run, qrels=qrels, metrics="RR@10", conventions=Conventions(ignore_same_id=True)).notes == []
     half = {"d1": run["d1"], "d9": run["d9"]}
     assert evaluate(half, qrels={one: qrels[one] for one in half}, metrics="RR@10").notes == []
 
 
 def test_a_note_says_where_graded_judgements_count_as_binary():
     (note,) = evaluate(GRADED_RUN, qrels=GRADED, metrics="RR@10 nDCG@10 AP(rel=2)").notes
-    assert "every grade from 1 on is relevant to RR@10." in note
+    assert "RR@10 counts every grade from 1 on as relevant." in note
     assert "write RR(rel=2)@10." in note
     assert not evaluate(GRADED_RUN, qrels=GRADED, metrics="nDCG@10").notes
 
@@ -265,7 +270,7 @@ def test_no_query_in_common_is_refused():
 def test_broken_runs_are_refused():
     with pytest.raises(InputError, match="twice for query 'q1'"):
         value("RR", {"q1": [("d1", 2.0), ("d1", 1.0)]})
-    with pytest.raises(InputError, match="no number, for query 'q1'"):
+    with pytest.raises(InputError, match="not a number, for query 'q1'"):
         value("RR", {"q1": [("d1", math.nan)]})
     with pytest.raises(UnknownNameError, match="'rank'"):
         value("RR", ties="rank")
@@ -290,35 +295,35 @@ QUESTIONS = [Query(query_id, "where?", ("Paris", "Lutetia")) for query_id in ("q
 
 
 def test_top_k_accuracy_is_the_share_of_questions_with_a_hit():
-    accuracy = top_k_accuracy(ANSWER_RUN, QUESTIONS, PASSAGES, ks=(1, 2, 3, 4))
+    accuracy = accuracy_of(ANSWER_RUN, QUESTIONS, ks=(1, 2, 3, 4))
     assert accuracy == pytest.approx({"top1": 1 / 3, "top2": 1 / 3, "top3": 2 / 3, "top4": 2 / 3})
 
 
 def test_questions_without_results_or_answers_count_zero_and_are_noted():
     questions = [*QUESTIONS, Query("q4", "who?", ("Paris",)), Query("q5", "why?")]
-    found = evaluate(ANSWER_RUN, queries=questions, corpus=PASSAGES, ks=(4, 20))
+    found = evaluate(ANSWER_RUN, queries=questions, corpus=PASSAGES, answers=AnswerOptions(ks=(4, 20)))
     assert found["top4"] == found["top20"] == pytest.approx(2 / 5)
     assert found.notes == [
         "2 of 5 queries are not in the run and count 0: 'q4', 'q5'.",
         "1 of 5 queries have no answers and count 0: 'q5'.",
-        "the run has at most 4 documents a query, so top20 look no further.",
+        "the run has at most 4 documents per query, so top20 look no further.",
     ]
 
 
 def test_answers_can_be_patterns():
     patterns = [Query("q1", "where?", (r"^it is p\w+",))]
-    assert top_k_accuracy(ANSWER_RUN, patterns, PASSAGES, ks=(2, 3), mode="regex") == {"top2": 0.0, "top3": 1.0}
+    assert accuracy_of(ANSWER_RUN, patterns, ks=(2, 3), mode="regex") == {"top2": 0.0, "top3": 1.0}
 
 
 def test_answers_that_cannot_be_looked_for_are_refused():
     with pytest.raises(InputError, match="no query has answers"):
-        top_k_accuracy(ANSWER_RUN, [Query("q1", "where?")], PASSAGES)
+        accuracy_of(ANSWER_RUN, [Query("q1", "where?")])
     with pytest.raises(InputError, match="no query of the run is among the queries"):
-        top_k_accuracy(ANSWER_RUN, [Query("z", "where?", ("a",))], PASSAGES)
+        accuracy_of(ANSWER_RUN, [Query("z", "where?", ("a",))])
     with pytest.raises(OptionError, match="top-k"):
-        top_k_accuracy(ANSWER_RUN, QUESTIONS, PASSAGES, ks=(0, 5))
+        accuracy_of(ANSWER_RUN, QUESTIONS, ks=(0, 5))
     with pytest.raises(DataError, match="d3"):
-        top_k_accuracy(ANSWER_RUN, QUESTIONS, PASSAGES[:3])
+        accuracy_of(ANSWER_RUN, QUESTIONS, PASSAGES[:3])
 
 
 def test_from_files_to_json(tmp_path):
@@ -333,7 +338,7 @@ def test_from_files_to_json(tmp_path):
         metrics="RR@10",
         queries=tmp_path / "queries.jsonl",
         corpus=tmp_path / "corpus.jsonl",
-        ks=(1,),
+        answers=AnswerOptions(ks=(1,)),
     )
     assert dict(found) == {"RR@10": 0.5, "top1": 1.0}
     written = json.loads(json.dumps(found.to_json(per_query=True)))
@@ -404,7 +409,7 @@ def test_answers_at_the_command_line(two_runs):
     assert output.startswith("top1  0.5000\n")
     code, output = rkit("a.trec", *options, "--top", "5 x")
     assert code == 2
-    assert "'5 x' are no cutoffs" in output
+    assert "'5 x' is not a list of cutoffs" in output
 
 
 @pytest.mark.parametrize(

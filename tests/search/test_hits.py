@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 
 from rich.console import Console
 
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.snippets import matches, snippet
-from retrievalkit.search.hits import DescribedHit, Found, TokenPair, describe_hits, render
+from retrievalkit.search.hits import DescribedHit, Found, TokenPair, describe_hits, render, write_hits
 
 
 def printed(hits, width=80, terminal=True):
@@ -120,3 +121,17 @@ def test_a_title_that_is_the_id_is_printed_once():
     """As in the documentation of packages; markup in a title is text."""
     assert printed([hit(id="numpy.sin", title="numpy.sin")]) == ["  1  numpy.sin  0.5000"]
     assert printed([hit(title="[bold]x[/bold]")]) == ["  1  [bold]x[/bold]  d1  0.5000"]
+
+
+def test_hits_are_written_in_the_form_of_the_file(tmp_path):
+    """A page with the matching words marked, JSON with all that is known, or a run."""
+    hits = [hit(Found("dense", 1, 0.5, terms={"sea": 0.25}), snippet="the <b>sea</b>", matches=((7, 10),))]
+    for name in ("hits.html", "hits.json", "hits.trec"):
+        write_hits(tmp_path / name, "what is the <sea>?", hits, ["dense"])
+    page = (tmp_path / "hits.html").read_text()
+    assert "<title>what is the &lt;sea&gt;?</title>" in page
+    assert "the &lt;b&gt;<mark>sea</mark>&lt;/b&gt;" in page
+    assert "sea 0.25" in page
+    written = json.loads((tmp_path / "hits.json").read_text())
+    assert written == json.loads(json.dumps({"query": "what is the <sea>?", "hits": [hits[0].to_json()]}))
+    assert (tmp_path / "hits.trec").read_text().split()[:4] == ["query", "Q0", "d1", "1"]

@@ -142,7 +142,7 @@ def test_scores_of_given_texts(draw, indexed, kind):
     case = draw(30, **KINDS[kind], seed=6)
     wanted = [["t3", "nowhere", "t29", "t0"], [], ["t1"] * 3, ["t2"], [f"t{row}" for row in range(30)]]
     given = indexed(case).scores(case.queries, wanted)
-    everything = scores(case.queries, case.documents).numpy()
+    everything = score.scores(case.queries, case.documents).numpy()
     for query, (ids, found) in enumerate(zip(wanted, given, strict=True)):
         expected = [np.nan if one == "nowhere" else everything[query, int(one[1:])] for one in ids]
         assert found.dtype == np.float32

@@ -81,8 +81,9 @@ def _rows(comparison: Comparison, metric: str) -> Iterator[tuple[Mean, Differenc
     """A row per run, or per pair if a run is compared with several."""
     for mean in comparison.means:
         if mean.metric == metric:
-            pairs = [one for one in comparison.differences if (one.metric, one.run) == (metric, mean.run)]
-            yield from [(mean, one) for one in pairs] or [(mean, None)]
+            own = [one for one in comparison.differences if (one.metric, one.run) == (metric, mean.run)]
+            differences: list[Difference | None] = [*own] or [None]
+            yield from ((mean, one) for one in differences)
 
 
 def _by_spread(comparison: Comparison, metric: str) -> list[tuple[str, list[Any]]]:

@@ -1,0 +1,148 @@
+"""The arguments of `rkit search` as one object, and the checks that need no index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrievalkit.errors import OptionError
+from retrievalkit.model.precision import Precision
+from retrievalkit.search.fusion import Fusion, Method, Missing, Normalization, fusion_of
+from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.sources import Options
+from retrievalkit.search.tuning import read_choice
+
+PAGES = (".html", ".htm")
+"""Names of outputs that are pages of hits."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `rkit search`; see its --help.
+
+    Attributes:
+        places: Index folders and run files.
+        queries: Source of the queries, of which `split` selects some; or one `query`; or `interactive`.
+        tune: Source of the judgements to tune by, for the queries in `tune_queries`.
+        options: Options of indexers.
+    """
+
+    places: Sequence[str]
+    queries: str | None = None
+    split: str | None = None
+    query: str | None = None
+    interactive: bool = False
+    model: str | None = None
+    precision: Precision | None = None
+    k: int | None = None
+    depth: int | None = None
+    fusion: Method | None = None
+    weights: str | None = None
+    normalization: Normalization | None = None
+    missing: Missing | None = None
+    rrf_k: int | None = None
+    tune: str | None = None
+    tune_queries: str | None = None
+    tune_metric: str | None = None
+    corpus: str | None = None
+    why: bool | None = None
+    output: str | None = None
+    as_json: bool = False
+    options: Options | None = None
+
+    @property
+    def shows_hits(self) -> bool:
+        """Whether hits are printed with their texts, rather than a run written."""
+        return self.query is not None or self.interactive
+
+    def check(self) -> None:
+        """Refuse options that do not go together, before anything is opened.
+
+        Raises:
+            OptionError: An option would have no effect, or there are no queries.
+        """
+        runs_alone = all(Path(place).is_file() for place in self.places)
+        modes = {"--queries": self.queries, "--query": self.query, "--interactive": self.interactive or None}
+        given = [name for name, value in modes.items() if value is not None]
+        if len(given) > 1:
+            msg = f"{' and '.join(given)} exclude each other. Give one of them."
+            raise OptionError(msg)
+        if not given and self.tune is None and not runs_alone:
+            msg = "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."
+            raise OptionError(msg)
+        if self.shows_hits and runs_alone:
+            msg = f"{given[0]} needs an index folder to search, and '{self.places[0]}' is a file. Give an index."
+            raise OptionError(msg)
+        check_effect(
+            {"--corpus": self.corpus, "--explain": self.why},
+            self.shows_hits,
+            "hits to read (--query, --interactive)",
+        )
+        check_effect({"--split": self.split}, self.queries is not None, "--queries")
+        check_effect({"--output": self.output}, not self.interactive, "--queries, --query or --tune")
+        check_effect({"--tune": self.tune}, not self.shows_hits, "--queries, or stands alone")
+        tuned_by = {"--tune-queries": self.tune_queries, "--tune-metric": self.tune_metric}
+        check_effect(tuned_by, self.tune is not None, "--tune QRELS")
+        if self.output is not None and Path(self.output).is_dir():
+            msg = f"output '{self.output}' is a folder, and a file is to be written there. Choose another --output."
+            raise OptionError(msg)
+        if self.output is not None and Path(self.output).suffix in PAGES and self.query is None:
+            msg = f"output '{self.output}' is a page, which shows the hits of one query. Give --query TEXT."
+            raise OptionError(msg)
+
+    def fusion_by_options(self) -> Fusion | None:
+        """How the indexes are fused, as far as options say; None for one index.
+
+        Raises:
+            OptionError: The options do not fit.
+        """
+        tuned = self.tune is not None and len(self.places) > 1
+        return fusion_of(
+            len(self.places),
+            (self.fusion or "linear") if tuned else self.fusion,
+            weights=None if self.weights is None or self._has_weights_file() else _numbers(self.weights),
+            normalization=self.normalization,
+            missing=self.missing,
+            rrf_k=self.rrf_k,
+            depth=self.depth,
+        )
+
+    def _has_weights_file(self) -> bool:
+        """Whether --weights is a file that --tune wrote."""
+        return self.weights is not None and Path(self.weights).is_file()
+
+    def fusion_for(self, searcher: Searcher) -> Fusion | None:
+        """How the indexes are fused, with the weights of a file that --tune wrote, if --weights names one.
+
+        Raises:
+            InputError: The file was not written by --tune, is for other indexes, or another option contradicts it.
+        """
+        if self.weights is None or not self._has_weights_file():
+            return self.fusion_by_options()
+        tuned = read_choice(self.weights, searcher.identities)
+        given = {name: getattr(self, name) for name in ("normalization", "missing", "rrf_k")} | {"method": self.fusion}
+        for name, value in given.items():
+            if value not in (None, getattr(tuned, name)):
+                msg = f"'{self.weights}' has {name}={getattr(tuned, name)}, and {value} is asked for. Leave out one."
+                raise OptionError(msg)
+        return tuned
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        msg = f"--weights '{text}' is neither numbers such as 0.3,0.7 nor a file that --tune wrote."
+        raise OptionError(msg) from None
+
+
+def check_effect(options: Mapping[str, object], has_effect: bool, with_: str) -> None:
+    """Refuse options that would have no effect.
+
+    Raises:
+        OptionError: Names them.
+    """
+    if not has_effect and (named := [name for name, value in options.items() if value is not None]):
+        msg = f"{', '.join(named)} has no effect here: it goes with {with_}."
+        raise OptionError(msg)

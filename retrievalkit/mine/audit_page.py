@@ -1,4 +1,4 @@
-"""The audit of a mining as a page: a funnel, what the filters dropped, where negatives stand, questions to check."""
+"""The audit of a mining as a page: a funnel, what the filters dropped, ranks and scores, questions to check."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def audit_page(audit: Mapping[str, Any], *, title: str) -> Page:
     """The page of an audit.
 
     Args:
-        audit: As `rkit mine-negatives` writes it.
-        title: What was mined.
+        audit: The audit that `rkit mine-negatives` writes.
+        title: The name of the mined file.
     """
     counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
     found_by = source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
@@ -35,12 +35,12 @@ def audit_page(audit: Mapping[str, Any], *, title: str) -> Page:
         ]
     )
     for warning in audit["warnings"]:
-        page.text(Mark("Mind: ", "bad"), warning)
+        page.text(Mark("Warning: ", "bad"), warning)
     page.heading("What the filters dropped")
     _funnel(page, audit)
-    page.heading("Where the negatives stand")
+    page.heading("Ranks of the negatives")
     _ranks(page, audit)
-    page.heading("How they score")
+    page.heading("Scores")
     _scores(page, audit)
     page.heading("Questions to check")
     page.text(f"{len(audit['sample'])} questions, drawn with the seed, each with its positive and its first negatives.")
@@ -136,7 +136,7 @@ def _question(page: Page, row: Mapping[str, Any], *, opened: bool) -> None:
 
 
 def _funnel_picture(audit: Mapping[str, Any]) -> str:
-    """Bars one below the other, each as long as what is left."""
+    """One bar below the other, as long as the number of hits left."""
     left = audit["hits"]
     bars = [("hits", left, 0)]
     for one in audit["filters"]:
@@ -160,7 +160,7 @@ def _funnel_picture(audit: Mapping[str, Any]) -> str:
 
 
 def _score_picture(scores: Mapping[str, Any]) -> str:
-    """Two histograms over each other, both as shares."""
+    """Two histograms on top of each other, both normalised."""
     low, width = scores["from"], scores["bin"]
     shares = {
         name: [value / max(1, scores[name]["count"]) for value in scores[name]["bins"]]

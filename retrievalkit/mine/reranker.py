@@ -1,4 +1,4 @@
-"""A re-ranker's scores of questions and passages, for the mining of negatives: computed, or read from a run."""
+"""The scores that a re-ranker gives to hits: computed, or read from a run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ WINDOW = 4_096
 def open_scores(
     reranker: str | Path, passages: Callable[[str], Passage], *, precision: Precision = "auto"
 ) -> tuple[PairScores, str]:
-    """What scores pairs, and a fingerprint of it.
+    """A function that scores pairs, and its fingerprint.
 
     Args:
         reranker: A folder that `rkit rerank train` wrote, the name or folder of a cross-encoder, or a run file.
         passages: Id -> passage.
-        precision: What to compute in.
+        precision: Precision of the computation.
 
     Raises:
-        InputError: There is no such re-ranker, or it is something else.
+        InputError: There is no such re-ranker, or the folder holds something else.
     """
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)

@@ -276,7 +276,7 @@ def audit_table(audit: Mapping[str, Any]) -> str:
     """The audit as text for a terminal."""
     counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
     lines = [
-        f"{counts['questions']:,} questions, {audit['hits']:,} hits from {_source(source)}",
+        f"{counts['questions']:,} questions, {audit['hits']:,} hits from {describe_source(source)}",
         f"  {audit['questions_whose_positive_was_found']:,} questions found their positive, "
         f"{audit['questions_without_hits']:,} found nothing",
     ]
@@ -292,7 +292,8 @@ def audit_table(audit: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _source(source: Mapping[str, str]) -> str:
+def describe_source(source: Mapping[str, str]) -> str:
+    """The source of the hits, with its kind unless the name says it."""
     return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
 
 

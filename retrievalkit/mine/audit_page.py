@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from retrievalkit.mine.audit import describe_source
 from retrievalkit.report.page import Block, Cell, Mark, Page, Text
 
 _OPENED = 3
@@ -21,8 +22,7 @@ def audit_page(audit: Mapping[str, Any], *, title: str) -> Page:
         title: The name of the mined file.
     """
     counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
-    found_by = source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
-    page = Page(f"Mined negatives: {title}", f"from {found_by}")
+    page = Page(f"Mined negatives: {title}", f"from {describe_source(source)}")
     asked = counts["questions"]
     page.figures(
         [

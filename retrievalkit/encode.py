@@ -3,7 +3,7 @@
     rkit encode CHECKPOINT TEXTS --side document --output DIR
 
 Memory does not grow with the corpus: texts are read in shards, a thread tokenises the next shard while the model
-computes, and vectors are written shard by shard. A killed encoding goes on at the first shard that is not whole.
+computes, and vectors are written shard by shard. A killed encoding resumes at the first incomplete shard.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def encode(
 
 
 @dataclass
-class _Shard:
-    """The encoded texts of one shard, in the corpus's order."""
+class _EncodedShard:
+    """The encoded texts of a shard, in the order of the corpus."""
 
     ids: list[str]
     vectors: np.ndarray | None
@@ -167,7 +167,7 @@ class _Job:
         values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
         return {"side": self.side, **values}
 
-    def shards(self, skip: int) -> Iterator[tuple[int, _Shard]]:
+    def shards(self, skip: int) -> Iterator[tuple[int, _EncodedShard]]:
         """The encoded shards after the first `skip`, with their numbers."""
         done, total = skip * self.shard_texts, self.texts.expected_size()
         if skip:
@@ -184,10 +184,10 @@ class _Job:
             if not shard:
                 return
             token_ids = tower.tokenize([text for _, text in shard], self.side)
-            # Lists of Python integers take many times the memory.
+            # Lists of Python integers would take many times the memory.
             yield number, [one for one, _ in shard], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 
-    def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> _Shard:
+    def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> _EncodedShard:
         positions: list[list[int]] = []
         vectors: list[Representation] = []
         weights: list[scipy.sparse.csr_matrix] = []
@@ -200,13 +200,13 @@ class _Job:
             if part.weights is not None:
                 weights.append(scipy.sparse.csr_matrix(part.weights.numpy()))
             if part.vectors is not None:
-                # Without the dense weights, which would be gigabytes for a shard.
+                # The dense weights are dropped: they would be gigabytes for a shard.
                 vectors.append(Representation(part.vectors, part.vector_mask))
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
         lexical = scipy.sparse.vstack(weights, format="csr")[order] if weights else None
         if not vectors:
-            return _Shard(ids, None, None, lexical)
-        return _Shard(ids, *_in_order(list(zip(positions, vectors, strict=True)), len(ids)), lexical)
+            return _EncodedShard(ids, None, None, lexical)
+        return _EncodedShard(ids, *_in_order(list(zip(positions, vectors, strict=True)), len(ids)), lexical)
 
 
 def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> tuple[np.ndarray, np.ndarray | None]:

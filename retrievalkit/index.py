@@ -2,7 +2,7 @@
 
     rkit index VECTORS|CORPUS --indexer N --output DIR
 
-The folder holds what the indexer wrote and a manifest that says who can open it, what was indexed, and which checkpoint
+The folder holds the indexer's files and a manifest that names the indexer, what was indexed, and the checkpoint that
 encodes queries for it.
 """
 
@@ -35,21 +35,21 @@ def build_index(
     """Build an index.
 
     Args:
-        source: A vectors folder, or a corpus (a file, a folder, `hf:`, `irds:` or `pydoc:` name).
+        source: A vectors folder, or a corpus (a file, a folder, or a source such as `hf:NAME`).
         indexer: Registered name; None = "flat" for vectors, "bm25" for a corpus.
         output: The index folder to write.
         options: Options of the indexer.
-        overwrite: Replace an output folder that is there already.
+        overwrite: Replace an output folder that exists already.
 
     Returns:
         The manifest of the folder.
 
     Raises:
-        InputError: The source is of another kind than the indexer indexes, or is damaged; or a name or an option is
+        InputError: The indexer does not index this kind of source, the source is damaged, or a name or an option is
             wrong.
     """
     artifacts.check_output(output, overwrite=overwrite)
-    holds = _kind_of_source(source)
+    holds = _indexed_kind(source)
     component = _component(indexer, holds, source)
     component_class = component.load()
     _check_pairing(component.name, component_class, holds, source)
@@ -72,7 +72,7 @@ def build_index(
         )
 
 
-def _kind_of_source(source: str | Path) -> Indexed:
+def _indexed_kind(source: str | Path) -> Indexed:
     kind = artifacts.kind_of(source)
     if kind in ("checkpoint", "index"):
         do = (
@@ -112,7 +112,7 @@ def _check_pairing(name: str, component_class: Any, holds: Indexed, source: str 
 
 
 def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> dict[str, Any]:
-    """The manifest's entries about what was indexed: its fingerprint, the corpus, and what encodes queries."""
+    """The manifest's entries about the source: its fingerprint, the corpus, and the checkpoint for queries."""
     if isinstance(opened, Corpus):
         fingerprint = opened.fingerprint()
         corpus = {"source": str(source), "fingerprint": fingerprint}
@@ -129,7 +129,7 @@ def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> d
 
 
 def _located(entry: Mapping[str, Any], path: str, output: Path) -> dict[str, Any]:
-    """The entry with its place, also relative to the index, so that both can be moved together."""
+    """The entry with its path, also relative to the index, so that both can be moved together."""
     if not os.path.isabs(path):
         return dict(entry)
     return {**entry, "path": path, "relative_path": os.path.relpath(path, output.absolute())}

@@ -17,8 +17,8 @@ from retrievalkit.cli.options import (
 @click.argument("source")
 @click.argument("output", type=click.Path())
 @click.option("--kind", type=click.Choice(["corpus", "queries", "examples", "qrels", "run", "collection"]))
-@click.option("--split", help="Of a collection with several.")
-@click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="To write a run or qrels in.")
+@click.option("--split", help="Which split of a collection with several.")
+@click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="The format to write a run or qrels in.")
 @json_option
 def convert(source: str, output: str, as_json: bool, **flags: Any) -> None:
     """Read SOURCE in any known format and write it in ours."""

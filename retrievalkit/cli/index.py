@@ -21,14 +21,14 @@ from retrievalkit.errors import OptionError
 
 @click.command()
 @click.argument("source")
-@click.option("--indexer", help="Indexer (rkit plugins list); flat for vectors, bm25 for a corpus where not given.")
-@click.option("--output", "-o", type=click.Path(), help="What to write; left out where an index is checked.")
+@click.option("--indexer", help="Indexer (rkit plugins list); by default flat for vectors, bm25 for a corpus.")
+@click.option("--output", "-o", type=click.Path(), help="The index folder to write; not needed to check an index.")
 @overwrite_option
-@click.option("--check", is_flag=True, help="Compare the index with brute force, once built; or an index (SOURCE).")
-@click.option("--check-queries", metavar="FILE", help="Queries of the check; texts of the folder where not given.")
-@click.option("--check-count", type=click.IntRange(min=1), help="How many queries are checked; 100 where not given.")
-@click.option("--check-k", type=click.IntRange(min=1), help="Hits of a query that are checked; 10 where not given.")
-@click.option("--model", help="With --check-queries: the checkpoint that encodes them, where it was moved.")
+@click.option("--check", is_flag=True, help="Compare the new index (or the index SOURCE) with brute force.")
+@click.option("--check-queries", metavar="FILE", help="Queries of the check; by default texts of the folder.")
+@click.option("--check-count", type=click.IntRange(min=1), help="How many queries to check; by default 100.")
+@click.option("--check-k", type=click.IntRange(min=1), help="Hits per query to check; by default 10.")
+@click.option("--model", help="With --check-queries: where the checkpoint that encodes them is, if it was moved.")
 @precision_option("the queries of --check-queries are encoded in", "fp32", unset=True)
 @json_option
 @set_option

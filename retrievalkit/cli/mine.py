@@ -28,32 +28,34 @@ from retrievalkit.cli.options import (
 @click.option("--corpus", required=True, help="The passages to mine.")
 @click.option("--examples", required=True, help="The examples to find negatives for.")
 @output_option
-@click.option("--depth", type=click.IntRange(min=1), default=200, show_default=True, help="Hits of a query to look at.")
+@click.option("--depth", type=click.IntRange(min=1), default=200, show_default=True, help="Hits per query to consider.")
 @click.option(
-    "--negatives", type=click.IntRange(min=1), default=100, show_default=True, help="Negatives to keep of them."
+    "--negatives", type=click.IntRange(min=1), default=100, show_default=True, help="Negatives per query to keep."
 )
-@click.option("--skip-top", type=click.IntRange(min=0), default=0, show_default=True, help="First hits to leave out.")
+@click.option(
+    "--skip-top", type=click.IntRange(min=0), default=0, show_default=True, help="How many of the first ranks to drop."
+)
 @click.option("--drop-answers", is_flag=True, help="Drop hits that contain an answer (DPR's rule).")
 @click.option(
     "--same-document",
     metavar="title|REGEX",
-    help="Drop hits of a positive's document: of its title, or whose id starts with the same, such as '(.+)#'.",
+    help="Drop hits of a positive's document: with the same title, or the same match of a pattern of ids ('(.+)#').",
 )
 @click.option(
     "--near-duplicates",
     type=float,
     metavar="SHARE",
-    help="Drop hits that share so many of their word 5-grams with a positive or a better hit (Jaccard), such as 0.8.",
+    help="Drop hits that share this fraction of word 5-grams with a positive or a better hit (Jaccard), such as 0.8.",
 )
-@click.option("--reranker", help="A re-ranker that looks at hits too: a folder, a hub name, or a run of its scores.")
+@click.option("--reranker", help="A re-ranker to check hits with: a folder, a hub name, or a run of its scores.")
 @click.option("--reranker-above", type=float, metavar="SCORE", help="Drop hits that it scores above this.")
 @click.option(
-    "--reranker-margin", type=float, metavar="SCORE", help="Drop hits not so much below the positive's score."
+    "--reranker-margin", type=float, metavar="SCORE", help="Drop hits less than this below the positive's score."
 )
 @click.option("--fusion", type=click.Choice(["rrf", "sum", "linear"]), help="How several sources are fused.")
-@click.option("--weights", help="One number a source, such as 0.3,0.7; or a file that rkit search --tune has written.")
-@click.option("--merge-with", help="Examples to put in front of the mined ones.")
-@click.option("--keep", type=click.IntRange(min=1), help="Negatives of an example to keep when merging.")
+@click.option("--weights", help="One number per source, such as 0.3,0.7; or a file that rkit search --tune wrote.")
+@click.option("--merge-with", help="Examples to put before the mined ones.")
+@click.option("--keep", type=click.IntRange(min=1), help="Negatives per example to keep when merging.")
 @precision_option("questions are encoded and pairs scored in (passages too if given)", "fp32", unset=True)
 @click.option("--seed", type=int, default=42, show_default=True)
 @json_option

@@ -1,4 +1,4 @@
-"""Any known data format in, ours out: `rkit convert IN OUT`.
+"""From any known data format to ours: `rkit convert IN OUT`.
 
     rkit convert biencoder-nq-train.json nq/            examples and the passages that came with them
     rkit convert psgs_w100.tsv corpus.jsonl.gz          a corpus, as BEIR
@@ -7,7 +7,7 @@
     rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
     rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
 
-What a file holds is told by its keys or columns; `--kind` says it where they fit two things.
+The kind of data follows from keys or columns (`data.kinds`); `--kind` says it where these are ambiguous.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def convert(
 
     Args:
         source: A file, a folder, or a source such as `hf:NAME` or `pydoc:PACKAGE,...`.
-        output: A file (.jsonl, .tsv, .trec ..., with .gz or .zst to pack it), or a folder, which is any other name.
-        kind: What the source holds, or the part of a collection that is wanted.
-        split: Of a collection with several.
-        corpus: In which the documents of examples are looked up.
-        form: Of a run ("trec" where None) or of judgements ("beir" for `.tsv`, else "trec").
+        output: A file (.jsonl, .tsv, .trec ..., with .gz or .zst to compress it); any other name is a folder.
+        kind: What the source holds, or the part of a collection to convert.
+        split: Which split of a collection with several.
+        corpus: If given, the documents of examples must be in it.
+        form: The form of a run (None = "trec") or of judgements (None = "beir" for `.tsv`, else "trec").
 
     Returns:
-        What was written -> how much.
+        What was written -> how many.
 
     Raises:
-        InputError: The source is damaged or of an unknown kind, or does not go into such an output.
+        InputError: The source is damaged or of an unknown kind, or does not fit the output.
     """
     if kind is not None and kind not in get_args(Kind):
         raise UnknownNameError("kind", kind, get_args(Kind))
@@ -170,12 +170,12 @@ _NAMES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/
 def _examples(
     source: str | Path, path: Path, split: str | None, corpus: str | Path | None, *, beside: Path | None = None
 ) -> Counts:
-    """Write examples, and the passages that came with them to the file `beside`."""
+    """Write examples, and the passages that came with them into the file `beside`."""
     known = None if corpus is None else open_corpus(corpus)
     examples = read_examples(source, corpus=known, split=split or "train")
     if examples.passages and beside is None and known is None:
         msg = (
-            f"'{source}' brings the texts of {len(examples.passages)} passages, and '{path}' would hold ids alone. "
+            f"'{source}' contains the texts of {len(examples.passages)} passages, and '{path}' would hold ids alone. "
             f"Give a folder as output: the texts are written beside the examples."
         )
         raise InputError(msg)

@@ -1,7 +1,7 @@
-"""Corpora: passages with ids, read as a stream, and any one of them by its id.
+"""Corpora: passages with ids, read as a stream or by id.
 
-Memory stays small however large the corpus is: of a plain file only 24 bytes a passage are held, to find it again; of
-compressed files and remote sources the passages themselves are held, and only once one is asked for by id.
+Memory stays small however large the corpus is: for plain files, 24 bytes per passage say where it is. The passages of
+compressed files and of other sources are kept in memory once the first is looked up by id.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ class Passage:
 
 
 class Corpus:
-    """A collection of passages, iterated over in the order of the source, as often as wanted.
+    """A collection of passages, iterated over in the order of the source, any number of times.
 
-    A duplicated id, a missing field and an empty corpus are errors that name file and line; they are found while
-    iterating.
+    Iterating finds duplicate ids, missing fields and an empty corpus, and reports the file and line.
 
     Args:
-        source: What it was opened from, as the user wrote it.
+        source: The address it was opened from, as the user wrote it.
         records: Makes a fresh iterator over (place, passage).
         fingerprint: Computes the fingerprint of the content.
-        files: The plain files behind it, in order, if passages can be read from them at any byte.
+        files: The plain files behind it, in order, if a passage can be read by its byte position.
         size: Says how many passages there are without reading them, or None.
     """
 
@@ -66,7 +65,7 @@ class Corpus:
 
     @classmethod
     def of(cls, passages: Iterable[Passage], source: str = "memory") -> Corpus:
-        """A corpus of passages that are in memory."""
+        """A corpus of passages in memory."""
         given = list(passages)
 
         def records() -> Iterator[tuple[Record, Passage]]:
@@ -81,7 +80,7 @@ class Corpus:
         return corpus
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Hashes of text differ between processes, so that another one has to build its own positions.
+        # Hashes of strings differ between processes, so each process builds positions of its own.
         return self._again
 
     def __repr__(self) -> str:
@@ -118,26 +117,26 @@ class Corpus:
         """The passage with this id.
 
         Raises:
-            DataError: There is none; names the nearest id.
+            DataError: There is none; suggests the nearest id.
         """
         if not self._files:
             found = self._loaded().get(document_id)
         else:
             passages = map(passage_of, self._indexed().candidates(document_id))
-            found = next((one for one in passages if one.id == document_id), None)
+            found = next((passage for passage in passages if passage.id == document_id), None)
         if found is None:
             raise self.unknown(document_id)
         return found
 
     def missing(self, document_ids: Iterable[str]) -> set[str]:
-        """Those of the ids that no passage has: one call for many ids."""
+        """The ids without a passage. One call for many ids is much faster than many calls."""
         if self._files:
             return self._indexed().missing(document_ids)
         held = self._loaded()
-        return {one for one in document_ids if one not in held}
+        return {document for document in document_ids if document not in held}
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
-        """The complaint about an id that no passage has."""
+        """The error for an id without a passage."""
         close = nearest(document_id, _alike(document_id, self.ids()))
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
@@ -151,7 +150,7 @@ class Corpus:
         return [passage.id for passage in self]
 
     def fingerprint(self) -> str:
-        """A fingerprint of the content."""
+        """A fingerprint of the content, computed once."""
         if self._print is None:
             self._print = self._fingerprint()
         return self._print
@@ -198,7 +197,7 @@ def open_corpus(source: str | Path) -> Corpus:
 
 
 def passage_of(record: Record) -> Passage:
-    """The passage in a record, whichever form it has."""
+    """The passage in a record of any known form."""
     fields = record.fields
     name = next((name for name in PASSAGE_IDS if name in fields), None)
     if name is None or ("text" not in fields and "contents" not in fields):
@@ -211,7 +210,7 @@ def passage_of(record: Record) -> Passage:
 
 
 def split_contents(contents: str) -> tuple[str, str]:
-    """Title and text of Pyserini's `contents`: the first line is the title where more lines follow."""
+    """Title and text of Pyserini's `contents`: the first line is the title if more lines follow."""
     first, newline, rest = contents.partition("\n")
     if not newline or not rest.strip():
         return "", contents.strip()
@@ -221,7 +220,7 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def _alike(name: str, known: list[str]) -> list[str]:
-    """Of many ids, some that may be near a name: comparing with all of millions would take minutes."""
+    """The ids that may be near a name, out of many: comparing it with millions would take minutes."""
     if len(known) <= _NEAREST_AMONG:
         return known
     lengths = (len(name) - 1, len(name), len(name) + 1)
@@ -231,6 +230,6 @@ def _alike(name: str, known: list[str]) -> list[str]:
 
 
 def text_digest(passage: Passage) -> bytes:
-    """A digest of a passage's text, whatever its white space; of its title where it has no text."""
+    """A digest of a passage's text, without regard to white space; of the title if there is no text."""
     text = " ".join(passage.text.split()) or f"\n{passage.title}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,6 +1,6 @@
-"""Training examples: a query, the documents that answer it, and documents that look like it and do not.
+"""Training examples: a query, documents that answer it, and documents that look as if they did.
 
-Examples hold ids. Where a file brings the texts of its passages (Tevatron 1.x, DPR, triples), they are kept beside.
+Examples refer to documents by id. If a file contains the texts too (Tevatron 1.x, DPR, triples), `Examples` keeps them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError, InputError
 
-_ONE_THING = "Every id stands for one thing."
+_ONE_MEANING = "An id must always mean the same."
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Example:
     """A query with its documents.
 
     Attributes:
-        query_id: Of the query.
-        query: The text.
+        query_id: The id of the query.
+        query: The text of the query.
         positives: Ids of documents that answer it; the first is the main one.
-        negatives: Ids of documents that do not, the hardest first.
-        answers: Strings that a document with the answer holds.
+        negatives: Ids of documents that do not answer it, the hardest first.
+        answers: Strings that a document with the answer contains.
         teacher: Document id -> a teacher's score, or None.
     """
 
@@ -49,11 +49,11 @@ class Examples:
     """The examples of a source.
 
     Attributes:
-        rows: In the order of the source, less those without any positive.
-        passages: Id -> the passages whose texts came in the file.
-        source: What they were read from.
+        rows: The examples with at least one positive, in the order of the source.
+        passages: Id -> passage, for those whose texts the file contains.
+        source: The file or address they were read from.
         dropped: How many examples had no positive.
-        lines: For each row, where it stands in the source.
+        lines: The line of each row in the source.
     """
 
     rows: list[Example]
@@ -73,13 +73,13 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
     """Read training examples in any known form.
 
     Args:
-        source: A file, a BEIR folder, `pydoc:`, `hf:` or `irds:`.
-        corpus: If given, every id is looked up in it.
-        split: Of a folder: SPLIT.jsonl there, or else the judgements of a BEIR folder, of which those above 0 are
-            the positives.
+        source: A file, a BEIR folder, or a source such as `hf:NAME`.
+        corpus: If given, every id must be in it.
+        split: Of a folder, which SPLIT.jsonl. A source without examples, but with queries and judgements, gives an
+            example for each query with documents judged above 0, its positives.
 
     Raises:
-        DataError: An example is damaged, an id is in no corpus, or no example has a positive.
+        DataError: An example is damaged, an id is not in the corpus, or no example has a positive.
     """
     opened = open_source(source)
     if opened.holds("examples", split):
@@ -102,10 +102,10 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
 
 
 def check_examples(examples: Examples, corpus: Corpus | None) -> None:
-    """Look up every id of the examples, in the corpus and in the passages that came with them.
+    """Check that every id of the examples is in the corpus or among the passages that came with them.
 
     Raises:
-        DataError: An id is nowhere; names its line and the nearest id.
+        DataError: An id is in neither; names its line and the nearest id.
     """
     wanted = {one for row in examples.rows for one in (*row.positives, *row.negatives)} - examples.passages.keys()
     if not wanted:
@@ -124,15 +124,15 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
 
 
 def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
-    """Look for a teacher's scores in every example: of its first positive and of a negative, as distillation wants.
+    """Check that every example has what distillation needs: scores of its first positive and of a negative.
 
     Args:
-        examples: All that are trained on.
-        negatives: How many of an example's are drawn in a step.
+        examples: All examples of the training.
+        negatives: How many negatives of an example are drawn in a step.
 
     Raises:
         InputError: No negatives are drawn.
-        DataError: An example has too few scores; names its line.
+        DataError: An example lacks scores; names its line.
     """
     if negatives == 0:
         msg = "the loss learns from a teacher's scores of negatives, and negatives is 0. Draw some: --negatives 1"
@@ -149,14 +149,14 @@ def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
 
 
 def unscored(example: Example) -> list[str]:
-    """Of "positive" (the first one) and "negative" (any), those that no teacher scored."""
+    """Which of "positive" (the first) and "negative" (any) the teacher did not score."""
     scored = (example.teacher or {}).keys()
     wanted = {"positive": example.positives[:1], "negative": example.negatives}
     return [what for what, ids in wanted.items() if scored.isdisjoint(ids)]
 
 
 def example_of(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
-    """The example in a record, whichever form it has, and the passages whose texts it brings."""
+    """The example in a record of any known form, and the passages whose texts it contains."""
     fields = record.fields
     if "positive_ctxs" in fields:
         return _dpr(record, namer)
@@ -191,7 +191,7 @@ def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
         example, passages = example_of(record, namer)
         first, line = texts.setdefault(example.query_id, (example.query, record.line))
         if first != example.query:
-            msg = f"the query id '{example.query_id}' is used already at line {line}, for another query. {_ONE_THING}"
+            msg = f"the query id '{example.query_id}' is used already at line {line}, for another query. {_ONE_MEANING}"
             raise record.error(msg)
         if not example.positives:
             examples.dropped += 1
@@ -206,7 +206,7 @@ def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
 def _keep(held: dict[str, Passage], passage: Passage, record: Record) -> None:
     first = held.setdefault(passage.id, passage)
     if first.text != passage.text:
-        msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {_ONE_THING}"
+        msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {_ONE_MEANING}"
         raise record.error(msg)
 
 
@@ -240,7 +240,7 @@ def _dpr(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
 def _with_passages(
     record: Record, query_id: str, query: str, positives: str, negatives: str
 ) -> tuple[Example, list[Passage]]:
-    """An example whose passages come in two fields, with their texts."""
+    """An example with its passages in two fields, texts included."""
     as_read = record.items(positives), record.items(negatives)
     good = [_embedded(one, record, positives) for one in as_read[0]]
     bad = [_embedded(one, record, negatives) for one in as_read[1]]
@@ -286,7 +286,7 @@ def _require(record: Record, *names: str) -> None:
 
 
 def _judged(source: str | Path, split: str) -> Examples:
-    """Examples of queries and judgements: the documents judged above 0 are the positives."""
+    """Examples made of queries and judgements: documents judged above 0 are the positives."""
     queries = {query.id: query for query in read_queries(source)}
     positives: dict[str, list[str]] = {}
     lines: dict[str, int] = {}
@@ -302,7 +302,7 @@ def _judged(source: str | Path, split: str) -> Examples:
 
 
 def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
-    """The examples with ids of a corpus: a passage whose text came with the examples is found there by its text.
+    """The examples with ids of a corpus: a passage unknown by its id is found by its text, if that came with it.
 
     Raises:
         DataError: A passage is not in the corpus; names the example's line and the nearest id.

@@ -1,6 +1,6 @@
-"""Text files, plain or compressed: lines with their numbers in, whole files out.
+"""Text files, plain or compressed: read as numbered lines, written atomically.
 
-Compression is known by a file's first bytes, whatever its name. Everything is UTF-8, strictly.
+Compression is detected by the first bytes, whatever the name. Everything is strict UTF-8.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Line(NamedTuple):
 
 
 def existing(path: str | Path) -> Path:
-    """A path that exists.
+    """The path, if it exists.
 
     Raises:
-        DataError: There is nothing; names the nearest file in that folder.
+        DataError: It does not; suggests the nearest file in that folder.
     """
     path = Path(path)
     if path.exists():
@@ -73,19 +73,19 @@ def inside(path: Path, name: str, kinds: str) -> Path:
 
 
 def listing(folder: Path) -> str:
-    """What a folder holds, for a message."""
+    """The names in a folder, for an error message."""
     return shortlist(sorted(one.name for one in folder.iterdir())) or "nothing"
 
 
 def is_plain(path: str | Path) -> bool:
-    """Whether a file is not compressed, so that its bytes can be read at any place."""
+    """Whether a file is uncompressed, so that it can be read from any byte on."""
     with Path(path).open("rb") as stream:
         return not stream.read(4).startswith((_GZIP, _ZSTD))
 
 
 @contextmanager
 def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, unpacked."""
+    """Open a file for reading, decompressed."""
     path = existing(path)
     if path.is_dir():
         msg = f"'{path}' is a folder, and a file was expected."
@@ -128,7 +128,7 @@ def read_lines(path: str | Path) -> Iterator[Line]:
 
 
 def read_blocks(path: str | Path, size: int = CHUNK) -> Iterator[tuple[int, str]]:
-    """Whole lines of a text file, about `size` bytes at once and each with its end, after the number of the first.
+    """Blocks of about `size` bytes of a text file, made of whole lines: (number of the first line, text).
 
     Raises:
         DataError: A line is not UTF-8, or the file is damaged.
@@ -166,12 +166,12 @@ def count_lines(path: str | Path) -> int:
 
 
 def filled_lines(path: str | Path) -> Iterator[Line]:
-    """The lines that hold more than white space."""
+    """The lines that are not blank."""
     return (line for line in read_lines(path) if line.text and not line.text.isspace())
 
 
 def first_character(path: str | Path) -> str:
-    """The first character of a file that is no white space; "" for an empty file."""
+    """The first non-blank character of a file; "" for an empty file."""
     with open_bytes(path) as stream:
         while block := stream.read(_LOOK):
             if text := block.decode("utf-8", "replace").lstrip("\ufeff \t\r\n"):
@@ -181,7 +181,7 @@ def first_character(path: str | Path) -> str:
 
 @contextmanager
 def write_text(path: str | Path) -> Iterator[IO[str]]:
-    """Open a text file for writing; `.gz` and `.zst` are packed, and the file appears when it is whole."""
+    """Open a text file for writing; `.gz` and `.zst` are compressed, and the file appears once it is complete."""
     with write_file(path) as staging, staging.open("wb") as raw, _packed(raw, Path(path)) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n", write_through=False)
         yield text
@@ -190,7 +190,7 @@ def write_text(path: str | Path) -> Iterator[IO[str]]:
 
 
 def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> int:
-    """Write one JSON object a line and return how many there were."""
+    """Write one JSON object per line and return how many there were."""
     count = 0
     with write_text(path) as stream:
         for row in rows:
@@ -200,7 +200,7 @@ def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> int:
 
 
 def not_utf8(path: str | Path, line: int, error: UnicodeDecodeError) -> DataError:
-    """The complaint about bytes that are not UTF-8."""
+    """The error for bytes that are not UTF-8."""
     raw, place = error.object, error.start - (error.object.rfind(b"\n", 0, error.start) + 1)
     guess = "UTF-16" if raw.startswith(_UTF16) else "another encoding, or no text"
     msg = f"byte 0x{raw[error.start]:02x} at position {place + 1} of the line is not UTF-8: the file is in {guess}."
@@ -216,21 +216,21 @@ def _zstandard(path: Path) -> Any:
 
 
 class _Zstandard(io.RawIOBase):
-    """Unpacks a stream of zstandard frames; the package's own reader takes a stream that is cut off for a whole one."""
+    """Decompresses a stream of zstandard frames; the package's own reader does not notice a truncated stream."""
 
     def __init__(self, stream: IO[bytes], decompressor: Any) -> None:
         self._stream = stream
         self._decompressor = decompressor
         self._frame: Any = None
-        self._rest = b""  # packed bytes after the end of a frame
+        self._rest = b""  # compressed bytes after the end of a frame
         self._ready = memoryview(b"")
 
     def readable(self) -> bool:
-        """Yes."""
+        """True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as there is something, and return how far."""
+        """Fill a buffer as far as possible, and return how many bytes there are."""
         while not self._ready and self._unpack():
             pass
         count = min(len(buffer), len(self._ready))
@@ -255,7 +255,7 @@ class _Zstandard(io.RawIOBase):
 @contextmanager
 def _packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     if path.suffix == ".gz":
-        # No name and no time in the header: the same rows give the same bytes.
+        # No file name and no time stamp in the header: the same rows give the same bytes.
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
             yield cast("IO[bytes]", stream)
     elif path.suffix == ".zst":
@@ -273,7 +273,7 @@ def _complaining(path: Path) -> Iterator[None]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(path, error) from error
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # of a package that may not be there
+        if type(error).__name__ != "ZstdError":  # the package may not be installed, so its class cannot be named
             raise
         raise _damaged(path, error) from error
 
@@ -284,7 +284,7 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the collector: where many objects are made that all stay, it looks through them again and again."""
+    """Turn off the garbage collector: it would scan objects that all survive, again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -59,7 +59,7 @@ def _of_keys(keys: set[str], source: str | Path) -> Kind:
         return "corpus"
     if "text" in keys:
         return _by_name(source, f"a record with the fields {', '.join(sorted(keys))}")
-    msg = f"no form of anything has these fields: {', '.join(sorted(keys))}. Say what it is, with --kind."
+    msg = f"no known kind of data has these fields: {', '.join(sorted(keys))}. Say what it is with --kind."
     raise DataError(msg, file=source)
 
 
@@ -83,7 +83,7 @@ def _of_row(path: Path) -> Kind:
 
 
 def _by_name(source: str | Path, what: str) -> Kind:
-    """Where the content fits two kinds, the file's name may say which one it is."""
+    """The kind that the name of the file suggests, for content that fits two kinds."""
     name = str(source).rpartition("/")[2].lower()
     hints: tuple[tuple[str, Kind], ...] = (
         ("qrel", "qrels"),
@@ -100,5 +100,5 @@ def _by_name(source: str | Path, what: str) -> Kind:
     for hint, kind in hints:
         if hint in name:
             return kind
-    msg = f"{what} may stand in more than one kind of file. Say which one it is: --kind corpus, queries, qrels or run."
+    msg = f"{what} fits more than one kind of file. Say which: --kind corpus, queries, qrels or run."
     raise DataError(msg, file=source)

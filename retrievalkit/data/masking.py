@@ -1,7 +1,7 @@
-"""Whole-word masking: which tokens of a text are hidden, what stands in their place, and what is to be predicted.
+"""Whole-word masking: which tokens of a text are masked, what replaces them, and the labels to predict.
 
-Words are taken in random order until their tokens are the wanted share of the text; a word that would exceed it is
-skipped. Of the tokens taken 80 % become [MASK], 10 % a random token, and 10 % stay (Devlin et al. 2019).
+Words are drawn in random order until their tokens make up the wanted fraction of the text; a word that would exceed it
+is skipped. Of the drawn tokens 80 % become [MASK], 10 % a random token, and 10 % stay (Devlin et al. 2019).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 UNLABELLED = -100
-"""The label of a position where nothing is to be predicted, as torch's losses have it."""
+"""The label of a position without a prediction: torch's default `ignore_index`."""
 _MASKED, _RANDOM = 0.8, 0.9
 
 
 def mask_budget(length: int, ratio: float) -> int:
-    """How many of a text's tokens are to be masked: the share, rounded, and at least one."""
+    """How many tokens of a text are masked: the fraction, rounded, and at least one."""
     return max(1, round(length * ratio))
 
 
@@ -33,7 +33,7 @@ class Masker:
 
     Attributes:
         vocabulary: The encoder's.
-        ratio: Share of a text's tokens that is masked, special tokens not counted.
+        ratio: Fraction of a text's tokens to mask, not counting special tokens.
         whole_words: Whether all tokens of a word are masked together.
     """
 
@@ -47,7 +47,7 @@ class Masker:
             raise UnsupportedError(msg)
 
     def __call__(self, pieces: Pieces, draw: random.Random) -> tuple[list[int], list[int]]:
-        """A text with special tokens, masked, and its labels: the hidden token, or `UNLABELLED`."""
+        """The masked text with special tokens, and its labels: the original token, or `UNLABELLED`."""
         ids = self.vocabulary.wrap([int(one) for one in pieces.ids])
         labels = [UNLABELLED] * len(ids)
         for position in self.choose(pieces, draw):
@@ -57,7 +57,7 @@ class Masker:
         return ids, labels
 
     def choose(self, pieces: Pieces, draw: random.Random) -> list[int]:
-        """The positions to mask; none where every word is longer than the budget."""
+        """The positions to mask; none if every word is longer than the budget."""
         words = pieces.words() if self.whole_words else [range(one, one + 1) for one in range(len(pieces))]
         draw.shuffle(words)
         chosen: list[int] = []
@@ -79,7 +79,7 @@ class Masker:
 
 
 def pad_labels(rows: Sequence[Sequence[int]]) -> Tensor:
-    """(texts, tokens) long: the labels of a batch, padded behind to the longest text as `Encoder.collate` does."""
+    """(texts, tokens) long: the labels of a batch, padded at the end to the longest text as `Encoder.collate` does."""
     import torch
 
     longest = max([1, *map(len, rows)])

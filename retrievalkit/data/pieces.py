@@ -1,4 +1,4 @@
-"""A text as the tokens of a vocabulary, and which of them begin a word: what pre-training cuts, pairs and masks."""
+"""A text as tokens with word boundaries: the unit that pre-training cuts, pairs and masks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Pieces:
         return Pieces(self.ids[part], self.starts[part])
 
     def words(self) -> list[range]:
-        """The positions of each word's tokens; where the text begins inside a word, that rest is a word."""
+        """The positions of each word's tokens; the rest of a word at the start is a word too."""
         first = [position for position, starts in enumerate(self.starts) if starts or not position]
         return [range(start, stop) for start, stop in zip(first, [*first[1:], len(self)], strict=True)] if first else []
 
     def cut(self, limit: int, draw: random.Random) -> Pieces:
-        """At most `limit` tokens in a row; where there are more, all places are equally likely."""
+        """At most `limit` consecutive tokens, from a uniformly random place if there are more."""
         if len(self) <= limit:
             return self
         start = draw.randint(0, len(self) - limit)
@@ -40,12 +40,12 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What pre-training has to know of an encoder's tokens.
+    """What pre-training needs to know about an encoder's tokens.
 
     Attributes:
-        split: Texts -> for each its pieces, uncut, and where in the text each of them ends (in characters).
-        before: The special tokens in front of a text, such as [CLS].
-        after: The special tokens behind it, such as [SEP].
+        split: Texts -> for each its whole pieces, and where in the text each of them ends (in characters).
+        before: The special tokens before a text, such as [CLS].
+        after: The special tokens after it, such as [SEP].
         mask: The [MASK]-like token, or None.
         ordinary: All tokens that are not special.
     """

@@ -1,6 +1,6 @@
-"""Finding things among very many ids with little memory: an id that stands twice, and where a passage lies in a file.
+"""Duplicates among very many ids, and the position of a record in a file by its id, in little memory.
 
-Ids are kept as 64-bit hashes, 8 bytes each. What hashes find is looked up in the file, so that a collision costs time
+Ids are kept as 64-bit hashes, 8 bytes each. Matches of hashes are verified in the file, so that a collision costs time
 and never gives a wrong answer.
 """
 
@@ -18,10 +18,10 @@ Identified = Callable[[], Iterator[tuple[Record, str]]]
 
 
 class Duplicates:
-    """Finds an id that is given twice.
+    """Finds duplicate ids.
 
     Args:
-        identified: Makes a fresh iterator over (place, id), to find out where the ids stand.
+        identified: Makes a fresh iterator over (place, id), to find the places of a duplicate.
     """
 
     def __init__(self, identified: Identified) -> None:
@@ -30,10 +30,10 @@ class Duplicates:
         self._next = 1024
 
     def add(self, identifier: str) -> None:
-        """Take note of the next id.
+        """Add the next id.
 
         Raises:
-            DataError: As `check` does; not at once, but before twice as many ids have been added.
+            DataError: As `check`. Not immediately, but before the number of ids has doubled.
         """
         self.hashes.append(hash(identifier))
         if len(self.hashes) == self._next:
@@ -41,10 +41,10 @@ class Duplicates:
             self._next *= 2
 
     def check(self) -> None:
-        """Look whether two ids so far are equal.
+        """Check the ids so far.
 
         Raises:
-            DataError: They are; names both places.
+            DataError: Two are equal; names both places.
         """
         import numpy
 
@@ -63,10 +63,10 @@ class Duplicates:
 
 
 class Positions:
-    """Where each record of plain files lies, by its id: 24 bytes a record.
+    """The position of each record in plain files, by its id: 24 bytes per record.
 
     Args:
-        files: In order.
+        files: The files, in order.
         tables: How each is read.
         identified: Makes a fresh iterator over (place, id).
     """
@@ -94,7 +94,7 @@ class Positions:
         return len(self._hashes)
 
     def missing(self, identifiers: Iterable[str]) -> set[str]:
-        """Those of the ids that no record has."""
+        """The ids without a record."""
         import numpy
 
         wanted = list(identifiers)
@@ -103,7 +103,7 @@ class Positions:
         return {wanted[place] for place in numpy.flatnonzero(self._hashes[places] != hashes).tolist()}
 
     def candidates(self, identifier: str) -> Iterator[Record]:
-        """The records whose id has the hash of this one: one, or none, or in a billion years two."""
+        """The records whose id has the same hash: almost always one or none."""
         place = int(self._hashes.searchsorted(hash(identifier)))
         while place < len(self) and self._hashes[place] == hash(identifier):
             yield self._read(int(self._starts[place]), int(self._sizes[place]))

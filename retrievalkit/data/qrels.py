@@ -20,11 +20,11 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
     """Read judgements: query id -> document id -> grade.
 
     Args:
-        source: A TREC, MS MARCO or BEIR file, a BEIR folder, `pydoc:`, `hf:` or `irds:`.
-        split: Which of a BEIR folder's files, or of a Hugging Face dataset's splits.
+        source: A TREC, MS MARCO or BEIR file, a BEIR folder, or a source such as `irds:NAME`.
+        split: Of a BEIR folder or a Hugging Face data set, which split.
 
     Raises:
-        DataError: A line is damaged, or judges what another line judges otherwise.
+        DataError: A line is damaged, or contradicts another one.
     """
     qrels: Qrels = {}
     for record, query_id, document_id, grade in judgements(source, split):
@@ -44,9 +44,9 @@ def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: 
     """Write judgements and return how many there were.
 
     Args:
-        path: The file; `.gz` and `.zst` are packed.
+        path: The file; `.gz` and `.zst` are compressed.
         qrels: The judgements.
-        form: "trec", "beir", or "msmarco", which is TREC's with tabs; None takes BEIR's for `.tsv` and else TREC's.
+        form: "trec", "beir", or "msmarco" (TREC with tabs); None = BEIR for `.tsv`, else TREC.
     """
     name = Path(path).name.removesuffix(".gz").removesuffix(".zst")
     form = form or ("beir" if name.endswith(".tsv") else "trec")
@@ -64,7 +64,7 @@ def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: 
 
 
 def _trec_line(cells: tuple[str, ...], gap: str) -> str:
-    """Cells with something between; with tabs where a cell holds white space itself."""
+    """Cells joined by a gap; by tabs if a cell contains white space."""
     return ("\t" if any(cell.split() != [cell] for cell in cells) else gap).join(cells) + "\n"
 
 

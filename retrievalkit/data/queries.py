@@ -1,4 +1,4 @@
-"""Queries: what is searched for, with the answers where they are known."""
+"""Queries: texts to search for, with their answers if known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrievalkit.errors import DataError, InputError
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is searched for; `answers` are the strings that a passage with the answer holds."""
+    """A text to search for; `answers` are the strings that a passage with the answer contains."""
 
     id: str
     text: str
@@ -24,11 +24,11 @@ class Query:
 
 
 def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
-    """Read queries: BEIR, TSV, DPR, examples in any form, a BEIR folder, `pydoc:`, `hf:` or `irds:`.
+    """Read queries: BEIR, TSV, DPR, examples in any form, a BEIR folder, or a source such as `irds:NAME`.
 
     Args:
-        source: A file, a folder or the name of a remote source.
-        split: Of a BEIR folder, only the queries that the qrels of this split judge.
+        source: A file, a folder or `PREFIX:NAME`.
+        split: Of a BEIR folder, read only the queries judged in this split.
 
     Raises:
         DataError: A query is damaged, has no text, or has the id of another.
@@ -46,10 +46,10 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
 
 
 def check_queries(queries: Sequence[Query]) -> None:
-    """Refuse queries that cannot be searched for.
+    """Refuse queries that cannot be searched.
 
     Raises:
-        InputError: There is none, one is empty, or two have one id.
+        InputError: There are none, one is empty, or two share an id.
     """
     if not queries:
         msg = "there is no query to search for."
@@ -76,14 +76,14 @@ def _row(query: Query) -> dict[str, object]:
 
 
 def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:
-    """The queries of a source with their places, repeated ones too."""
+    """The queries of a source with their places, including repeated ones."""
     namer = QuestionNamer()
     for record in open_source(source).records("queries"):
         yield record, query_of(record, namer)
 
 
 def query_of(record: Record, namer: QuestionNamer) -> Query:
-    """The query in a record, whichever form it has."""
+    """The query in a record of any known form."""
     fields = record.fields
     text = next((name for name in QUERY_TEXTS if name in fields), None)
     identifier = next((name for name in QUERY_IDS if name in fields), None)
@@ -96,19 +96,19 @@ def query_of(record: Record, namer: QuestionNamer) -> Query:
 
 
 def straight_quotes(question: str) -> str:
-    """A question as DPR's reader gives it: the right single quotation mark becomes an apostrophe."""
+    """A question as DPR's reader normalises it: the right single quotation mark becomes an apostrophe."""
     return question.replace("’", "'")  # noqa: RUF001 - this character is the point
 
 
 def hashed_id(text: str) -> str:
-    """An id for a text that came without one, equal wherever the same text comes."""
+    """An id for a text without one: the same wherever the text occurs."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class QuestionNamer:
-    """Gives ids to questions that have none: a hash of the text, so that a question has one id in all DPR files.
+    """Gives ids to questions without one: a hash of the text, so that a question has the same id in all DPR files.
 
-    A question that comes again in the same file gets "-2", "-3" ..., because it counts once more in DPR's figures.
+    A question repeated in the same file gets "-2", "-3" ..., because DPR's figures count every occurrence.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class QuestionNamer:
 
 
 def _unique(found: Iterable[tuple[Record, Query]]) -> list[Query]:
-    """Each query once: examples may repeat one, a file of queries may not, and nowhere does an id have two texts."""
+    """Each query once. Examples may repeat a query, a file of queries may not, and no id may have two texts."""
     kept: dict[str, tuple[Record, Query]] = {}
     for record, query in found:
         first = kept.setdefault(query.id, (record, query))

@@ -1,7 +1,7 @@
-"""Records: what one line, one row or one array element of a file holds, with its place.
+"""Records: the fields of a line, a table row or an array element, with their place in the file.
 
-Every complaint can so name file and line. JSON lines, a JSON array and a table are told apart by the first character,
-and all are read as a stream.
+The place lets every error name file and line. The first character of a file says whether it holds JSON lines, a JSON
+array or a table; all three are read as a stream.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from retrievalkit.errors import DataError
 
 _LONGEST_ELEMENT = 1 << 28
 _SHOWN = 60
-_LONGEST_CELL = 2**31 - 1  # what the csv module's limit takes on every machine
+_LONGEST_CELL = 2**31 - 1  # the largest limit that the csv module accepts on every platform
 
 
 class Record(NamedTuple):
-    """What one line holds, and where it stands.
+    """The fields of a line, and its place.
 
     Attributes:
-        file: The file or source.
+        file: The file, or the address of another source.
         line: Counted from 1.
         fields: Name -> value.
-        start: Of a plain file, the byte where the record starts.
+        start: In a plain file, the byte where the record starts.
         end: The byte after the record.
         element: In a JSON array, the element's number, counted from 1; otherwise 0.
     """
@@ -43,27 +43,27 @@ class Record(NamedTuple):
     element: int = 0
 
     def error(self, problem: str) -> DataError:
-        """A complaint about this record."""
+        """An error in this record."""
         place = f"element {self.element}: " if self.element else ""
         return DataError(place + problem, file=self.file, line=self.line)
 
     def unknown_form(self, kind: str, forms: tuple[str, ...]) -> DataError:
-        """The complaint about fields that are those of no known form."""
+        """The error for fields that no known form has."""
         found = ", ".join(self.fields) or "none"
         return self.error(f"no form of a {kind} has these fields: {found}. Known forms: {'; '.join(forms)}.")
 
     def duplicated(self, identifier: str, first: Record) -> DataError:
-        """The complaint about an id that another record has already."""
+        """The error for an id that another record has already."""
         place = f"element {first.element}" if first.element else f"line {first.line}"
         where = place if first.file == self.file else f"{first.file}, {place}"
-        return self.error(f"the id '{identifier}' is used already at {where}. Every id stands for one thing.")
+        return self.error(f"the id '{identifier}' is used already at {where}. Every id must be unique.")
 
     def identifier(self, name: str) -> str:
         """The id in a field: text without tabs and line breaks, or a whole number, which becomes text."""
         return self._identifier(self.fields[name], name)
 
     def identifiers(self, name: str) -> tuple[str, ...]:
-        """The list of ids in a field; () where it is absent or null."""
+        """The list of ids in a field; () if it is absent or null."""
         return tuple(self._identifier(one, name) for one in self.items(name))
 
     def text(self, name: str) -> str:
@@ -71,13 +71,13 @@ class Record(NamedTuple):
         return self._text(self.fields[name], name)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The list of texts in a field; () where it is absent or null, and one text counts as a list of one."""
+        """The list of texts in a field; () if it is absent or null. A single text is a list of one."""
         if isinstance(self.fields.get(name), str):
             return (self.text(name),)
         return tuple(self._text(one, name) for one in self.items(name))
 
     def items(self, name: str) -> list[Any]:
-        """The list in a field; [] where it is absent or null."""
+        """The list in a field; [] if it is absent or null."""
         value = self.fields.get(name)
         if value is None:
             return []
@@ -104,7 +104,7 @@ class Record(NamedTuple):
         try:
             value.encode()
         except UnicodeEncodeError:
-            # JSON can hold half of a surrogate pair, which no tokeniser and no file takes.
+            # JSON can contain half a surrogate pair, which neither tokenisers nor files accept.
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return value
 
@@ -113,10 +113,10 @@ class Table(NamedTuple):
     """How the rows of a table are read.
 
     Attributes:
-        names: Of the columns.
-        header: Whether the first row is one.
+        names: The names of the columns.
+        header: Whether the first row is a header.
         quoted: Whether cells are quoted as in csv.
-        bare: A column whose text loses the quotation marks at both ends, as DPR's reader does.
+        bare: A column stripped of the quotation marks at both ends, as DPR's reader does.
     """
 
     names: tuple[str, ...]
@@ -132,7 +132,7 @@ class Table(NamedTuple):
         return cells
 
 
-# Given the cells of a table's first row: how the table is read, or None for "no known form".
+# The cells of a table's first row -> how the table is read; None for no known form.
 TableForm = Callable[[list[str]], Table | None]
 
 
@@ -141,9 +141,9 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
 
     Args:
         path: The file.
-        form: Says how the file is read if it is a table.
-        kinds: What the records are, for complaints: "passages".
-        forms: The known forms, for complaints.
+        form: How the file is read if it is a table.
+        kinds: What the records are, for error messages: "passages".
+        forms: The known forms, for error messages.
 
     Raises:
         DataError: The file is empty, damaged or of no known form.
@@ -162,7 +162,7 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
 
 
 def table_of(path: str | Path, form: TableForm) -> Table | None:
-    """How a file is read if it is a table; None where it is JSON, or no table that `form` knows."""
+    """How a file is read if it is a table; None for JSON, and for a table that `form` does not know."""
     if files.first_character(path) in ("{", "["):
         return None
     first = next(filled_lines(path), None)
@@ -170,7 +170,7 @@ def table_of(path: str | Path, form: TableForm) -> Table | None:
 
 
 def parse_record(raw: bytes, file: str, table: Table | None) -> Record:
-    """A record from its bytes, as `read_records` found them; `table` is None for JSON lines."""
+    """A record from its bytes, whose position `read_records` gave; `table` is None for JSON lines."""
     text = raw.decode().replace("\r\n", "\n")
     if table is None:
         return Record(file, 0, json.loads(text))
@@ -197,13 +197,13 @@ def json_lines(path: Path) -> Iterator[Record]:
 
 
 def shown(value: object) -> str:
-    """A value as it is shown in a message."""
+    """A value for an error message, shortened."""
     text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def _json_array(path: Path) -> Iterator[Record]:
-    """The elements of a JSON array, without holding more than a few of them."""
+    """The elements of a JSON array, with only a few in memory at a time."""
     file = str(path)
     with files.open_bytes(path) as stream:
         window = _Window(path, stream)
@@ -225,7 +225,7 @@ def _json_array(path: Path) -> Iterator[Record]:
 
 
 class _Window:
-    """The part of a text file that is being parsed: it grows where an element needs more, and forgets what was read."""
+    """The part of a text file that is being parsed: it grows if an element needs more, and drops what was read."""
 
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path = path
@@ -285,7 +285,7 @@ class _Window:
 
 
 def _cut_off(error: json.JSONDecodeError, text: str) -> bool:
-    """Whether an error may come from the text's ending too early."""
+    """Whether an error may be due to the text ending too early."""
     return error.msg.startswith(("Unterminated string", "Invalid \\u")) or error.pos > len(text) - 16
 
 
@@ -315,8 +315,8 @@ def _plain_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
 
 
 def _quoted_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
-    """Rows of a table in which a quoted cell may hold tabs and line breaks."""
-    # The limit of 128 KiB a cell is the csv module's own, and shared by the process.
+    """Rows of a table in which quoted cells may contain tabs and line breaks."""
+    # The csv module's default limit is 128 KiB per cell, and is shared by the process.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
     taken = Line(0, 0, 0, "")
 

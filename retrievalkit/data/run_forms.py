@@ -1,15 +1,15 @@
-"""The forms of run files, told apart by their first lines.
+"""The forms of run files, distinguished by their first lines.
 
 | form | a line |
 |---|---|
 | TREC | query Q0 document rank score tag |
 | MS MARCO | query, document, rank |
 | MS MARCO with scores | query, document, rank, score |
-| scores | query, document, score, the latter with a decimal point |
+| scores | query, document, score with a decimal point |
 | MS MARCO's top 1000 | query, document, the query's text, the passage's text |
 
-Cells are separated by tabs, or by white space. Where there are no scores, 1 / rank takes their place, and where
-there are no ranks either, 1 / the place in the file.
+Cells are separated by tabs, or by white space. Without scores, the score is 1 / rank, and without ranks either,
+1 / position in the file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class RunForm:
-    """How the lines of a run are read: `width` cells, and which of them is what; the query's id is the first."""
+    """How the lines of a run are read: `width` cells, and which of them means what; the first is the query's id."""
 
     width: int
     document: int
@@ -56,13 +56,13 @@ class RunForm:
     score: int | None = None
 
     def rows(self, text: str, *, ranks: bool) -> Rows | None:
-        """Several whole lines, where all are as usual; None where they must be read one by one.
+        """Several whole lines, if all have the usual layout; None if they must be read one by one.
 
-        One cut for all of them takes half of the time of one a line, and that is most of the time of reading.
+        Splitting is most of the time of reading, and one split for all lines takes half as long as one per line.
 
         Args:
             text: The lines, each with its end.
-            ranks: Whether the ranks are wanted where there are scores; else they are 0.
+            ranks: Whether ranks are needed although there are scores; otherwise they are 0.
         """
         columns = self._usual(text) if self == TREC and "\t" not in text else self._columns(text)
         if columns is None:
@@ -82,14 +82,14 @@ class RunForm:
         return Rows(columns[0], columns[self.document], scores, places) if scores else None
 
     def _usual(self, text: str) -> list[list[str]] | None:
-        """The columns of TREC's form, if each line has a known word in its second place, and that alone there."""
+        """The columns of the TREC form, if the second column holds nothing but Q0 or 0."""
         cells = text.split()
         if len(cells) != 6 * text.count("\n") or not set(cells[1::6]) <= _ITERATIONS:
             return self._columns(text)
         return [cells[column::6] for column in range(5)]
 
     def _columns(self, text: str) -> list[list[str]] | None:
-        """The columns, by one cut for all lines that leaves each line's end as a cell; None where a line has others."""
+        """The columns, by one split that leaves each line end as a cell; None if a line has another number of cells."""
         gap = "\t" if "\t" in text else " "
         if gap == " " and ("  " in text or "\n " in text or " \n" in text or text.startswith(" ")):
             return None
@@ -99,12 +99,12 @@ class RunForm:
         return [cells[column:-1:step] for column in range(self.width)] if whole else None
 
     def rows_one_by_one(self, text: str, path: Path, first: int, *, ranks: bool) -> Rows:
-        """The same of lines that may be empty or have their cells apart in another way.
+        """The same for lines that may be empty or separate their cells differently.
 
         Args:
             text: The lines.
-            path: Where they come from.
-            first: The number of the first.
+            path: Their file, for error messages.
+            first: The number of the first line.
             ranks: As in `rows`.
 
         Raises:
@@ -115,7 +115,7 @@ class RunForm:
         return Rows(*map(list, zip(*found, strict=True))) if found else Rows([], [], [], [])
 
     def row(self, text: str, path: Path, line: int, *, ranks: bool) -> tuple[str, str, float, int]:
-        """Query, document, score (0 where the form has none) and rank of one line.
+        """Query, document, score (0 if the form has none) and rank of a line.
 
         Raises:
             DataError: The line is not of this form.
@@ -153,7 +153,7 @@ def form_of(path: Path) -> RunForm:
     cells = [columns(line.text, (TREC.width, _RANKED.width, _CANDIDATES.width)) for line in lines]
     width = len(cells[0])
     if is_judgement_header(cells[0]) or (width == 4 and all(len(row) > 1 and row[1] in _ITERATIONS for row in cells)):
-        msg = "these are judgements (qrels), and a run was expected. Change the places of the two."
+        msg = "these are judgements (qrels), and a run was expected. Swap the two files."
         raise DataError(msg, file=path, line=lines[0].number)
     if width == TREC.width:
         return TREC
@@ -173,7 +173,7 @@ def is_run_object(path: Path) -> bool:
 
 
 def judgements_or_run(path: Path) -> Literal["qrels", "run"] | None:
-    """What a file without a header holds, as far as its first lines leave no doubt."""
+    """What a file without a header holds; None if its first lines are ambiguous."""
     rows = [columns(line.text, (6, 4, 3)) for line in islice(files.filled_lines(path), _LOOKED_AT)]
     widths = {len(row) for row in rows}
     if len(widths) > 1:
@@ -191,7 +191,7 @@ def judgements_or_run(path: Path) -> Literal["qrels", "run"] | None:
 
 
 def _of_three(rows: Sequence[Sequence[str]]) -> Literal["qrels", "run"] | None:
-    """Ranks of a query are 1, 2, 3 ... and no two are equal; grades of several documents mostly are."""
+    """Three columns end in ranks (1, 2, 3 ..., all different) or in grades (mostly equal)."""
     if not all(_is_number(row[2]) for row in rows):
         return None
     if any(_is_fraction(row[2]) for row in rows):

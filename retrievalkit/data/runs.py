@@ -20,21 +20,21 @@ Run = dict[str, list[tuple[str, float]]]
 Ties = Literal["document_id", "run"]
 Form = Literal["trec", "msmarco", "beir"]
 
-_BLOCK = 1 << 15  # a block's cells stay near the processor
+_BLOCK = 1 << 15  # bytes; a block's cells fit the processor's cache
 
 
 def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
-    """Read a run of any form that `run_forms` tells, or of BEIR's, a JSON object: query -> document -> score.
+    """Read a run in any form of `run_forms`, or BEIR's: a JSON object query -> document -> score.
 
-    Documents are ordered by score, as trec_eval does, whatever the ranks say.
+    Documents are ordered by score, as in trec_eval, whatever the ranks say.
 
     Args:
-        path: The file, plain or packed, or a folder with a `run.trec`.
-        ties: How documents of equal score stand: "document_id", descending, as in trec_eval; "run", by the ranks that
-            the file tells, or else in its order.
+        path: The file, plain or compressed, or a folder with a `run.trec`.
+        ties: How documents of equal score are ordered: by "document_id", descending, as in trec_eval; or as in the
+            "run": by its ranks, or else in its order.
 
     Raises:
-        DataError: A line is damaged, or a document comes twice for a query.
+        DataError: A line is damaged, or a document occurs twice for a query.
     """
     if ties not in get_args(Ties):
         raise UnknownNameError("choice of ties", ties, get_args(Ties))
@@ -55,7 +55,7 @@ def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
-    """What runs are called: after their files, by their paths where two files have one name.
+    """The names of runs: those of their files, or their paths if two files share a name.
 
     Raises:
         InputError: A path is given twice.
@@ -80,11 +80,11 @@ def write_run(
 ) -> int:
     """Write a run in the order given, and return how many results there were.
 
-    Scores are written as the shortest number that gives the same 32-bit float. Where an id holds a space, a query's
+    Scores are written as the shortest decimal that gives the same 32-bit float. If an id contains a space, the query's
     lines are separated by tabs, which `read_run` understands.
 
     Args:
-        path: The file; `.gz` and `.zst` are packed.
+        path: The file; `.gz` and `.zst` are compressed.
         run: The run.
         tag: The last column of TREC's form.
         form: "trec", "msmarco" (query, document, rank) or "beir" (JSON).

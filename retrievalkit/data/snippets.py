@@ -1,4 +1,4 @@
-"""The part of a text that shows why it matches a query, and where its matching words are."""
+"""The passage of a text that matches a query best, and the positions of its matching words."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _COMMON = frozenset(
 
 
 def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[str] = ()) -> str:
-    """The part of a text, so many words long, that has most of the query's words and terms.
+    """The part of a text, of `words` words, with the most words and terms of the query.
 
-    Of equally good parts it is the first, less what can be given up in front to see more behind.
+    Of equally good parts the middle one, so that the matching words have context on both sides.
     """
     text = " ".join(text.split())
     spans = [match.span() for match in re.finditer(r"\S+", text)]
@@ -32,14 +32,14 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
     first = last = weights.index(max(weights))
     while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
         last += 1
-    # The words that were found stand in the middle.
+    # Centre the matching words.
     first = (first + last) // 2
     start, end = spans[first][0], spans[first + words - 1][1]
     return f"{'… ' if start else ''}{text[start:end]}{' …' if end < len(text) else ''}"
 
 
 def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
-    """Where words of the query, or words with these stems, stand in a text."""
+    """The positions of words of the query, or words with these stems, in a text."""
     wanted = _Wanted(query, terms)
     return tuple(match.span() for match in _WORD.finditer(text) if wanted.of(match[0]))
 
@@ -52,7 +52,7 @@ class _Wanted:
         self._terms = {term.casefold() for term in terms if term.casefold() not in _COMMON}
 
     def of(self, text: str) -> set[str]:
-        """Those that stand in a text."""
+        """Those that occur in a text."""
         words = {word.casefold() for word in _WORD.findall(text)}
         return {key for word in words if (key := self._key(word))}
 
@@ -66,13 +66,13 @@ class _Wanted:
 
 
 def _weight(found: Sequence[set[str]]) -> tuple[int, int]:
-    """Different words of the query count before repeated ones."""
+    """Distinct words of the query count first, then repeated ones."""
     return len(set().union(*found)), sum(map(len, found))
 
 
 def _stems(text: str) -> set[str]:
     words = {word.casefold() for word in _WORD.findall(text)}
-    # A query of common words alone is looked for as it is.
+    # A query of nothing but common words is matched as it is.
     return {_stem(word) for word in (words - _COMMON or words)}
 
 

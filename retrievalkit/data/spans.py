@@ -1,8 +1,8 @@
-"""Documents -> sentences -> spans, and the partners of a span: what contextual pre-training takes its texts from.
+"""Documents -> sentences -> spans, and the partners of a span: the texts of contextual pre-training.
 
-A span is a row of sentences, appended until their tokens exceed a target length. All parts of a document are ranges of
-its sentences, so that a partner may overlap with a span, or be longer. Every draw comes from a random generator that is
-handed in, seeded by who calls (CoT-MAE: Wu et al. 2022, and its released code).
+A span is a sequence of sentences, appended until their tokens exceed a target length. All parts of a document are
+ranges of its sentences, so that a partner may overlap with a span, or be longer. The caller seeds the random generator
+(CoT-MAE: Wu et al. 2022, and its released code).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ NEIGHBOURHOOD = 100
 
 
 class Sliceable(Protocol):
-    """Pieces in memory or on disk, of which parts are taken."""
+    """Pieces in memory or on disk that can be sliced."""
 
     def __len__(self) -> int:
         """How many tokens."""
 
     def __getitem__(self, part: slice) -> Pieces:
-        """Some of them."""
+        """A slice of them."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Document:
     """A document cut into sentences and spans.
 
     Attributes:
-        pieces: All its tokens.
+        pieces: All tokens of the document.
         ends: Where each sentence ends, in tokens.
         spans: The spans, as ranges of sentences.
         max_length: The longest target length of its spans, in tokens.
@@ -46,11 +46,11 @@ class Document:
     max_length: int
 
     def text(self, sentences: range) -> Pieces:
-        """The tokens of a row of sentences."""
+        """The tokens of a range of sentences."""
         return self.pieces[self._start(sentences.start) : self._start(sentences.stop)]
 
     def length(self, sentences: range) -> int:
-        """How many tokens a row of sentences has."""
+        """How many tokens a range of sentences has."""
         return self._start(sentences.stop) - self._start(sentences.start)
 
     def _start(self, sentence: int) -> int:
@@ -58,7 +58,7 @@ class Document:
 
 
 def sentence_ends(text: str, language: str = "en") -> list[int]:
-    """Where each sentence of a text ends, in characters; the space behind a sentence belongs to it."""
+    """Where each sentence of a text ends, in characters; the space after a sentence belongs to it."""
     import sentencex
 
     ends: list[int] = []
@@ -71,7 +71,7 @@ def token_ends(piece_ends: Sequence[int], ends: Sequence[int]) -> list[int]:
     """Where each sentence ends in tokens; sentences without a token are left out.
 
     Args:
-        piece_ends: Where in the text each token ends, rising.
+        piece_ends: Where in the text each token ends, ascending.
         ends: Where in the text each sentence ends.
     """
     counts = [bisect_right(piece_ends, end) for end in ends]
@@ -84,7 +84,7 @@ def draw_spans(ends: Sequence[int], max_length: int, draw: random.Random, *, sho
     Args:
         ends: Where each sentence ends, in tokens.
         max_length: The target length, in tokens.
-        draw: Where the draws come from.
+        draw: The random generator.
         short: With this probability, drawn anew for each span, the target is uniform in 2 ... max_length.
     """
     spans: list[range] = []
@@ -103,7 +103,7 @@ def _target(max_length: int, draw: random.Random, short: float) -> int:
 
 
 def nearby(document: Document, anchor: int, draw: random.Random) -> range:
-    """The span in front of the anchor, or the one behind it."""
+    """The span before the anchor, or the one after it."""
     there = [one for one in (anchor - 1, anchor + 1) if 0 <= one < len(document.spans)]
     return document.spans[draw.choice(there)]
 
@@ -118,8 +118,8 @@ def random_sampled(document: Document, anchor: int, draw: random.Random) -> rang
 def overlap(document: Document, anchor: int, draw: random.Random) -> range:
     """The anchor's last r sentences and what follows, until the length exceeds the maximum.
 
-    r is uniform in 1 ... half of the anchor's sentences. Nothing follows the last span, so that of it the first r
-    sentences are taken, and what comes before.
+    r is uniform in 1 ... half of the anchor's sentences. Nothing follows the last span: its partner is its
+    first r sentences and what precedes them.
     """
     span = document.spans[anchor]
     shared = draw.randint(1, max(1, len(span) // 2))
@@ -139,4 +139,4 @@ PARTNERS: dict[str, Callable[[Document, int, random.Random], range]] = {
     "random_sampled": random_sampled,
     "overlap": overlap,
 }
-"""How a partner of a span (the anchor, by number) is found, in a document of at least two spans."""
+"""Ways to draw a partner of a span (the anchor, by number) in a document of at least two spans."""

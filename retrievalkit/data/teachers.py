@@ -1,4 +1,4 @@
-"""A teacher's scores in a record of training examples, in every form that they come in.
+"""The teacher's scores in a record of a training example, in all known forms.
 
 By document id (ours), in the order of the positives and then the negatives, with each passage, or in two lists:
 
@@ -23,17 +23,17 @@ _TWO_LISTS = ("pos_scores", "neg_scores")
 def teacher_scores(
     record: Record, positives: Sequence[str], negatives: Sequence[str], passages: Iterable[object] = ()
 ) -> dict[str, float] | None:
-    """Document id -> the teacher's score, or None where the record has none.
+    """Document id -> the teacher's score, or None if the record has no scores.
 
     Args:
-        record: What was read.
-        positives: The ids of its positives.
-        negatives: The ids of its negatives.
-        passages: Where the record brings them: positives, then negatives, as they were read.
+        record: The record.
+        positives: Ids of its positives.
+        negatives: Ids of its negatives.
+        passages: The passages in the record, if it has them: positives, then negatives, as read.
 
     Raises:
-        DataError: As many scores as documents are wanted and there are others, a score is no number, or it is
-            for a document that the example does not have.
+        DataError: The number of scores differs from that of the documents, a score is no number, or the example has
+            no such document.
     """
     ids = (*positives, *negatives)
     scores = record.fields.get("teacher")
@@ -58,9 +58,9 @@ def teacher_scores(
 
 def _by_id(record: Record, ids: Sequence[str], scores: Mapping[object, object]) -> dict[str, float]:
     found = _collected(record, "teacher", ((str(one), score) for one, score in scores.items()))
-    strangers = found.keys() - set(ids)
-    if strangers:
-        one = min(strangers)
+    unknown = found.keys() - set(ids)
+    if unknown:
+        one = min(unknown)
         close = nearest(one, ids)
         offer = f"; did you mean '{close}'?" if close else "."
         msg = f"'teacher' scores the document '{one}', which is no positive and no negative of this example{offer}"

@@ -1,8 +1,7 @@
-"""The audit of a mining: what each filter dropped, where negatives come from, and a sample that a person can check.
+"""The audit of a mining: what each filter dropped, the ranks of the negatives, and a sample for a person to check.
 
-It is kept part by part: an `Audit` is JSON-able, and those of later parts are added to the first one's. So a mining
-that was interrupted has the audit of one that was not. All counts are exact; scores are those of a seeded sample of
-questions.
+Audits are written part by part as JSON and added up, so that an interrupted mining ends with the same audit as one that
+was not. All counts are exact; scores are those of a seeded sample of questions.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class Audit:
 
     Args:
         filters: Names of the filters, in order.
-        questions: How many there are in all parts.
-        seed: Of the sample of them.
+        questions: How many questions there are in all parts.
+        seed: Of the sample of questions.
     """
 
     def __init__(self, filters: Sequence[str], *, questions: int, seed: int = 0) -> None:
@@ -50,7 +49,7 @@ class Audit:
         self.sample: list[dict[str, Any]] = []
 
     def count(self, outcomes: Sequence[Filtered], filters: Sequence[Filter]) -> None:
-        """Count what became of some questions, just after the filters have seen them."""
+        """Count the outcomes of a part. Call it before the filters see the next part: they know the reasons of one."""
         for one in outcomes:
             found = one.found
             self.counts["questions"] += 1
@@ -61,10 +60,10 @@ class Audit:
             if places:
                 self.counts["positives_found"] += 1
                 self.positive_ranks[places[0]] += 1
-                self.counts["compared"] += len(one.chosen)
+                self.counts["compared"] += len(one.negatives)
                 highest = found.scores[places[0]]
-                self.counts["above"] += sum(found.scores[place] > highest for place in one.chosen)
-            self.ranks.update(one.chosen)
+                self.counts["above"] += sum(found.scores[place] > highest for place in one.negatives)
+            self.ranks.update(one.negatives)
             for made, gone in zip(filters, one.dropped, strict=True):
                 self.dropped[made.name] += len(gone)
                 if gone and len(self.shown[made.name]) < SHOWN:
@@ -73,7 +72,7 @@ class Audit:
                 self.sample.append(_sampled(one, key))
 
     def add(self, state: Mapping[str, Any]) -> None:
-        """Add the counts of a later part, as its `as_dict` gave them."""
+        """Add the counts of a later part, from its `as_dict`."""
         for name, value in state["counts"].items():
             self.counts[name] += value
         for name, value in state["dropped"].items():
@@ -89,12 +88,12 @@ class Audit:
         return {**{name: getattr(self, name) for name in ("counts", "dropped", "shown", "sample")}, **lists}
 
     def report(self, corpus: Corpus, *, without: int, examples: int) -> dict[str, Any]:
-        """What is written and shown: counts, texts of what is shown, and warnings.
+        """The audit for the file and the page: counts, examples with their texts, and warnings.
 
         Args:
-            corpus: Has the texts.
-            without: How many examples have no negative.
-            examples: Of so many.
+            corpus: The corpus, for the texts.
+            without: How many examples have no negatives.
+            examples: How many examples there are.
         """
         sample = sorted(self.sample, key=lambda one: float(one["key"]))
         found = {
@@ -116,14 +115,14 @@ class Audit:
         return {**found, "warnings": list(self._warnings(without, examples))}
 
     def complaint(self, source: str) -> str:
-        """Why there is no negative at all."""
+        """The error message if there are no negatives at all."""
         if not self.counts["hits"]:
             return f"'{source}' found nothing for any question. Is it for this corpus and these questions?"
         counts = ", ".join(f"{name} {count}" for name, count in self.dropped.items() if count)
         return f"the filters dropped all {self.counts['hits']} hits ({counts}). Raise --depth, or filter less."
 
     def _key(self, one: Filtered) -> float:
-        """A number from 0 to 1: a sample by it does not hang on the order of questions."""
+        """A number from 0 to 1 that depends on the question alone, so that its order does not change the sample."""
         text = f"audit {self.seed} {one.found.question.query.text}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest()) / (1 << 48)
 
@@ -140,7 +139,7 @@ class Audit:
                 "source for this corpus? If it is weak, its negatives are easy."
             )
         if without >= 0.01 * examples:
-            yield f"{without / examples:.0%} of the examples have no negative. Raise --depth, or filter less."
+            yield f"{without / examples:.0%} of the examples have no negatives. Raise --depth, or filter less."
         first = sum(self.ranks[place] for place in range(_FIRST_RANKS))
         if negatives and first > 0.5 * negatives:
             yield (
@@ -150,7 +149,7 @@ class Audit:
         if self.counts["above"] > 0.25 * self.counts["compared"]:
             yield (
                 f"{self.counts['above'] / self.counts['compared']:.0%} of the negatives score above their question's "
-                "positive, where that was found: some may answer it. A margin or a re-ranker drops these."
+                "positive, where that was found: some may answer it. A margin or a re-ranker drops such hits."
             )
         heavy = [name for name, count in self.dropped.items() if hits and count > 0.5 * hits]
         if heavy:
@@ -183,14 +182,14 @@ def _sampled(one: Filtered, key: float) -> dict[str, Any]:
         "answers": list(found.question.query.answers),
         "positives": sorted(found.positives),
         "found": [[place + 1, found.scores[place], found.ids[place]] for place in found.positive_places],
-        "first": [[place + 1, found.scores[place], found.ids[place]] for place in one.chosen[:NEGATIVES_SHOWN]],
-        "negatives": len(one.chosen),
-        "scores": [found.scores[place] for place in one.chosen],
+        "first": [[place + 1, found.scores[place], found.ids[place]] for place in one.negatives[:NEGATIVES_SHOWN]],
+        "negatives": len(one.negatives),
+        "scores": [found.scores[place] for place in one.negatives],
     }
 
 
 def _asked(row: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
-    """A question of the sample as a person checks it."""
+    """A question of the sample, with the texts that a person needs to check it."""
     ranks = {one: (rank, score) for rank, score, one in row["found"]}
     main = min(row["positives"], key=lambda one: (ranks.get(one, (len(ranks) + 1_000_000,))[0], one), default=None)
     positive = None
@@ -216,7 +215,7 @@ def _passage(passage: Passage) -> dict[str, str]:
 
 
 def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
-    """Counts by rank, made coarser towards the end."""
+    """Counts by rank, in wider buckets towards the end."""
     edges = [*_RANKS, max(_RANKS[-1], len(counts)) + 1]
     return [
         {"from": low, "to": min(high - 1, len(counts)), "count": sum(counts[low - 1 : high - 1])}
@@ -226,7 +225,7 @@ def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
 
 
 def _scores(sample: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How scores of positives that were found, and of negatives, are spread."""
+    """The distribution of the scores of retrieved positives, and of negatives."""
     positives = [score for row in sample for _, score, _ in row["found"]]
     negatives = [score for row in sample for score in row["scores"]]
     values = [*positives, *negatives]
@@ -258,7 +257,7 @@ def _quartiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def distribution(counts: Mapping[int, int]) -> dict[str, float]:
-    """How many negatives the examples have: least, quartiles, most, mean, and how many have none.
+    """The distribution of the number of negatives: least, quartiles, most, mean, and how many examples have none.
 
     Args:
         counts: Number of negatives -> how many examples have that many.
@@ -274,10 +273,10 @@ def distribution(counts: Mapping[int, int]) -> dict[str, float]:
 
 
 def audit_table(audit: Mapping[str, Any]) -> str:
-    """The audit as a person reads it on a terminal."""
+    """The audit as text for a terminal."""
     counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
     lines = [
-        f"{counts['questions']:,} questions, {audit['hits']:,} hits from {_source(source)}",
+        f"{counts['questions']:,} questions, {audit['hits']:,} hits from {describe_source(source)}",
         f"  {audit['questions_whose_positive_was_found']:,} questions found their positive, "
         f"{audit['questions_without_hits']:,} found nothing",
     ]
@@ -289,11 +288,12 @@ def audit_table(audit: Mapping[str, Any]) -> str:
         f"{counts['written']:,} examples written, {counts['mined']:,} of them mined, with {spread['least']} to "
         f"{spread['most']} negatives (mean {spread['mean']:.1f}); {spread['examples_without']:,} have none"
     )
-    lines += [f"Mind: {warning}" for warning in audit["warnings"]]
+    lines += [f"Warning: {warning}" for warning in audit["warnings"]]
     return "\n".join(lines)
 
 
-def _source(source: Mapping[str, str]) -> str:
+def describe_source(source: Mapping[str, str]) -> str:
+    """The source of the hits, with its kind unless the name says it."""
     return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from retrievalkit.mine.audit import describe_source
 from retrievalkit.report.chart import line_chart
 from retrievalkit.report.page import render
 
@@ -16,15 +17,13 @@ def audit_page(audit: Mapping[str, Any], *, title: str) -> str:
     """The page of an audit, as HTML.
 
     Args:
-        audit: As `rkit mine-negatives` writes it.
-        title: What was mined.
+        audit: The audit that `rkit mine-negatives` writes.
+        title: The name of the mined file.
     """
-    source = audit["source"]
-    name = source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
     return render(
         "audit.html.j2",
         title=f"Mined negatives: {title}",
-        subtitle=f"from {name}",
+        subtitle=f"from {describe_source(audit['source'])}",
         audit=audit,
         negatives=sum(bucket["count"] for bucket in audit["ranks_of_negatives"]),
         ranks=_ranks(audit),

@@ -1,8 +1,8 @@
-"""The filters that hits go through before they are negatives, in the order that the options state.
+"""The filters that hits pass through before they become negatives.
 
-Known positives, copies of a positive's text, passages of its document, its near duplicates, passages that hold the
-answer, the first ranks, scores too near the positive's, near duplicates of a better negative, and last, because it
-costs most, what a re-ranker takes for relevant. Each looks at what the ones before it left.
+In order: known positives, copies of a positive's text, passages of its document, its near duplicates, passages that
+contain the answer, the first ranks, scores too near the positive's, near duplicates of a better negative, and last,
+because it costs most, what a re-ranker considers relevant. Each sees only the hits that the previous ones kept.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 Passages = Callable[[str], Passage]
 Places = list[int]
 PairScores = Callable[[Sequence[tuple[Found, str]]], Sequence[float | None]]
-"""Scores of (question, passage id) pairs; None for a pair that has none."""
+"""Scores of (question, passage id) pairs; None for a pair without a score."""
 
 
 class Filter:
     """Drops hits of questions.
 
     Args:
-        name: What the audit calls it.
+        name: Its name in the audit.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
-        """For each of some questions the places of the hits that stay, out of those that are left."""
+        """For each question of a part, the places of the hits to keep out of those that are left."""
         return [self.keep_of(found, places) for found, places in zip(part, left, strict=True)]
 
     def keep_of(self, found: Found, left: Places) -> Places:
-        """The places that stay of one question."""
+        """The places to keep for one question."""
         raise NotImplementedError
 
-    def reason(self, found: Found, place: int) -> str:  # noqa: ARG002 - for those that can say more than their name
-        """Why a hit of the last part was dropped."""
+    def reason(self, found: Found, place: int) -> str:  # noqa: ARG002 - for filters with a reason beyond their name
+        """The reason why a hit of the last part was dropped; "" if the filter's name says it all."""
         return ""
 
 
-class _Among(Filter):
+class _UnwantedIds(Filter):
     """Drops passages with certain ids."""
 
     def __init__(self, name: str, ids: Callable[[Found], frozenset[str]]) -> None:
@@ -76,7 +76,7 @@ class _Rank(Filter):
 
 
 class _Margin(Filter):
-    """Drops hits above a limit that hangs on the positive's score."""
+    """Drops hits above a limit that depends on the positive's score."""
 
     def __init__(self, name: str, limit: Callable[[float], float]) -> None:
         super().__init__(name)
@@ -91,7 +91,7 @@ class _Margin(Filter):
 
 
 class _SameDocument(Filter):
-    """Drops passages of the document that a positive is of."""
+    """Drops passages of a positive's document."""
 
     def __init__(self, name: str, way: str, passages: Passages) -> None:
         super().__init__(name)
@@ -112,13 +112,13 @@ class _SameDocument(Filter):
         return f"document '{self.document(found.ids[place])}'"
 
 
-class _Alike(Filter):
-    """What filters of near duplicates share.
+class _NearDuplicate(Filter):
+    """Base of the filters of near duplicates.
 
     Args:
-        name: What the audit calls it.
-        threshold: From which share of 5-grams on texts are alike.
-        shingles: Of a passage, by its id.
+        name: Its name in the audit.
+        threshold: From which fraction of shared 5-grams on two texts are near duplicates.
+        shingles: Passage id -> its shingles.
     """
 
     def __init__(self, name: str, threshold: float, shingles: Callable[[str], Shingles]) -> None:
@@ -133,13 +133,13 @@ class _Alike(Filter):
 
     def reason(self, found: Found, place: int) -> str:
         other, share = self._like[found.question.query.id, place]
-        return f"{share:.0%} of its 5-grams and those of '{other}' are in both"
+        return f"shares {share:.0%} of its 5-grams with '{other}'"
 
     def _drop(self, found: Found, place: int, other: str, share: float) -> None:
         self._like[found.question.query.id, place] = (other, share)
 
 
-class _LikePositive(_Alike):
+class _LikePositive(_NearDuplicate):
     def keep_of(self, found: Found, left: Places) -> Places:
         texts = [self.shingles(found.ids[place]) for place in left]
         best = [("", 0.0)] * len(left)
@@ -152,8 +152,8 @@ class _LikePositive(_Alike):
         return [place for place, (_, share) in zip(left, best, strict=True) if share < self.threshold]
 
 
-class _LikeBetter(_Alike):
-    """Drops hits that repeat a better one which stays."""
+class _LikeBetter(_NearDuplicate):
+    """Drops near duplicates of a better hit that is kept."""
 
     def keep_of(self, found: Found, left: Places) -> Places:
         same = repeats([self.shingles(found.ids[place]) for place in left], self.threshold)
@@ -164,7 +164,7 @@ class _LikeBetter(_Alike):
 
 
 class _Reranker(Filter):
-    """Drops hits whose score by a re-ranker is too high, or too near the positive's; one without a score stays."""
+    """Drops hits that a re-ranker scores too high, or too near the positive; a hit without a score is kept."""
 
     def __init__(self, name: str, options: MiningOptions, scores: PairScores) -> None:
         super().__init__(name)
@@ -205,18 +205,18 @@ class _Reranker(Filter):
 def make_filters(
     options: MiningOptions, passages: Passages | None = None, scores: PairScores | None = None
 ) -> list[Filter]:
-    """The filters that the options ask for, in their order.
+    """The filters that the options ask for, in order.
 
     Args:
-        options: What to drop.
-        passages: Id -> passage, for the filters that look at titles or texts.
-        scores: The re-ranker, where there is one.
+        options: Which hits to drop.
+        passages: Id -> passage, for the filters that need titles or texts.
+        scores: The re-ranker, if the options name one.
     """
     filters: list[Filter] = []
     cut = None if passages is None else shingles_of(passages)
     if options.drop_positives:
-        filters.append(_Among("known positive", lambda found: found.question.positives | found.positives))
-        filters.append(_Among("copy of a positive", lambda found: found.question.copies))
+        filters.append(_UnwantedIds("known positive", lambda found: found.question.positives | found.positives))
+        filters.append(_UnwantedIds("copy of a positive", lambda found: found.question.copies))
     if options.same_document is not None:
         assert passages is not None
         filters.append(_SameDocument("document of a positive", options.same_document, passages))
@@ -242,48 +242,48 @@ def make_filters(
 
 @dataclass(frozen=True)
 class Filtered:
-    """What became of a question's hits.
+    """The hits of a question after filtering.
 
     Attributes:
-        found: The hits, with the positive that counts.
-        dropped: For each filter, the places that it dropped.
-        chosen: The places of the negatives.
-        mined: What is written.
+        found: The hits, with the positive that they were compared with.
+        dropped: For each filter, the places of the hits that it dropped.
+        negatives: The places of the negatives.
+        mined: The result that is written.
     """
 
     found: Found
     dropped: Sequence[Places]
-    chosen: Sequence[int]
+    negatives: Sequence[int]
     mined: Mined
 
 
 def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
-    """Put the hits of some questions through the filters, and choose negatives of what is left.
+    """Filter the hits of the questions of a part, and choose negatives from those left.
 
     Args:
-        part: The hits.
+        part: The questions with their hits.
         options: How many negatives, and which positive.
-        filters: As `make_filters` gave them.
+        filters: Those of `make_filters`.
     """
     part = [_with_positive(found) if options.positives == "retrieved" else found for found in part]
     left: list[Places] = [list(range(len(found.ids))) for found in part]
     dropped: list[list[Places]] = [[] for _ in part]
-    for one in filters:
-        kept = one.keep(part, left)
-        for before, after, gone in zip(left, kept, dropped, strict=True):
+    for each in filters:
+        remaining = each.keep(part, left)
+        for before, after, gone in zip(left, remaining, dropped, strict=True):
             gone.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
-        left = kept
+        left = remaining
     outcome = []
     for found, places, gone in zip(part, left, dropped, strict=True):
-        chosen = choose(places, options, found.question.query.id)
-        negatives = tuple(map(found.ids.__getitem__, chosen))
+        kept = choose(places, options, found.question.query.id)
+        ids = tuple(found.ids[place] for place in kept)
         positive = next(iter(found.positives), None) if options.positives == "retrieved" else None
         lost = options.positives == "retrieved" and positive is None
-        outcome.append(Filtered(found, gone, chosen, Mined(negatives, positive, dropped=lost)))
+        outcome.append(Filtered(found, gone, kept, Mined(ids, positive, dropped=lost)))
     return outcome
 
 
 def _with_positive(found: Found) -> Found:
-    """The question with the best hit that holds an answer for its positive."""
+    """With the best hit that contains an answer as the positive."""
     holds = found.holds or ()
     return replace(found, positives=frozenset([one for one, held in zip(found.ids, holds) if held][:1]))  # noqa: B905

@@ -1,4 +1,4 @@
-"""Sets of examples made into one: mined negatives put in, two sets joined, passages found again in a corpus."""
+"""Mined negatives put into examples, and two sets of examples merged into one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from retrievalkit.mine.options import Merge, Mined
 
 
 class MinedTexts(Protocol):
-    """What was mined, by the text of the query."""
+    """The mined negatives, by the text of the query."""
 
     def __getitem__(self, text: str, /) -> Mined: ...
 
 
 def mined_examples(rows: Sequence[Example], mined: MinedTexts) -> Iterator[Example]:
-    """The examples with what was mined for their query texts; a mined positive makes one example a query text."""
+    """The examples with the negatives mined for their texts; with a mined positive, one example per query text."""
     seen: set[str] = set()
     for row in rows:
         found = mined[row.query]
@@ -32,14 +32,14 @@ def mined_examples(rows: Sequence[Example], mined: MinedTexts) -> Iterator[Examp
 def merge_examples(
     first: Sequence[Example], second: Sequence[Example], *, keep: int | None = None, merge: Merge = "concatenate"
 ) -> Iterator[Example]:
-    """Two sets as one.
+    """Merge two sets.
 
     Args:
-        first: Comes first.
-        second: Comes after it.
-        keep: Of each example, the first so many negatives; None = all.
+        first: The set that comes first.
+        second: The set that comes after it.
+        keep: How many negatives of each example are kept; None = all.
         merge: "concatenate" keeps all examples apart; "pool" joins those of the same query text: the first set's
-            negatives, then the second's, less the positives of both.
+            negatives, then the second's, without the positives of either.
 
     Raises:
         DataError: The sets use one query id for two queries.
@@ -49,7 +49,7 @@ def merge_examples(
         if texts.get(row.query_id, row.query) != row.query:
             msg = (
                 f"the query id '{row.query_id}' stands for {texts[row.query_id]!r} in one set, and for {row.query!r} "
-                "in the other. Every id stands for one thing."
+                "in the other. Give each query an id of its own."
             )
             raise DataError(msg)
     cut_first = [_with_documents(row, row.positives, row.negatives[:keep]) for row in first]
@@ -58,7 +58,7 @@ def merge_examples(
 
 
 def _with_documents(row: Example, positives: tuple[str, ...], negatives: tuple[str, ...]) -> Example:
-    """The example with other documents; the teacher's scores of those that went are dropped."""
+    """The example with other documents, and the teacher's scores of these alone."""
     named = {*positives, *negatives}
     teacher = {one: score for one, score in (row.teacher or {}).items() if one in named}
     return replace(row, positives=positives, negatives=negatives, teacher=teacher or None)

@@ -1,6 +1,6 @@
-"""Which hits of a question become its hard negatives: the options, a question with its hits, and the choice.
+"""The options of mining, a question with its hits, and which of these become its hard negatives.
 
-The filters that hits go through are those of `data.filters`.
+The filters are in `mine.filters`.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ TITLE = "title"
 
 @dataclass(frozen=True, kw_only=True)
 class MiningOptions:
-    """Which of the hits become negatives, and how they are joined to another set.
+    """Which of the hits become negatives, and how the mined examples are merged with another set.
 
     Args:
-        depth: How many hits of each question are looked at, positives included.
-        negatives: How many are kept.
-        skip_top: Drop the hits with the first so many ranks, which may be unlabelled positives.
-        drop_answers: Drop passages that hold the question's answer (DPR's rule, see `data.answers`).
+        depth: How many hits per question are considered, positives included.
+        negatives: How many negatives per question are kept.
+        skip_top: Drop this many of the first ranks, which may be unlabelled positives.
+        drop_answers: Drop passages that contain the question's answer (DPR's rule, see `evaluate.answers`).
         drop_positives: Drop the question's known positives, of all examples with its text, and copies of their text.
         same_document: Drop passages of a positive's document: "title" where passages of a document share a title (as
             DPR's do), or a regular expression that finds the document's name in the start of an id, such as "(.+)#".
-        near_duplicates: Drop passages that share so large a share of their word 5-grams with a positive, or with a
-            better negative (Jaccard's coefficient, such as 0.8).
-        margin_absolute: Keep hits that score at least so much less than the positive.
-        margin_relative: Keep hits that score at most so large a share of the positive's score, such as 0.95 (below a
-            score of 0: less by the same share of its size). With several positives the lowest score counts, and one
-            that was not among the hits counts with the last hit's score.
-        reranker: What scores hits once more: a re-ranker (rkit rerank train, or a cross-encoder of Hugging Face), or a
+        near_duplicates: Drop passages that share at least this fraction of their word 5-grams with a positive, or with
+            a better negative (Jaccard's coefficient, such as 0.8).
+        margin_absolute: Keep hits that score at least this much less than the positive.
+        margin_relative: Keep hits that score at most this fraction of the positive's score, such as 0.95 (for a
+            negative score: lower by the same fraction of its magnitude). With several positives the lowest score
+            counts; a positive that is not among the hits counts with the score of the last hit.
+        reranker: A second opinion on the hits: a re-ranker (rkit rerank train, or a Hugging Face cross-encoder), or a
             run of its scores (rkit rerank apply).
-        reranker_above: Drop hits that the re-ranker scores above this; of a cross-encoder the score is its logit.
-        reranker_margin: Keep hits that the re-ranker scores at least so much less than the positive (with several, the
-            one of the lowest score).
-        sample: Keep the "top" of what the filters leave, or a "random" choice of it, in rank order.
-        seed: Of the choice, which depends on nothing else but the question's id.
-        positives: "keep" those of the examples; or, as MLR's released code has it, "retrieved": the best hit that
-            holds an answer is the positive, only hits without an answer are negatives, and a question without such a
-            hit is dropped.
-        keep: Of each set that is merged, the first so many negatives; None = all.
+        reranker_above: Drop hits that the re-ranker scores above this; the score of a cross-encoder is its logit.
+        reranker_margin: Keep hits that the re-ranker scores at least this much less than the positive (with several,
+            the lowest-scoring one).
+        sample: Keep the "top" of the hits that pass the filters, or a "random" sample of them, in rank order.
+        seed: Of the random sample, which otherwise depends only on the question's id.
+        positives: "keep" those of the examples; or "retrieved", as in MLR's released code: the best hit that contains
+            an answer is the positive, only hits without an answer are negatives, and a question without such a hit
+            is dropped.
+        keep: How many negatives of each example are kept when merging; None = all.
         merge: "concatenate": the other set's examples, then the mined ones, as separate examples; "pool": one example
-            a question, with the negatives of both.
+            per question, with the negatives of both.
     """
 
     depth: int = 200
@@ -75,14 +75,14 @@ class MiningOptions:
 
     @property
     def needs_answers(self) -> bool:
-        """Whether hits are searched for the answers."""
+        """Whether hits are checked for the answers."""
         return self.drop_answers or self.positives == "retrieved"
 
     def check(self, *, merging: bool) -> None:
-        """Refuse values that make no sense.
+        """Refuse invalid values and combinations.
 
         Args:
-            merging: Whether there is another set.
+            merging: Whether there is another set to merge with.
 
         Raises:
             OptionError: Names the option.
@@ -127,10 +127,10 @@ class MiningOptions:
 
 
 def document_pattern(text: str) -> re.Pattern[str] | None:
-    """The pattern that finds a document's name in a passage's id; None where documents are told by their titles.
+    """The pattern that finds a document's name in a passage's id; None if titles identify documents.
 
     Raises:
-        OptionError: It is no regular expression, or it finds a name in an empty id.
+        OptionError: It is not a regular expression, or it matches an empty id.
     """
     if text == TITLE:
         return None
@@ -153,13 +153,13 @@ def document_of(pattern: re.Pattern[str], passage_id: str) -> str | None:
 
 @dataclass(frozen=True)
 class Question:
-    """A distinct query text, with what all examples of that text know.
+    """A distinct query text, with what is known from all examples of that text.
 
     Attributes:
-        query: Its first id, the text, and the answers.
-        ids: All ids that examples have for it.
+        query: The smallest of its ids, the text, and the answers.
+        ids: All ids that the examples use for it.
         positives: Ids of its known positives.
-        copies: Ids of other passages with the text of one of them.
+        copies: Ids of other passages with the same text as a positive.
     """
 
     query: Query
@@ -172,14 +172,14 @@ class Question:
 class Found:
     """The hits of a question, and the positives that they are compared with.
 
-    A hit goes by its place, counted from 0: its rank less 1.
+    Methods refer to a hit by its place in the ranking, counted from 0.
 
     Attributes:
-        question: What was searched for.
-        ids: The passages that were found, best first.
+        question: The question.
+        ids: Ids of the retrieved passages, best first.
         scores: Their scores.
-        holds: Whether each holds an answer; None = not looked at.
-        positives: Ids of the question's positives, or of the one that was mined.
+        holds: Whether each contains an answer; None = not checked.
+        positives: Ids of the question's positives, or of the mined positive.
     """
 
     question: Question
@@ -190,13 +190,13 @@ class Found:
 
     @classmethod
     def of(cls, question: Question, hits: Sequence[tuple[str, float]], holds: Sequence[bool] | None = None) -> Found:
-        """A question with its hits of a run, where it may be known which of them hold an answer."""
-        ids = [one for one, _ in hits]
+        """From the hits of a run."""
+        ids = [passage_id for passage_id, _ in hits]
         return cls(question, ids, [score for _, score in hits], holds, question.positives)
 
     @property
     def positive_score(self) -> float:
-        """The lowest score of the positives; one that was not found scores at most as the last hit, which counts."""
+        """The lowest score of the positives; one that was not retrieved counts with the last hit's, an upper bound."""
         last = self.scores[-1] if self.scores else 0.0
         places = self.positive_places
         lowest = min((self.scores[place] for place in places), default=last)
@@ -204,15 +204,15 @@ class Found:
 
     @cached_property
     def positive_places(self) -> list[int]:
-        """Where the positives are among the hits."""
+        """The places of the positives among the hits."""
         if self.positives.isdisjoint(self.ids):
             return []
-        return [place for place, one in enumerate(self.ids) if one in self.positives]
+        return [place for place, passage_id in enumerate(self.ids) if passage_id in self.positives]
 
 
 @dataclass(frozen=True)
 class Mined:
-    """What mining gives a question: negatives, best first, and the positive if that was mined too."""
+    """The result for a question: negatives, best first, and the positive if that was mined too."""
 
     negatives: tuple[str, ...]
     positive: str | None = None
@@ -220,7 +220,7 @@ class Mined:
 
 
 def choose(places: Sequence[int], options: MiningOptions, query_id: str) -> Sequence[int]:
-    """The first of the hits, or a random choice of them in rank order."""
+    """The first of the hits, or a random sample of them in rank order."""
     if options.sample == "top" or len(places) <= options.negatives:
         return places[: options.negatives]
     drawn = random.Random(f"mine {options.seed} {query_id}").sample(range(len(places)), options.negatives)

@@ -1,7 +1,7 @@
-"""The mining itself: questions are searched and filtered part by part, and each part is written down as it is done.
+"""The mining itself: questions are searched and filtered part by part, and each finished part is written to a file.
 
-A mining that was killed goes on behind its last whole part. Parts always hold the same questions, and questions are
-always searched in the same company, so that the outcome is that of a mining which was not killed.
+A killed mining resumes after its last whole part. Parts always hold the same questions, and questions are always
+searched in the same batches, so the result is that of a mining which was never interrupted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from retrievalkit.report.progress import ProgressBar
 
 PART = 512
 HITS_AT_ONCE = 1 << 21
-_COMPANY = 1_024  # what `search` encodes at once
+_SEARCH_BATCH = 1_024  # how many queries `search` encodes at once
 _PARTS_HELD = 8
 
 
@@ -34,11 +34,11 @@ class Mining:
     """Negatives of questions.
 
     Attributes:
-        questions: To mine for.
+        questions: All questions to mine for.
         corpus: The passages.
         options: Which hits become negatives.
-        source: What the passages are found by, for complaints.
-        scores: The re-ranker, where the options ask for one.
+        source: Where the hits come from, for error messages.
+        scores: The re-ranker, if the options name one.
     """
 
     questions: Sequence[Question]
@@ -48,10 +48,10 @@ class Mining:
     scores: PairScores | None = None
 
     def check(self) -> None:
-        """Refuse options that these questions cannot have.
+        """Refuse options that do not apply to these questions.
 
         Raises:
-            InputError: Answers are looked for, and no question has any.
+            InputError: The options need answers, and no question has any.
         """
         if self.options.needs_answers and not any(question.query.answers for question in self.questions):
             what = "drop_answers" if self.options.drop_answers else "positives 'retrieved'"
@@ -59,7 +59,7 @@ class Mining:
             raise InputError(msg)
 
     def run(self, search: Search, folder: Path) -> MinedParts:
-        """Mine all questions; parts that are in the folder already are not mined again."""
+        """Mine all questions, except for those in parts that the folder already has."""
         folder.mkdir(parents=True, exist_ok=True)
         filters = make_filters(self.options, self.corpus.get, self.scores)
         mined = MinedParts(folder, self.questions, self._audit(filters))
@@ -77,49 +77,50 @@ class Mining:
         return Audit([one.name for one in filters], questions=len(self.questions), seed=self.options.seed)
 
     def _parts(self, search: Search, done: int, bar: ProgressBar) -> Iterator[tuple[int, list[Found]]]:
-        """The parts after the first ones, with their numbers and hits; many are searched for at once."""
+        """The parts after the first `done`, with their numbers and hits; several parts are searched in one go."""
         at_once = searched_at_once(self.options.depth)
         for start in range(0, len(self.questions), at_once):
-            some = self.questions[start : start + at_once]
-            if start + len(some) <= done * PART:
+            batch = self.questions[start : start + at_once]
+            if start + len(batch) <= done * PART:
                 continue
-            bar.update(label=f"search for {len(some):,} questions")
-            found = self._search(search, some)
+            bar.update(label=f"search for {len(batch):,} questions")
+            found = self._search(search, batch)
             bar.update(label="mine")
-            for offset in range(0, len(some), PART):
+            for offset in range(0, len(batch), PART):
                 number = (start + offset) // PART
                 if number >= done:
                     yield number, found[offset : offset + PART]
 
-    def _search(self, search: Search, some: Sequence[Question]) -> list[Found]:
-        hits = list(search(some, self.options.depth))
+    def _search(self, search: Search, batch: Sequence[Question]) -> list[Found]:
+        hits = list(search(batch, self.options.depth))
         wanted = {one for ids, _ in hits for one in ids}
         if unknown := self.corpus.missing(wanted):
             raise self.corpus.unknown(min(unknown), file=self.source)
-        holds = self._holding(hits, some, wanted)
+        holds = self._answer_hits(hits, batch, wanted)
         return [
-            Found(one, ids, scores, holds.get(one.query.id), one.positives)
-            for one, (ids, scores) in zip(some, hits, strict=True)
+            Found(question, ids, scores, holds.get(question.query.id), question.positives)
+            for question, (ids, scores) in zip(batch, hits, strict=True)
         ]
 
-    def _holding(self, hits: Sequence[Hits], some: Sequence[Question], wanted: set[str]) -> dict[str, list[bool]]:
-        answers = {one.query.id: one.query.answers for one in some if self.options.needs_answers and one.query.answers}
+    def _answer_hits(self, hits: Sequence[Hits], batch: Sequence[Question], wanted: set[str]) -> dict[str, list[bool]]:
+        queries = [question.query for question in batch]
+        answers = {query.id: query.answers for query in queries if self.options.needs_answers and query.answers}
         if not answers:
             return {}
-        run = {one.query.id: list(zip(*found, strict=True)) for one, found in zip(some, hits, strict=True)}
-        # Of a large corpus, it is faster to fetch the passages that were found than to read it.
+        run = {query.id: list(zip(*found, strict=True)) for query, found in zip(queries, hits, strict=True)}
+        # Fetching a few passages by id is faster than reading a large corpus.
         few = 4 * len(wanted) < len(self.corpus)
         texts: Iterator[Passage] | Corpus = map(self.corpus.get, sorted(wanted)) if few else self.corpus
         return answer_hits(run, answers, texts, depth=self.options.depth)
 
 
 class MinedParts:
-    """What was mined, in a folder of parts, of which few are in memory at a time.
+    """The mined negatives, in a folder of parts, of which only a few are in memory at a time.
 
     Args:
         folder: The folder.
-        questions: All, in order.
-        audit: Has counted nothing yet.
+        questions: All questions, in order.
+        audit: An empty audit, which the parts are added to.
     """
 
     def __init__(self, folder: Path, questions: Sequence[Question], audit: Audit) -> None:
@@ -137,7 +138,7 @@ class MinedParts:
         return self._held[number][place]
 
     def complete(self) -> int:
-        """How many parts are there already, without a gap; they are counted in the audit."""
+        """Count the parts that exist already, without a gap, and add them to the audit."""
         number = 0
         while self._file(number).exists():
             self.audit.add(self._read(number)["audit"])
@@ -145,7 +146,7 @@ class MinedParts:
         return number
 
     def write(self, number: int, outcomes: Sequence[Filtered], audit: Audit) -> None:
-        """Write a part down and count it."""
+        """Write a part and add it to the audit."""
         mined = [(one.mined.negatives, one.mined.positive, one.mined.dropped) for one in outcomes]
         state = audit.as_dict()
         artifacts.write_json(self._file(number), {"mined": mined, "audit": state}, indent=None)
@@ -160,8 +161,8 @@ class MinedParts:
 
 
 def searched_at_once(depth: int) -> int:
-    """How many questions are searched for at once, so that memory does not grow with them."""
-    least = max(PART, _COMPANY)
+    """How many questions are searched in one go: as many as keep the number of hits in memory bounded."""
+    least = max(PART, _SEARCH_BATCH)
     return max(1, HITS_AT_ONCE // depth // least) * least
 
 

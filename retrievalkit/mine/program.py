@@ -1,4 +1,4 @@
-"""The program behind `rkit mine-negatives`: passages that a search finds and that do not answer, for each example.
+"""The program behind `rkit mine-negatives`: passages that a search ranks high and that do not answer the question.
 
     rkit mine-negatives --from bm25|CHECKPOINT|INDEX|RUN --corpus CORPUS --examples TRAIN --output FILE
 

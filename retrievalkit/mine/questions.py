@@ -1,4 +1,4 @@
-"""Examples by their question: what all examples of a text know of it, and other passages with a positive's text."""
+"""Examples grouped by question, and copies of the positives' texts elsewhere in the corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrievalkit.mine.options import Question
 
 
 def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> list[Question]:
-    """The distinct questions of examples; with a corpus, copies of their positives are looked for in it."""
+    """The distinct questions of the examples; with a corpus, including copies of their positives in it."""
     grouped: dict[str, list[Example]] = {}
     for row in rows:
         grouped.setdefault(row.query, []).append(row)
@@ -24,7 +24,7 @@ def _question(examples: Sequence[Example], copies: Mapping[str, frozenset[str]])
     answers = tuple(dict.fromkeys(answer for example in examples for answer in example.answers))
     ids = tuple(dict.fromkeys(example.query_id for example in examples))
     return Question(
-        # Whichever example comes first: a random choice of negatives depends on the id.
+        # Not the first id: a random sample depends on it, and must not depend on the order of the examples.
         query=Query(min(ids), examples[0].query, answers),
         ids=ids,
         positives=positives,
@@ -33,7 +33,7 @@ def _question(examples: Sequence[Example], copies: Mapping[str, frozenset[str]])
 
 
 def find_copies(document_ids: set[str], corpus: Corpus) -> dict[str, frozenset[str]]:
-    """Document id -> all ids with its text, for those that have others. Holds only what is wanted of the corpus."""
+    """Document id -> all ids with the same text, for documents with copies. Memory does not grow with the corpus."""
     digests = {one: text_digest(corpus.get(one)) for one in sorted(document_ids)}
     alike: dict[bytes, list[str]] = {digest: [] for digest in digests.values()}
     if alike:

@@ -1,4 +1,4 @@
-"""A re-ranker's scores of questions and passages, for the mining of negatives: computed, or read from a run."""
+"""The scores that a re-ranker gives to hits: computed, or read from a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW = 4_096
 def open_scores(
     reranker: str | Path, passages: Callable[[str], Passage], *, precision: Precision = "fp32"
 ) -> tuple[PairScores, str]:
-    """What scores pairs, and a fingerprint of it.
+    """A function that scores pairs, and its fingerprint.
 
     Args:
         reranker: A folder that `rkit rerank train` wrote, the name or folder of a cross-encoder, or a run file.
@@ -28,7 +28,7 @@ def open_scores(
         precision: The number format to compute in; in fp32 a pair has the score that `rkit rerank apply` gives it.
 
     Raises:
-        InputError: There is no such re-ranker, or it is something else.
+        InputError: There is no such re-ranker, or the folder holds something else.
     """
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)

@@ -1,7 +1,7 @@
-"""How much of their wording texts share: Jaccard's coefficient of their word 5-grams.
+"""How similar the wording of two texts is: Jaccard's coefficient of their word 5-grams.
 
-Words are runs of letters and digits, without regard to case; a text of fewer than five has one shingle, all of its
-words. Titles count only where there is no text. Shingles are compared by 64-bit hashes, so the coefficient is exact
+Words are runs of letters and digits, without regard to case; a text of fewer than five words is one shingle. Titles
+count only if there is no text. Shingles are compared by 64-bit hashes, so the coefficient is exact
 unless two of them collide. (Broder, "On the resemblance and containment of documents", 1997.)
 """
 
@@ -33,7 +33,7 @@ def _number(word: str) -> int:
 
 
 def shingles(passage: Passage) -> Shingles:
-    """The hashes of a passage's word 5-grams, ascending, each once."""
+    """The distinct hashes of a passage's word 5-grams, ascending."""
     import numpy as np
 
     words = _WORD.findall((passage.text if passage.text.strip() else passage.title).casefold())
@@ -47,12 +47,12 @@ def shingles(passage: Passage) -> Shingles:
 
 
 def shingles_of(passages: Callable[[str], Passage]) -> Callable[[str], Shingles]:
-    """The shingles of passages by id; those of many are held, so that a text is cut once for many questions."""
+    """The shingles of passages by id, cached, so that a text is cut only once for many questions."""
     return lru_cache(_TEXTS_HELD)(lambda one: shingles(passages(one)))
 
 
 def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
-    """Jaccard's coefficient of each text and another one; 0 where one is empty."""
+    """Jaccard's coefficient of each text with another one; 0 if either is empty."""
     import numpy as np
 
     if not texts or not len(other):
@@ -66,22 +66,24 @@ def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
 
 
 def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, float] | None]:
-    """For each text, which earlier one that is no repeat itself it is most like, and how much, if that is enough.
+    """For each text, the earlier text that it nearly repeats (with the coefficient), or None.
+
+    A text that is itself a near duplicate does not count as the earlier text.
 
     Args:
-        texts: The first of some that are alike is the one that stays.
-        threshold: From which coefficient on texts are alike.
+        texts: Of several similar texts, the first is the original.
+        threshold: From which coefficient on a text is a near duplicate.
     """
     found: list[tuple[int, float] | None] = [None] * len(texts)
     for later, earlier, like in _alike(texts, threshold):
-        # An earlier text that goes is no reason for a later one to go.
+        # A dropped text is no reason to drop a later one.
         if found[earlier] is None and (found[later] is None or like > found[later][1]):  # type: ignore[index]
             found[later] = (earlier, like)
     return found
 
 
 def _alike(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, int, float]]:
-    """The pairs of texts that are alike, as (later, earlier, coefficient), ascending."""
+    """The pairs of similar texts, as (later, earlier, coefficient), ascending."""
     import numpy as np
     import scipy.sparse
 
@@ -92,7 +94,7 @@ def _alike(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, int, 
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     same = ordered[1:] == ordered[:-1]
-    # Few shingles are in more than one text, and no other counts.
+    # Shingles of a single text add nothing to the products, and most are of this kind.
     repeated = np.concatenate([same, [False]]) | np.concatenate([[False], same])
     if not same.any():
         return []

@@ -1,7 +1,7 @@
-"""What finds the hits that are mined: BM25, a checkpoint, an index, a run, or several of these, whose hits are fused.
+"""Where the hits to mine come from: BM25, a checkpoint, an index, a run, or several of these, whose hits are fused.
 
-A checkpoint and BM25 are made into an index on the way, in a folder beside the output. What is built there is named
-after what it is made of, so that a mining which was interrupted goes on with it, and another one does not.
+For a checkpoint and BM25 an index is built first, in a folder beside the output. Its name is a hash of its inputs, so
+that an interrupted mining reuses it, and one with other inputs does not.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from retrievalkit.search.sources import OpenRun
 
 Hits = tuple[Sequence[str], Sequence[float]]
-"""The ids and scores of what a question found, best first."""
+"""The ids and scores of the hits of a question, best first."""
 Search = Callable[[Sequence[Question], int], Iterator[Hits]]
-"""Gives the best hits of questions, so many of each."""
+"""(questions, depth) -> the best `depth` hits of each."""
 
 _KNOWN = "--from takes bm25, a checkpoint (rkit train), an index (rkit index) or a run file (rkit search)."
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What finds passages.
+    """Where hits come from.
 
     Attributes:
-        names: "bm25", checkpoints, indexes and runs.
-        model: For an index whose checkpoint has been moved: where it is.
-        indexer_options: Of the indexer `bm25` that is built for "bm25".
-        fusion: Of several: how their hits are made one list, as `rkit search` does: `method` ("rrf" where not given),
+        names: Checkpoints, indexes, runs and "bm25" (Lucene, over the corpus; "./bm25" is a folder of that name).
+        model: Where the checkpoint of an index is, if it was moved.
+        indexer_options: Options of the index built for "bm25".
+        fusion: How the hits of several are fused, as in `rkit search`: `method` ("rrf" by default),
             `weights` (numbers, or a file that `rkit search --tune` wrote), `normalization`, `missing`,
             `rrf_k`.
         precision: The number format in which checkpoints encode; None = questions in fp32, as their scores are
@@ -55,40 +55,38 @@ class Sources:
 
     @property
     def kinds(self) -> list[str]:
-        """The kind of each.
+        """The kind of each name.
 
         Raises:
-            InputError: One is none of these.
+            InputError: A name is neither "bm25" nor a checkpoint, an index or a run.
         """
         return [source_kind(name) for name in self.names]
 
     @property
     def kind(self) -> str:
-        """One word for what they are."""
+        """The kind of the one name, or "fusion"."""
         return self.kinds[0] if len(self.names) == 1 else "fusion"
 
     @property
     def title(self) -> str:
-        """What they are called in the audit."""
+        """Their name in the audit."""
         return " + ".join(self.names)
 
     def check(self) -> None:
-        """Refuse sources that are none, and options without effect.
+        """Refuse names of nothing, and options without effect.
 
         Raises:
-            InputError: Names the source, or the option.
+            InputError: Says which.
         """
         if not self.names:
             msg = f"there is nothing to mine from. {_KNOWN}"
             raise InputError(msg)
         kinds = self.kinds
         if self.indexer_options and "bm25" not in kinds:
-            msg = (
-                f"indexer options are for --from bm25, and '{self.names[0]}' is of the kind {kinds[0]}. Leave them out."
-            )
+            msg = f"indexer options are for --from bm25, and '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
             raise OptionError(msg)
         if self.model is not None and "index" not in kinds:
-            msg = f"model is for an index, and '{self.names[0]}' is of the kind {kinds[0]}. Leave it out."
+            msg = f"model is for an index, and '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
             raise OptionError(msg)
         if self.fusion and len(self.names) == 1:
             msg = (
@@ -101,7 +99,7 @@ class Sources:
             raise OptionError(msg)
 
     def fingerprint(self) -> str:
-        """Of all that decides what they find, less the corpus."""
+        """A fingerprint of everything that decides the hits, except for the corpus."""
         prints = [self._fingerprint(name, kind) for name, kind in zip(self.names, self.kinds, strict=True)]
         return artifacts.fingerprint_value([prints, self.model, dict(self.fusion), self.precision])
 
@@ -114,12 +112,12 @@ class Sources:
         return manifest.get("fingerprint") or artifacts.fingerprint_value(manifest)
 
     def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
-        """Make them ready to be searched; what has to be built goes into the folder, unless it is there already.
+        """Make them ready for searching; indexes are built in the work folder unless they exist there already.
 
         Args:
             corpus: The passages.
-            work: The folder.
-            questions: All that will be searched for.
+            work: The work folder.
+            questions: All questions that will be searched.
         """
         import numpy as np
 
@@ -178,10 +176,10 @@ class Sources:
 
 
 def source_kind(source: str | Path) -> str:
-    """What finds the passages: "bm25", "checkpoint", "index" or "run".
+    """The kind of a name: "bm25", "checkpoint", "index" or "run".
 
     Raises:
-        InputError: The source is none of these.
+        InputError: It is none of these.
     """
     path = Path(source)
     if str(source) == "bm25":
@@ -202,7 +200,7 @@ def source_kind(source: str | Path) -> str:
 
 
 def _name_queries(source: OpenRun, questions: Sequence[Question], name: str) -> None:
-    """Let a run be asked by the first id of each question, whichever of its ids the run has."""
+    """Make a run answer to the main id of each question, whichever of its ids the run uses."""
     run = source.run
     found = {one.query.id: next((run[other] for other in one.ids if other in run), []) for one in questions}
     if questions and not any(found.values()):

@@ -87,7 +87,7 @@ def test_examples_go_into_a_folder_with_their_passages(tmp_path, dpr):
 
 
 def test_texts_are_not_lost_unseen(tmp_path, dpr):
-    with pytest.raises(InputError, match=r"brings the texts of 2 passages, .*Give a folder as output"):
+    with pytest.raises(InputError, match=r"contains the texts of 2 passages, .*Give a folder as output"):
         convert(dpr, tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
     convert(dpr, tmp_path / "out")

@@ -70,9 +70,9 @@ def test_near_duplicates_of_a_positive_and_of_a_better_hit_are_dropped():
     assert negatives(near_duplicates=0.95) == ("d1#1", "d2#0", "d2#1", "d3#0", "d4#0")
     outcome, filters = mined(near_duplicates=0.7)
     name = "near duplicate of a positive"
-    assert filters[name].reason(outcome.found, 2) == "90% of its 5-grams and those of 'd1#0' are in both"
+    assert filters[name].reason(outcome.found, 2) == "shares 90% of its 5-grams with 'd1#0'"
     name = "near duplicate of a better negative"
-    assert filters[name].reason(outcome.found, 4) == "75% of its 5-grams and those of 'd2#1' are in both"
+    assert filters[name].reason(outcome.found, 4) == "shares 75% of its 5-grams with 'd2#1'"
 
 
 def test_what_was_dropped_before_drops_no_near_duplicate():

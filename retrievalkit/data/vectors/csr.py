@@ -1,7 +1,7 @@
-"""Rows of scipy CSR matrices in .npz files, read as they are asked for: memory holds the row pointers alone.
+"""Rows of scipy CSR matrices in .npz files, read on demand: only the row pointers are in memory.
 
-`scipy.sparse.load_npz` reads a file whole. One that is not compressed can be mapped instead: its members lie in it as
-they would in a file of their own.
+`scipy.sparse.load_npz` reads the whole file. An uncompressed file can be mapped instead: its members are stored as in
+files of their own.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class MappedCsr:
             raise ValueError(msg)
 
     def rows(self, start: int, end: int) -> Any:
-        """The rows from `start` to `end` as a matrix of their own."""
+        """The rows from `start` to `end` as a matrix."""
         first, last = self._starts[start], self._starts[end]
         return self._matrix(slice(first, last), self._starts[start : end + 1] - first)
 
     def take(self, rows: np.ndarray) -> Any:
-        """Any rows, in the order given, as a matrix of their own."""
+        """Any rows, in the order given, as a matrix."""
         return self._matrix(*spread(self._starts, rows))
 
     def _matrix(self, places: slice | np.ndarray, starts: np.ndarray) -> Any:
-        # Copied, since the members of a zip file do not lie at multiples of their element's size.
+        # Copied, because members of a zip file are not aligned to the size of their elements.
         parts = (np.array(self._values[places]), np.array(self._columns[places]), starts)
         return scipy.sparse.csr_matrix(parts, shape=(len(starts) - 1, self.shape[1]))
 
 
 def _member(path: Path, name: str) -> np.ndarray:
-    """An array in an .npz file that is not compressed, mapped into memory."""
+    """An array in an uncompressed .npz file, mapped into memory."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
         stream.seek(archive.getinfo(f"{name}.npy").header_offset)
         header = stream.read(_LOCAL_HEADER)
@@ -72,7 +72,7 @@ def _member(path: Path, name: str) -> np.ndarray:
 
 
 def spread(starts: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the elements of some runs lie, run after run, and where each run then starts.
+    """The places of the elements of the wanted runs, and where each run then starts.
 
     Args:
         starts: (runs + 1,) where each run starts; its end is the next one's start.

@@ -1,4 +1,4 @@
-"""The ids of a folder's texts, read from ids.txt as they are asked for."""
+"""The ids of a folder's texts, read from ids.txt on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ASCII = 127
 
 
 class Ids(Sequence[str]):
-    """The lines of a file as a sequence; 8 bytes a line are held in memory, and not the lines."""
+    """The lines of a file as a sequence, with 8 bytes per line in memory instead of the lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,12 +61,12 @@ class Ids(Sequence[str]):
         return [one for part in parts for one in self._decode(starts[part], ends[part])]
 
     def _decode(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
-        """The texts between these places, all at once where they are ASCII: one by one takes ten times as long."""
+        """The texts between these places, all at once if they are ASCII: one by one takes ten times as long."""
         places = starts[:, None] + np.arange((ends - starts).max(initial=1))
         outside = places >= ends[:, None]
         letters = self._letters[np.minimum(places, len(self._letters) - 1)]
         letters[outside] = 0
-        # An array of texts drops zeros at the end of one, and knows only ASCII by its bytes.
+        # numpy's strings drop trailing zeros, and bytes are characters only in ASCII.
         if letters.max(initial=0) > _ASCII or ((letters == 0) & ~outside).any():
             data = self._bytes
             return [data[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -74,7 +74,7 @@ class Ids(Sequence[str]):
         return texts
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
-        """(ids,) int64: the row of each of these ids, -1 for one that is not there.
+        """(ids,) int64: the row of each id, or -1 if it is unknown.
 
         The first call reads all ids, and keeps 16 bytes for each.
         """
@@ -85,7 +85,7 @@ class Ids(Sequence[str]):
         wanted = np.fromiter((hash(one) for one in ids), dtype=np.int64, count=len(ids))
         found = np.full(len(ids), -1, dtype=np.int64)
         places, unsure = np.searchsorted(self._hashes, wanted), np.arange(len(ids))
-        # Different ids can have one hash, so each is looked at.
+        # Different ids can share a hash, so each match is verified.
         while len(unsure):
             unsure = unsure[places[unsure] < len(self)]
             unsure = unsure[self._hashes[places[unsure]] == wanted[unsure]]

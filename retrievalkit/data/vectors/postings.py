@@ -1,12 +1,12 @@
-"""The weights of a vectors/ folder by term instead of by text: for each term the texts that have it, and their weights.
+"""The weights of a vectors/ folder by term instead of by text: for each term, the texts with it and their weights.
 
     postings.json      how many texts each part has, and how many terms there are
     terms-00000.npy    int32 (terms + 1,): where each term's postings start
     texts-00000.npy    int32: the texts of the postings, ascending, counted from the first of the part
     weights-00000.npy  float32: their weights
 
-A part holds texts in a row, few enough that their scores fit the processor's cache. Files are mapped into memory part
-by part, so that a search reads what its terms have.
+A part holds consecutive texts, few enough that their scores fit the processor's cache. Files are mapped into memory
+part by part, so that a search reads only the postings of its terms.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Postings:
     """Postings that `write_postings` wrote.
 
     Attributes:
-        folder: Where they are.
+        folder: The folder.
         parts: How many texts each part has.
         terms: How many terms there are.
 

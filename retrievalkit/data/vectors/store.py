@@ -1,14 +1,14 @@
 """The vectors/ folder: what `rkit encode` writes and what indexers read.
 
     manifest.json      what made it, and the size and checksum of every other file
-    ids.txt            the id of each text, one a line
+    ids.txt            the id of each text, one per line
     vectors-00000.npy  rows of the first shard: text-major, then vector; float32 or float16
-    offsets.npy        only where the number of vectors varies: text t has the rows offsets[t] to offsets[t + 1]
-    lexical-00000.npz  only where there are weights over a vocabulary: scipy's CSR, one row a text
+    offsets.npy        only if the number of vectors varies: text t has the rows offsets[t] to offsets[t + 1]
+    lexical-00000.npz  only if there are weights over a vocabulary: scipy's CSR, one row per text
 
-Rows and offsets count over the whole folder. Reading maps files into memory a block at a time, so that memory stays
-small however large the folder is. Writing goes shard by shard: each is whole or not there, so that a killed encoding
-can go on.
+Rows and offsets count over the whole folder. Reading maps files into memory block by block, so that memory stays
+small however large the folder is. Writing goes shard by shard: a shard is complete or absent, so that a killed
+encoding can be resumed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ View = Literal["all", "vectors", "weights"]
 
 @dataclass(frozen=True)
 class VectorBlock:
-    """Some of a folder's texts, one after the other.
+    """Consecutive texts of a folder.
 
     Attributes:
         first: The row (in ids.txt) of the first text.
         texts: How many texts.
         vectors: (rows, dim), text-major, mapped into memory; or None.
-        starts: (texts + 1,) the block's rows of each text; or None where all texts have the same number.
+        starts: (texts + 1,) where the rows of each text start in the block; None if all texts have the same number.
         weights: scipy CSR (texts, vocabulary), or None.
     """
 
@@ -59,7 +59,7 @@ class VectorBlock:
 
     @property
     def rows(self) -> int:
-        """How many vectors; how many texts where there are none."""
+        """How many vectors; how many texts if there are no vectors."""
         return self.texts if self.vectors is None else len(self.vectors)
 
     @property
@@ -69,11 +69,11 @@ class VectorBlock:
 
     @property
     def most_vectors(self) -> int:
-        """The largest number of vectors that a text has; 1 where there are none."""
+        """The largest number of vectors of a text; 1 if there are no vectors."""
         return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Some of these texts, counted from 0, in the order given; the `first` of what is returned says nothing."""
+        """Any of these texts, counted from 0, in the order given; `first` of the result has no meaning."""
         vectors, starts = self.vectors, self.starts
         if vectors is not None and starts is not None:
             rows, starts = spread(starts, texts)
@@ -86,7 +86,7 @@ class VectorBlock:
 
 @dataclass(frozen=True)
 class _Shard:
-    """Where a shard lies: its files, its texts, and its rows."""
+    """The place of a shard: its files, its texts, and its rows."""
 
     first_text: int
     texts: int
@@ -98,22 +98,22 @@ class _Shard:
 
 
 class VectorStore:
-    """A vectors/ folder, opened for reading. Sizes are checked at once, checksums by `verify`.
+    """A vectors/ folder, opened for reading. Sizes are checked on opening, checksums by `verify`.
 
     Args:
-        folder: Where it is.
-        view: "vectors" or "weights" leaves the other aside, where a folder has both.
+        folder: The folder.
+        view: "vectors" or "weights" ignores the other, if a folder has both.
 
     Attributes:
-        folder: Where it is.
-        manifest: What its manifest.json holds.
-        ids: The texts' ids, in order.
-        dim: Length of a vector; 0 where there are none.
+        folder: The folder.
+        manifest: The content of its manifest.json.
+        ids: The ids of the texts, in order.
+        dim: Dimension of the vectors; 0 if there are none.
         rows: How many vectors there are.
-        vectors_per_text: The same number for all texts, or None where it varies (or there are none).
-        offsets: (texts + 1,) int64, the first row of each text, where the number varies; else None.
-        vocabulary: Number of columns of the weights; 0 where there are none.
-        dtype: Of the vectors.
+        vectors_per_text: The number of vectors of each text; None if it varies, or there are none.
+        offsets: (texts + 1,) int64, the first row of each text, if the number varies; else None.
+        vocabulary: Number of columns of the weights; 0 if there are none.
+        dtype: The type of the vectors.
 
     Raises:
         ArtifactError: It is not a vectors folder, or a file is missing or damaged.
@@ -146,14 +146,14 @@ class VectorStore:
 
     @property
     def most_vectors(self) -> int:
-        """The largest number of vectors that a text has."""
+        """The largest number of vectors of a text."""
         if self.offsets is None:
             return self.vectors_per_text or 0
         return int(max((np.diff(part).max(initial=0) for part in _overlapping(self.offsets)), default=0))
 
     @property
     def fingerprint(self) -> str:
-        """Says what the folder holds: a fingerprint of its files' checksums."""
+        """A fingerprint of the content: of the checksums of the files."""
         return artifacts.fingerprint_value(self.manifest["files"])
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:
@@ -169,16 +169,16 @@ class VectorStore:
                 yield shard.first_text, shard.weights.rows(0, shard.texts)
 
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
-        """All texts in order, in blocks of about `rows` vectors (or texts, where there are only weights).
+        """All texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
 
-        A block's vectors are mapped when it is yielded and given back when it is dropped.
+        A block's vectors are mapped when it is yielded and unmapped when it is dropped.
         """
         for shard in self._shards:
             for start, end in self._cuts(shard, rows):
                 yield self._block(shard, start, end)
 
     def block(self, start: int, end: int) -> VectorBlock:
-        """The texts from `start` to `end`, without weights; copied into memory where they lie in several shards."""
+        """The texts from `start` to `end`, without weights; copied into memory if they span several shards."""
         parts = []
         for shard in self._shards:
             first, last = max(start, shard.first_text), min(end, shard.first_text + shard.texts)
@@ -190,7 +190,7 @@ class VectorStore:
         return VectorBlock(start, end - start, parts[0] if len(parts) == 1 else np.concatenate(parts), starts, None)
 
     def block_rows(self, rows: int) -> int:
-        """How many vectors the blocks have that `blocks(rows)` yields, the last ones of the shards left aside."""
+        """How many vectors the blocks of `blocks(rows)` have, except for the last of each shard."""
         m = self.vectors_per_text or 1
         return min(max(1, rows // m) * m, max(shard.rows for shard in self._shards))
 
@@ -201,7 +201,7 @@ class VectorStore:
         return vectors
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any texts, in the order given, read into memory; the block's `first` says nothing."""
+        """Any texts, in the order given, read into memory; `first` of the block has no meaning."""
         texts = np.asarray(texts, dtype=np.int64)
         vectors, starts, weights = None, None, None
         if self.dim:
@@ -234,7 +234,7 @@ class VectorStore:
         return scipy.sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
 
     def _by_shard(self, wanted: np.ndarray, firsts: Sequence[int]) -> Iterator[tuple[_Shard, np.ndarray]]:
-        """Each shard that has some of the rows or texts wanted, and the places of these among them."""
+        """Each shard with some of the wanted rows or texts, and the places of these in `wanted`."""
         numbers = np.searchsorted(firsts, wanted, side="right") - 1
         order = np.argsort(numbers, kind="stable")
         cuts = np.flatnonzero(np.diff(numbers[order])) + 1
@@ -242,14 +242,14 @@ class VectorStore:
             yield self._shards[int(numbers[places[0]])], places
 
     def texts_of(self, rows: np.ndarray) -> np.ndarray:
-        """Which text each of these vectors belongs to."""
+        """The text that each of these vectors belongs to."""
         if self.offsets is None:
             return rows // (self.vectors_per_text or 1)
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
         return texts
 
     def verify(self) -> None:
-        """Read every file whole and compare it with its checksum.
+        """Read every file and compare it with its checksum.
 
         Raises:
             ArtifactError: A file was altered; names it.
@@ -260,7 +260,7 @@ class VectorStore:
                 raise ArtifactError(msg)
 
     def link(self, target: str | Path) -> None:
-        """Put the same folder at `target`: files are hard-linked, and copied where they cannot be."""
+        """Make a copy of the folder at `target`, of hard links if possible."""
         target = Path(target)
         target.mkdir(parents=True, exist_ok=True)
         for name in [*self.manifest["files"], artifacts.MANIFEST]:
@@ -371,7 +371,7 @@ class VectorStore:
     def _map(self, shard: _Shard, start: int, end: int) -> np.ndarray:
         assert shard.vectors is not None
         offset = shard.offset + start * self.dim * self.dtype.itemsize
-        # Copy-on-write, because torch warns of arrays that it may not write to.
+        # Copy-on-write, because torch warns about read-only arrays.
         return np.memmap(shard.vectors, dtype=self.dtype, mode="c", offset=offset, shape=(end - start, self.dim))
 
 
@@ -384,11 +384,11 @@ def _readable(path: Path, read: Callable[[], Any]) -> Any:
 
 
 def _overlapping(offsets: np.ndarray, size: int = 1 << 20) -> Iterator[np.ndarray]:
-    """Parts of an array that share their border elements, so that differences can be taken part by part."""
+    """Parts of an array that share their border elements, for differences part by part."""
     for start in range(0, len(offsets) - 1, size):
         yield offsets[start : start + size + 1]
 
 
 def numbered(folder: Path, pattern: str) -> list[Path]:
-    """The files of a pattern in the order of their numbers."""
+    """The files that match a pattern, ordered by their numbers."""
     return sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))

@@ -1,4 +1,4 @@
-"""Writing a vectors/ folder: shards, ids and offsets, with all that may be wrong with them checked."""
+"""Writing a vectors/ folder: shards, ids and offsets, all of them checked."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
 class VectorWriter:
     """Writes a vectors/ folder shard by shard; the same texts give the same bytes.
 
-    A shard is there once `write_shard` has returned. A writer on a folder that an earlier, killed one left goes on
-    behind its last shard, if both were made with the same `identity`; otherwise it starts afresh.
+    A shard exists once `write_shard` has returned. A writer on the folder of an earlier, killed writer continues after
+    its last shard if both have the same `identity`; otherwise it starts afresh.
 
     Args:
-        folder: Where to write; a staging folder that exists.
-        identity: Says what is encoded, and how: JSON-able.
+        folder: An existing staging folder to write to.
+        identity: What is encoded, and how; JSON-able.
     """
 
     def __init__(self, folder: str | Path, *, identity: Mapping[str, Any] | None = None) -> None:
@@ -36,7 +36,7 @@ class VectorWriter:
             path.write_text(fingerprint)
 
     def completed_shards(self) -> int:
-        """How many shards, counted from the first, are whole."""
+        """How many shards, counted from the first, are complete."""
         number = 0
         while self._record(number).exists():
             number += 1
@@ -55,13 +55,13 @@ class VectorWriter:
 
         Args:
             number: 0 for the first shard, and so on.
-            ids: Of the texts; without tabs and line breaks.
+            ids: Ids of the texts, without tabs and line breaks.
             vectors: (texts, m, dim), or (rows, dim) with `counts`, or None.
             counts: (texts,) how many rows each text has, at least 1.
             weights: scipy sparse (texts, vocabulary), or None.
 
         Raises:
-            DataError: An id that cannot stand on a line.
+            DataError: An id is empty, or contains a tab or a line break.
             RetrievalkitError: A vector or a weight is not finite.
             ValueError: The parts do not fit together.
         """
@@ -85,11 +85,11 @@ class VectorWriter:
             "vocabulary": 0 if weights is None else int(weights.shape[1]),
             "files": files,
         }
-        # The record comes last: it says that the shard is whole.
+        # The record comes last: it marks the shard as complete.
         self._write(self._record(number).name, lambda path: path.write_text(json.dumps(record)))
 
     def finish(self) -> dict[str, int]:
-        """Join what belongs to the whole folder and write a manifest; returns its counts.
+        """Join the parts that belong to the whole folder and write a manifest; returns its counts.
 
         Raises:
             ValueError: There is no shard, or the shards do not fit together.
@@ -111,7 +111,7 @@ class VectorWriter:
         artifacts.write_manifest(
             self.folder, "vectors", command="write", options={}, counts=counts, files=self.checksums()
         )
-        # The first shard's record goes last: a writer that is killed here goes on behind those that are left.
+        # The first shard's record is removed last: a writer killed here continues after those that are left.
         for path in reversed([*self._parts("shard-*.json"), *self._parts("ids-*.txt"), *self._parts("counts-*.npy")]):
             path.unlink()
         (self.folder / IDENTITY).unlink()
@@ -148,7 +148,7 @@ class VectorWriter:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what another writer left; only from a staging folder, which nobody else keeps anything in."""
+    """Remove the files of another writer, but only from a staging folder, which holds nothing else."""
     left = list(folder.iterdir())
     if left and not (folder.name.endswith(".partial") or (folder / IDENTITY).exists()):
         msg = f"'{folder}' is not empty, and vectors are to be written there. Choose another folder."
@@ -190,7 +190,7 @@ def _as_rows(
 
 
 def _as_csr(ids: Sequence[str], weights: Any) -> Any:
-    """The same weights in one definite form, so that equal weights give equal bytes."""
+    """The same weights in canonical form, so that equal weights give equal bytes."""
     import scipy.sparse
 
     matrix = scipy.sparse.csr_matrix(weights, dtype=np.float32, copy=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -113,6 +114,9 @@ class Toy:
     def has_qrels(self):
         return True
 
+    def docs_count(self):
+        return 1
+
     def docs_iter(self):
         return iter([Doc("d1", "Violin", "A string instrument.")])
 
@@ -125,11 +129,16 @@ class Toy:
 
 @pytest.fixture
 def toy(monkeypatch):
-    ir_datasets = pytest.importorskip("ir_datasets")
-    found = Toy()
+    """ir_datasets with one more data set; a stand-in with that data set alone where the package is not installed."""
+    added = Toy()
+    try:
+        import ir_datasets
+    except ImportError:
+        ir_datasets = SimpleNamespace(load={}.__getitem__, registry=["toy", "vaswani"])
+        monkeypatch.setitem(sys.modules, "ir_datasets", ir_datasets)
     real = ir_datasets.load
-    monkeypatch.setattr(ir_datasets, "load", lambda name: found if name == "toy" else real(name))
-    return found
+    monkeypatch.setattr(ir_datasets, "load", lambda name: added if name == "toy" else real(name))
+    return added
 
 
 def test_ir_datasets(toy):
@@ -138,6 +147,7 @@ def test_ir_datasets(toy):
     assert read_qrels("irds:toy") == {"q1": {"d1": 2, "d2": 0}}
     assert read_examples("irds:toy").rows[0].positives == ("d1",)
     assert kind_of("irds:toy") == "collection"
+    assert open_corpus("irds:toy").expected_size() == 1
     assert sources.fingerprint("irds:toy") != sources.fingerprint("irds:toys")
 
 

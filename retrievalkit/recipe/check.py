@@ -30,8 +30,10 @@ def check_components(step: Step, command: click.Command, options: Mapping[str, A
     """
     settings = _nested(options.get("set") or {})
     given = {str(one.name): one.default for one in command.params if isinstance(one.default, str)} | dict(options)
-    if step.command == "train" and given.get("loss") is None:
-        given["loss"] = _default_loss(str(given.get("pooler")))
+    if step.command == "train":
+        # Where none is named it may be the model's own (mean, max, last), which has the options and the loss of cls.
+        given["pooler"] = given.get("pooler") or "cls"
+        given["loss"] = given.get("loss") or _default_loss(str(given["pooler"]))
     # Where a command takes a few fixed names, these are no components.
     fixed = {one.name for one in command.params if isinstance(one.type, click.Choice)}
     for kind in (one for one in _KINDS if one not in fixed):

@@ -37,11 +37,11 @@ def speed(model: str, count: int, rounds: int) -> dict:
     ).eval()
     peer = SentenceTransformer(locate_model(model))
     pairs = [("", text) for text in texts]
-    ours = retriever.encode(pairs, "document").vectors[:, 0]
+    ours = retriever.encode(pairs, "document", precision="auto").vectors[:, 0]
     theirs = torch.from_numpy(peer.encode(texts, show_progress_bar=False))
     agreement = float(torch.nn.functional.cosine_similarity(ours, theirs).min())
     result = compare(
-        lambda: retriever.encode(pairs, "document"),
+        lambda: retriever.encode(pairs, "document", precision="auto"),
         lambda: peer.encode(texts, show_progress_bar=False),
         amount=len(texts),
         unit="texts",

@@ -223,6 +223,7 @@ def test_the_folder_says_what_made_it(quick, tmp_path, euro, tiny_model):
     assert manifest == json.loads(json.dumps(returned))
     assert manifest["counts"] == {"examples": 11, "without_negatives": 0, "steps": 6}
     assert manifest["options"] == {"model": tiny_model, "training": dataclasses.asdict(RerankerOptions(**QUICK))}
+    assert manifest["precision"] == "fp32"
     assert set(manifest["inputs"]) == {"model", "examples", "corpus", "dev"}
     assert manifest["fingerprint"] == CrossEncoder.load(tmp_path / "out").fingerprint
     card = (tmp_path / "out" / "README.md").read_text()

@@ -163,7 +163,7 @@ class CrossEncoder(nn.Module):
         """The scores of tokenised pairs, float32, in the order given.
 
         In fp32 a pair's score is the same, but for rounding in the last digits, whatever it is batched with. In bf16
-        it differs with the batch by about 1 %.
+        its third digit may differ with the batch.
 
         Args:
             pairs: What `tokenize` made.

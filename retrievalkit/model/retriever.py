@@ -217,7 +217,7 @@ class Retriever(nn.Module):
         """The representation of texts as it is indexed: float32, on the CPU, in the order given.
 
         In fp32 a text's representation is the same, but for rounding in the last digits, whatever it is batched with.
-        In bf16 it differs with the batch by about 1 %.
+        In bf16 the third digit of a score may differ with the batch.
 
         Args:
             texts: (title, text) pairs; queries have the title "".

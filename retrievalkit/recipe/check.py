@@ -31,8 +31,10 @@ def check_components(step: Step, command: click.Command, options: Mapping[str, A
     settings = _nested(options.get("set") or {})
     defaults = {str(option.name): option.default for option in command.params if isinstance(option.default, str)}
     given = defaults | dict(options)
-    if step.command == "train" and given.get("loss") is None:
-        given["loss"] = _default_loss(str(given.get("pooler")))
+    if step.command == "train":
+        # The default is the model's own pooling (mean, max, last), which has the options and the loss of cls.
+        given["pooler"] = given.get("pooler") or "cls"
+        given["loss"] = given.get("loss") or _default_loss(str(given["pooler"]))
     # An option with a fixed choice of names does not name a component.
     fixed = {option.name for option in command.params if isinstance(option.type, click.Choice)}
     for kind in _KINDS:

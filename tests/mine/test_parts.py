@@ -366,6 +366,7 @@ def test_a_retriever_is_no_reranker(data, tmp_path):
         ({"same_document": "["}, OptionError, "nor a regular expression"),
         ({"reranker_above": 1}, OptionError, "Give one: --reranker"),
         ({"fusion": "rrf"}, OptionError, "there is one"),
+        ({"precision": "bf16"}, OptionError, "is for a checkpoint, an index or a re-ranker, and there is none"),
         ({"source": []}, InputError, "nothing to mine from"),
         ({"source": ["bm25", "bm25"]}, OptionError, "given twice"),
     ],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from retrievalkit.model.batches import prefetch, token_budget_batches
 
 
-def test_texts_of_like_length_share_a_batch_the_longest_first():
+def test_texts_of_similar_length_share_a_batch_the_longest_first():
     assert token_budget_batches([2, 9, 3, 10, 1], budget=20) == [[3, 1], [2, 0, 4]]
 
 
@@ -19,15 +19,15 @@ def test_equal_lengths_stay_in_their_order():
     assert token_budget_batches([5, 5, 5, 5], budget=10) == [[0, 1], [2, 3]]
 
 
-def test_a_text_above_the_budget_is_a_batch_of_its_own():
+def test_a_text_above_the_budget_gets_a_batch_of_its_own():
     assert token_budget_batches([3, 100, 4], budget=10) == [[1], [2, 0]]
 
 
-def test_a_batch_has_at_most_so_many_texts():
+def test_a_batch_has_a_limited_number_of_texts():
     assert token_budget_batches([1] * 5, budget=1000, most=2) == [[0, 1], [2, 3], [4]]
 
 
-def test_no_texts_are_no_batches():
+def test_no_texts_give_no_batches():
     assert token_budget_batches([], budget=10) == []
 
 
@@ -50,7 +50,7 @@ def test_prefetched_items_come_in_order(ahead):
     assert list(prefetch([None, False])) == [None, False]
 
 
-def test_items_are_made_by_another_thread_ahead_of_the_consumer():
+def test_items_are_produced_by_another_thread_ahead_of_the_consumer():
     made = [threading.Event() for _ in range(3)]
     makers = set()
 
@@ -77,7 +77,7 @@ def test_an_error_of_the_source_reaches_the_consumer_after_the_items_before_it()
         next(items)
 
 
-def test_the_thread_ends_when_the_consumer_stops_asking():
+def test_the_thread_ends_when_the_consumer_stops():
     closed = threading.Event()
 
     def source():

@@ -80,13 +80,13 @@ def plain_scores(folder, queries, passages):
     with quiet():
         model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    found = []
+    logits = []
     for query, (title, text) in zip(queries, passages, strict=True):
         passage = f"{title} {text}" if title else text
         inputs = tokenizer(query, passage, truncation=True, max_length=40, return_tensors="pt")
         with torch.inference_mode():
-            found.append(model(**inputs).logits[0])
-    return torch.stack(found).numpy()
+            logits.append(model(**inputs).logits[0])
+    return torch.stack(logits).numpy()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -110,7 +110,7 @@ def test_the_last_layer_is_computed_for_the_first_token_alone(rerankers, texts, 
     assert set(widths) == {1}
 
 
-def test_a_last_layer_that_comes_out_otherwise_is_left_as_it_is(rerankers, texts, monkeypatch):
+def test_a_last_layer_with_other_scores_is_left_unchanged(rerankers, texts, monkeypatch):
     monkeypatch.setattr(first_token.FirstToken, "forward", lambda self, hidden, *_, **__: hidden[:, :1] + 1)
     model = CrossEncoder.load(rerankers["bert"])
     assert not isinstance(model.model.base_model.encoder.layer[-1], first_token.FirstToken)
@@ -118,14 +118,14 @@ def test_a_last_layer_that_comes_out_otherwise_is_left_as_it_is(rerankers, texts
     np.testing.assert_allclose(found, plain_scores(rerankers["bert"], *texts)[:, 0], rtol=1e-4, atol=1e-5)
 
 
-def test_token_types_tell_query_from_passage_where_the_model_has_them(rerankers, texts):
+def test_token_types_separate_query_and_passage_if_the_model_has_them(rerankers, texts):
     model = CrossEncoder.load(rerankers["bert"])
     batch = model.collate(model.tokenize(["lima"], [("Peru", "Lima")]))
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
     assert "token_type_ids" not in CrossEncoder.load(rerankers["roberta"]).collate(model.tokenize(*texts))
 
 
-def test_a_longer_pair_is_cut_where_it_is_longer(rerankers):
+def test_a_long_pair_is_truncated_on_its_longer_side(rerankers):
     model = CrossEncoder.load(rerankers["bert"])
     ids, start = model.tokenize(["lima " * 5], [("", "peru " * 100)])[0]
     assert (len(ids), start) == (40, 7)
@@ -133,7 +133,7 @@ def test_a_longer_pair_is_cut_where_it_is_longer(rerankers):
     assert (len(ids), start) == (40, 34)
 
 
-def test_bf16_is_near(rerankers, texts):
+def test_bf16_scores_are_close(rerankers, texts):
     model = CrossEncoder.load(rerankers["bert"])
     pairs = model.tokenize(*texts)
     half, full = model.score(pairs, precision="bf16"), model.score(pairs, precision="fp32")
@@ -183,7 +183,7 @@ def two_labels(source, folder, names=None):
 
 
 @pytest.mark.parametrize("names", [None, ["irrelevant", "Relevant"], ["no", "yes"]])
-def test_of_two_labels_the_second_says_relevant(models, texts, tmp_path, names):
+def test_the_second_of_two_labels_means_relevant(models, texts, tmp_path, names):
     folder = two_labels(models["bert"], tmp_path / "two", names)
     logits = plain_scores(folder, *texts)
     model = CrossEncoder.load(folder, max_length=40)
@@ -222,7 +222,7 @@ def test_sentence_transformers_loads_the_folder(rerankers, texts):
 # --- wrong models -------------------------------------------------------------------------------------------------
 
 
-def test_an_encoder_is_no_reranker(models):
+def test_an_encoder_is_not_a_reranker(models):
     with pytest.raises(InputError, match=r"is not a re-ranker: its weights lack the head .*rkit rerank train --model"):
         CrossEncoder.load(models["bert"])
 
@@ -279,7 +279,7 @@ def test_a_folder_of_another_kind_is_refused(tmp_path, make, kind):
         make(tmp_path / "folder")
 
 
-def test_scores_that_are_no_numbers_are_refused(rerankers, texts):
+def test_scores_that_are_not_finite_are_refused(rerankers, texts):
     model = CrossEncoder.load(rerankers["bert"])
     with torch.no_grad():
         model.model.classifier.bias.fill_(float("nan"))
@@ -287,7 +287,7 @@ def test_scores_that_are_no_numbers_are_refused(rerankers, texts):
         model.score(model.tokenize(*texts), precision="fp32")
 
 
-def test_a_budget_of_tokens_suits_the_device():
+def test_the_default_budget_of_tokens_depends_on_the_device():
     assert cross_encoder.default_batch_tokens(torch.device("cpu")) < cross_encoder.default_batch_tokens(
         torch.device("cuda")
     )

@@ -18,9 +18,9 @@ from retrievalkit.model import precision
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("chosen", ["fp32", "bf16"])
-def test_a_definite_format_stays(chosen):
-    assert precision.resolve_precision(chosen, CPU) == chosen
+@pytest.mark.parametrize("given", ["fp32", "bf16"])
+def test_a_definite_format_stays(given):
+    assert precision.resolve_precision(given, CPU) == given
 
 
 @pytest.mark.parametrize(("supported", "expected"), [(True, "bf16"), (False, "fp32")])
@@ -45,9 +45,9 @@ def test_fp16_needs_a_gpu():
     assert precision.resolve_precision("fp16", torch.device("cuda")) == "fp16"
 
 
-@pytest.mark.parametrize(("chosen", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_autocast_multiplies_in_that_format(chosen, expected):
-    with precision.autocast(chosen, CPU):
+@pytest.mark.parametrize(("given", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_autocast_multiplies_in_that_format(given, expected):
+    with precision.autocast(given, CPU):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == expected
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 

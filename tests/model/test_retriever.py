@@ -126,7 +126,7 @@ def mean_retriever(tiny_model):
     st.lists(st.sampled_from(["lima", "rome", "paris", "euro", "peso", "city", "of"]), min_size=1, max_size=12),
     st.data(),
 )
-def test_a_texts_vector_is_its_own_in_any_company(mean_retriever, words, data):
+def test_a_texts_vector_does_not_depend_on_its_batch(mean_retriever, words, data):
     text = ("", " ".join(words))
     others = data.draw(st.lists(st.sampled_from(TEXTS), max_size=5))
     place = data.draw(st.integers(0, len(others)))
@@ -136,7 +136,7 @@ def test_a_texts_vector_is_its_own_in_any_company(mean_retriever, words, data):
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_encoded_is_float32_on_the_cpu_without_a_graph(tiny_model):
+def test_representations_are_float32_on_the_cpu_without_a_graph(tiny_model):
     made = Retriever.create(tiny_model).encode(TEXTS, "query", precision="bf16")
     assert made.vectors.dtype == torch.float32
     assert made.device.type == "cpu"
@@ -158,7 +158,7 @@ def test_encoding_is_in_eval_mode_and_leaves_the_mode_as_it_was(tiny_model):
     assert not retriever.training
 
 
-def test_the_mode_comes_back_when_encoding_stops_half_way(tiny_model):
+def test_the_mode_is_restored_when_encoding_stops_half_way(tiny_model):
     retriever = Retriever.create(tiny_model).train()
     token_ids = retriever.tower("query").tokenize(TEXTS, "query")
     batches = retriever.encode_tokens(token_ids, "query", batch_tokens=1)
@@ -180,7 +180,7 @@ def test_sides_have_their_own_lengths(tiny_model):
 # --- towers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_shared_tower_is_one_encoder_and_separate_ones_are_two_that_start_alike(tiny_model):
+def test_separate_towers_are_two_encoders_with_equal_initial_weights(tiny_model):
     shared, separate = (Retriever.create(tiny_model, separate_towers=choice) for choice in (False, True))
     assert shared.tower("query") is shared.tower("document")
     assert separate.tower("query") is not separate.tower("document")
@@ -192,7 +192,7 @@ def test_a_shared_tower_is_one_encoder_and_separate_ones_are_two_that_start_alik
 # --- creating ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_pretrained_is_equal_for_equal_seeds(tiny_model, plugin):
+def test_weights_that_are_not_pretrained_follow_the_seed(tiny_model, plugin):
     """Two processes that encode documents and queries with an untrained model must agree."""
     state = torch.get_rng_state()
     one, same, other = (Retriever.create(tiny_model, pooler="projected", seed=seed) for seed in (1, 1, 2))
@@ -201,7 +201,7 @@ def test_what_is_not_pretrained_is_equal_for_equal_seeds(tiny_model, plugin):
     assert not torch.equal(one.pooler.linear.weight, other.pooler.linear.weight)
 
 
-def test_the_fingerprint_tells_models_and_options_apart(tiny_model, tiny_t5):
+def test_the_fingerprint_depends_on_model_and_options(tiny_model, tiny_t5):
     made = [
         Retriever.create(tiny_model),
         Retriever.create(tiny_model, pooler="mean"),
@@ -244,7 +244,7 @@ def changed_by_training(retriever):
 
 @pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
 @pytest.mark.parametrize("separate", [False, True])
-def test_a_loaded_checkpoint_makes_equal_vectors(request, tmp_path, plugin, model, separate):
+def test_a_loaded_checkpoint_gives_equal_vectors(request, tmp_path, plugin, model, separate):
     made = Retriever.create(
         request.getfixturevalue(model),
         pooler="projected",
@@ -265,7 +265,7 @@ def test_a_loaded_checkpoint_makes_equal_vectors(request, tmp_path, plugin, mode
     assert loaded.tower("query").lengths == {"query": 7, "document": 20}
 
 
-def test_a_checkpoint_can_be_moved_and_its_model_be_gone(tiny_model, tmp_path):
+def test_a_checkpoint_can_be_moved_and_needs_no_pretrained_model(tiny_model, tmp_path):
     shutil.copytree(tiny_model, tmp_path / "model")
     made = Retriever.create(tmp_path / "model").eval()
     (tmp_path / "checkpoint").mkdir()
@@ -287,7 +287,7 @@ def test_saving_twice_gives_equal_bytes_and_one_fingerprint(tiny_model, tmp_path
     assert checkpoint_fingerprint(tmp_path / "one") == checkpoint_fingerprint(tmp_path / "two")
 
 
-def test_the_fingerprint_is_of_weights_and_configuration_and_not_of_the_log(tiny_model, tmp_path):
+def test_the_fingerprint_covers_weights_and_configuration_but_not_the_log(tiny_model, tmp_path):
     Retriever.create(tiny_model).save(tmp_path)
     first = checkpoint_fingerprint(tmp_path)
     (tmp_path / "logs").mkdir()
@@ -305,7 +305,7 @@ def test_the_fingerprint_in_the_manifest_is_believed(tiny_model, tmp_path):
     assert Retriever.load(tmp_path).fingerprint == "abc"
 
 
-def test_an_untrained_retriever_comes_back_from_its_description(tiny_model, plugin):
+def test_an_untrained_retriever_is_restored_from_its_description(tiny_model, plugin):
     made = Retriever.create(
         tiny_model, pooler="projected", encoder_options={"query_prefix": "what is "}, separate_towers=True
     ).eval()
@@ -330,7 +330,7 @@ def test_a_missing_plugin_is_named_with_its_version(tiny_model, tmp_path, plugin
         Retriever.from_description(made.description)
 
 
-def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match=r"is not a checkpoint: it has no retrievalkit\.json"):
         Retriever.load(tmp_path)
     with pytest.raises(ArtifactError, match=r"is not a checkpoint"):

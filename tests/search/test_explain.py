@@ -58,7 +58,7 @@ def index(label, retriever=None, counts=None, contributions=None, view="all"):
     return OpenIndex(SimpleNamespace(name=label), {"counts": counts or {}}, "fake", indexer)
 
 
-def told(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, **options):
+def explained(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, **options):
     encoders = SimpleNamespace(of=lambda _: retriever, precision="fp32")
     searcher = SimpleNamespace(sources=[source] if not isinstance(source, list) else source, encoders=encoders)
     return explain(searcher, Query("q", "asked"), hits, corpus=corpus, **options)
@@ -71,22 +71,22 @@ def vectors(*rows):
 def test_an_index_of_texts_says_which_terms_made_its_scores():
     """And nothing, where it cannot."""
     given = [{"peru": 2.0}, {}]
-    [[first], [second]] = told(index("bm25", contributions=lambda query, ids: given if query == "asked" else None))
+    [[first], [second]] = explained(index("bm25", contributions=lambda query, ids: given if query == "asked" else None))
     assert first == Found("bm25", 1, 2.0, terms={"peru": 2.0})
     assert second == Found("bm25", 2, 1.0)
 
     def refuse(query, ids):
         raise UnsupportedError
 
-    assert told(index("bm25", contributions=refuse))[0] == (Found("bm25", 1, 2.0),)
+    assert explained(index("bm25", contributions=refuse))[0] == (Found("bm25", 1, 2.0),)
 
 
 def test_the_nearest_of_several_vectors_is_named():
-    """Those that a text has not got do not count."""
+    """Vectors that a text lacks do not count."""
     documents = vectors([[1, 0], [0, 2], [0, 0]], [[3, 0], [0, 1], [9, 9]])
     documents.vector_mask = torch.tensor([[True, True, True], [True, True, False]])
     retriever = FakeRetriever(vectors([[1, 1]]), documents)
-    [[first], [second]] = told(index("layers", retriever), retriever)
+    [[first], [second]] = explained(index("layers", retriever), retriever)
     assert (first.view, first.view_number, first.views) == ("layer 8", 1, 3)
     assert (second.view, second.view_number, second.views) == ("layer 9", 0, 2)
 
@@ -94,10 +94,10 @@ def test_the_nearest_of_several_vectors_is_named():
 def test_a_single_vector_has_nothing_to_say_and_costs_nothing():
     """Where the index's manifest says so, the texts are not even encoded."""
     retriever = FakeRetriever(vectors([[1, 1]]), vectors([[1, 0]], [[0, 1]]))
-    assert told(index("dense", retriever), retriever)[0] == (Found("dense", 1, 2.0),)
+    assert explained(index("dense", retriever), retriever)[0] == (Found("dense", 1, 2.0),)
     assert retriever.encoded == ["asked", "first", "second"]
     retriever.encoded = []
-    told(index("dense", retriever, {"texts": 2, "vectors": 2}), retriever)
+    explained(index("dense", retriever, {"texts": 2, "vectors": 2}), retriever)
     assert retriever.encoded == ["asked"]
 
 
@@ -106,48 +106,48 @@ def test_terms_that_query_and_text_share_are_weighed():
     weights = torch.tensor([[1.0, 2.0, 0.0, 3.0]])
     texts = torch.tensor([[0.5, 2.0, 5.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     retriever = FakeRetriever(Representation(weights=weights), Representation(weights=texts))
-    [[first], [second]] = told(index("splade", retriever), retriever)
+    [[first], [second]] = explained(index("splade", retriever), retriever)
     assert list(first.terms.items()) == [("one", 4.0), ("zero", 0.5)]
     assert (first.dense, first.lexical, second.terms) == (None, None, {})
     both = FakeRetriever(
         Representation(torch.ones(1, 1, 2), weights=weights), Representation(torch.ones(2, 1, 2), weights=texts)
     )
-    [[first], [second]] = told(index("both", both), both, hits=[("a", 6.5), ("b", 2.0)])
+    [[first], [second]] = explained(index("both", both), both, hits=[("a", 6.5), ("b", 2.0)])
     assert (first.dense, first.lexical, second.lexical) == (2.0, 4.5, 0.0)
 
 
 @pytest.mark.parametrize(
     ("view", "has_view", "has_terms"), [("all", True, True), ("weights", False, True), ("vectors", True, False)]
 )
-def test_what_an_index_leaves_aside_is_not_told(view, has_view, has_terms):
+def test_parts_that_an_index_does_not_compare_are_not_explained(view, has_view, has_terms):
     """Of vectors with weights: both, the weights alone, or the vectors alone."""
     query = Representation(torch.ones(1, 1, 2), weights=torch.tensor([[1.0, 2.0, 0.0, 3.0]]))
     texts = torch.tensor([[0.5, 2.0, 5.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     documents = Representation(torch.tensor([[[1.0, 2.0], [0, 0]], [[0, 1], [1, 2]]]), weights=texts)
     retriever = FakeRetriever(query, documents)
-    [[first], [second]] = told(index("both", retriever, view=view), retriever)
+    [[first], [second]] = explained(index("both", retriever, view=view), retriever)
     assert (first.view is not None, bool(first.terms)) == (has_view, has_terms)
     assert (first.dense is not None) == (has_view and has_terms)
     assert (second.score, second.views) == (1.0, 2 if has_view else None)
 
 
-def test_a_hit_whose_text_is_not_at_hand_keeps_its_rank():
-    """And without any corpus all do."""
+def test_a_hit_without_its_text_keeps_its_rank():
+    """As do all hits without a corpus."""
     retriever = FakeRetriever(vectors([[1, 1]]), vectors([[1, 0], [0, 2]], [[3, 0], [0, 1]]))
     hits = [("z", 3.0), ("b", 1.0)]
-    [[unknown], [known]] = told(index("layers", retriever), retriever, hits=hits)
+    [[unknown], [known]] = explained(index("layers", retriever), retriever, hits=hits)
     assert unknown == Found("layers", 1, 3.0)
     assert known.view == "layer 9"
-    assert told(index("layers", retriever), retriever, hits=hits, corpus=None)[1] == (Found("layers", 2, 1.0),)
-    assert told(index("layers", retriever), retriever, hits=hits, why=False)[1] == (Found("layers", 2, 1.0),)
+    assert explained(index("layers", retriever), retriever, hits=hits, corpus=None)[1] == (Found("layers", 2, 1.0),)
+    assert explained(index("layers", retriever), retriever, hits=hits, why=False)[1] == (Found("layers", 2, 1.0),)
 
 
-def test_of_several_indexes_each_has_its_say(tmp_path):
+def test_each_of_several_indexes_is_explained(tmp_path):
     """Rank and score where it found the hit, its score alone where that was computed, or nothing."""
     (tmp_path / "x.trec").write_text("q Q0 a 1 5 x\n")
     sources = [index("bm25", contributions=lambda query, ids: [{}, {}]), OpenRun(tmp_path / "x.trec", {})]
     found = gather([(["a", "b"], [5.0, 4.0]), (["b"], [0.5])], "q")
-    assert told(sources, candidates=found) == [
+    assert explained(sources, candidates=found) == [
         (Found("bm25", 1, 5.0), Found("x.trec")),
         (Found("bm25", 2, 4.0), Found("x.trec", 1, 0.5)),
     ]
@@ -158,8 +158,8 @@ def late_interaction(tiny_model):
     return Retriever.create(tiny_model, pooler="colbert", encoder_options={"query_length": 12}).eval()
 
 
-def test_tokens_that_found_their_like_are_told(late_interaction):
-    """By ColBERT: pairs of words, without what was added to the query; a word is its own like in the same text."""
+def test_pairs_of_similar_tokens_are_named(late_interaction):
+    """By ColBERT: pairs of words, without the tokens that the encoder adds to the query."""
     corpus = Corpus.of([Passage("a", "", "the capital of peru"), Passage("b", "Peru", "people pay with the sol")])
     searcher = SimpleNamespace(
         sources=[index("colbert", late_interaction)],
@@ -191,8 +191,8 @@ def test_tokens_have_names_that_people_read(architecture, tmp_path):
     assert encoder.tokens([10**6]) == ["[1000000]"]
 
 
-def test_components_need_not_say_anything():
-    """What is not told has a number, or is refused."""
+def test_components_may_stay_silent():
+    """Tokens without a name have a number; contributions are refused."""
     assert Encoder.tokens(None, [3]) == ["token 3"]
     with pytest.raises(UnsupportedError, match="does not say what the terms of a query add"):
         Indexer.contributions(None, "query", ["a"])

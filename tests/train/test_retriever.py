@@ -141,6 +141,7 @@ def test_the_manifest_says_what_made_it(quick, tmp_path, examples, tiny_model, t
     returned = quick(tmp_path / "out", dev=examples["test"], loss_options={"temperature": 0.5})
     manifest = artifacts.read_manifest(tmp_path / "out", "checkpoint")
     assert manifest == json.loads(json.dumps(returned))
+    assert manifest["precision"] == "fp32"
     paths = {name: entry["path"] for name, entry in manifest["inputs"].items()}
     corpus = str(tiny_collection.corpus)
     assert paths == {"model": tiny_model, "examples": examples["train"], "corpus": corpus, "dev": examples["test"]}

@@ -21,7 +21,7 @@ OTHERS = {
 
 
 def model_of(folder, architecture):
-    """A tiny model, also of architectures that `testing` has not."""
+    """A tiny model, also of architectures that `testing` lacks."""
     testing.tiny_model(folder, architecture=architecture if architecture in testing.ARCHITECTURES else "bert")
     if architecture in OTHERS:
         name, sizes = OTHERS[architecture]

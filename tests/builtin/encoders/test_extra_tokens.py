@@ -182,7 +182,7 @@ def test_a_tokenizer_without_a_mask_token_cannot_fill(model_of):
 
 
 def test_ids_of_tokens(model_of):
-    """Punctuation that the vocabulary has; what it has not is left out."""
+    """Punctuation in the vocabulary; marks that it lacks are left out."""
     encoder = prepared(model_of("bert"))
     vocabulary = encoder.tokenizer.get_vocab()
     assert encoder.token_ids([".", ",", "~"]) == sorted([vocabulary["."], vocabulary[","]])

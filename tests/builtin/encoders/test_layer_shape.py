@@ -32,12 +32,12 @@ def test_dropout_that_is_set_is_that_of_the_shape(tiny_model):
     assert (shape.dropout, shape.attention_dropout) == (0.3, 0.3)
 
 
-def test_what_a_configuration_leaves_out_is_as_gpt2_has_it():
+def test_settings_that_a_configuration_lacks_are_those_of_gpt2():
     shape = layer_shape(transformers.GPT2Config(n_embd=24, n_head=3))
     assert (shape.heads, shape.inner, shape.dropout) == (3, 96, 0.0)
 
 
-def test_an_encoder_that_tells_nothing_has_layers_like_berts():
+def test_an_encoder_without_a_layer_shape_has_berts():
     """And no words, which is said."""
 
     class Silent(Encoder):
@@ -50,13 +50,13 @@ def test_an_encoder_that_tells_nothing_has_layers_like_berts():
         Silent().word_embeddings()
 
 
-def test_words_are_what_the_model_looks_up(tiny_model):
+def test_word_embeddings_are_the_models_input_embeddings(tiny_model):
     encoder = registry.create("encoder", "transformer", tiny_model)
     encoder.prepare(Needs(vocabulary_head=True))
     assert encoder.word_embeddings() is encoder.model.bert.embeddings.word_embeddings.weight
 
 
-def test_words_that_are_narrower_than_the_states_are_refused(tmp_path):
+def test_word_embeddings_narrower_than_the_states_are_refused(tmp_path):
     testing.tiny_model(tmp_path)
     sizes = {"embedding_size": 12, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.AutoConfig.for_model("electra", vocab_size=264, intermediate_size=64, **sizes)

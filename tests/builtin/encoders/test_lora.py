@@ -40,7 +40,7 @@ def changed(encoder):
     return encoder
 
 
-def test_adapters_start_as_nothing(model):
+def test_new_adapters_change_nothing(model):
     """The second matrix is zero, so the states are the model's own."""
     torch.testing.assert_close(states_of(prepared(model, lora_rank=2)), states_of(prepared(model)))
 

@@ -120,7 +120,7 @@ def test_the_longest_input_that_is_allowed_is_encoded(model_of, encoder, archite
             encoder(model_of(architecture), document_length=limit + 1)
 
 
-def test_only_the_layers_that_are_asked_for_are_handed_on(encoder):
+def test_only_the_requested_layers_are_returned(encoder):
     made = encoder()
     batch = made.collate(made.tokenize(TEXTS, "query"), "query")
     assert set(made(batch, [1]).layers) == {1}
@@ -158,7 +158,7 @@ def test_a_title_and_a_text_are_a_pair(encoder):
     ("title", "expected"),
     [("pair", "[CLS] peru [SEP] lima [SEP]"), ("space", "[CLS] peru lima [SEP]"), ("none", "[CLS] lima [SEP]")],
 )
-def test_how_a_title_goes_in(encoder, title, expected):
+def test_each_way_to_encode_a_title(encoder, title, expected):
     made = encoder(title=title)
     with_title, without = made.tokenize([("Peru", "Lima"), ("", "Lima")], "document")
     assert " ".join(words(made, with_title)) == expected
@@ -211,7 +211,7 @@ def test_an_empty_text_has_its_special_tokens(encoder):
     assert made(made.collate(ids, "query"), [2]).last.isfinite().all()
 
 
-def test_a_batch_is_padded_and_its_masks_tell(encoder):
+def test_a_batch_is_padded_and_its_masks_say_where(encoder):
     made = encoder()
     batch = made.collate([[2, 90, 91, 3], [2, 3]], "query")
     assert batch.input_ids.tolist() == [[2, 90, 91, 3], [2, 3, 0, 0]]
@@ -235,7 +235,7 @@ def dropouts(module):
 
 
 @pytest.mark.parametrize("architecture", ["bert", "t5", "distilbert", "modernbert"])
-def test_dropout_is_the_models_own_or_the_one_given(model_of, encoder, architecture):
+def test_dropout_is_the_models_own_or_the_given_one(model_of, encoder, architecture):
     def same_twice(made):
         made.train()
         batch = made.collate(made.tokenize(TEXTS, "query"), "query")
@@ -247,7 +247,7 @@ def test_dropout_is_the_models_own_or_the_one_given(model_of, encoder, architect
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_the_attention_implementation_can_be_chosen(encoder, implementation):
+def test_the_attention_implementation_can_be_set(encoder, implementation):
     made, default = encoder(attention=implementation), encoder()
     if implementation == "eager":
         assert made.model.config._attn_implementation == "eager"
@@ -271,7 +271,7 @@ def test_remote_code_is_off_unless_asked_for(tmp_path, tiny_model):
 # --- saving --------------------------------------------------------------------------------------------------------
 
 
-def test_the_bytes_of_a_saved_encoder_do_not_depend_on_what_it_was_used_for(encoder, tmp_path):
+def test_the_bytes_of_a_saved_encoder_do_not_depend_on_its_earlier_use(encoder, tmp_path):
     """The tokenizers library stores what its last call cut to."""
     for name, used in (("one", False), ("two", True)):
         made = encoder(query_length=5)
@@ -305,7 +305,7 @@ def test_a_saved_encoder_is_an_ordinary_hugging_face_folder_with_equal_states(
 
 
 @pytest.mark.parametrize("needs", [Needs(layers=(3,)), Needs(layers={"query": (-1,), "document": (-4,)})])
-def test_layers_that_the_model_has_not_are_refused(encoder, needs):
+def test_layers_that_the_model_lacks_are_refused(encoder, needs):
     with pytest.raises(UnsupportedError, match=r"layer (3|-4) was asked for, and this encoder has the layers 0"):
         encoder(needs=needs)
 
@@ -343,7 +343,7 @@ def test_a_damaged_model_folder_is_one_clear_message(tiny_model, tmp_path, encod
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_that_is_nowhere_is_one_clear_message(encoder):
+def test_a_model_that_does_not_exist_is_one_clear_message(encoder):
     with pytest.raises(InputError, match=r"cannot load the model 'no-such/model' from the hub or a local folder: ."):
         encoder("no-such/model")
 
@@ -381,7 +381,7 @@ def test_files_beside_the_weights(tiny_model, encoder):
     assert encoder().file("projection.safetensors") is None
 
 
-def test_weights_of_two_models_are_not_guessed_at(tiny_model, tmp_path, encoder):
+def test_weights_of_two_models_are_refused_as_ambiguous(tiny_model, tmp_path, encoder):
     """Which of them is meant nobody knows."""
     from safetensors.torch import load_file, save_file
 

@@ -97,7 +97,7 @@ def test_pieces_with_special_tokens_are_what_the_tokenizer_makes(make):
     assert vocabulary.special_tokens == len(tokenizer("")["input_ids"])
 
 
-def test_what_an_earlier_call_cut_and_padded_to_has_no_effect():
+def test_truncation_and_padding_of_an_earlier_call_have_no_effect():
     tokenizer = word_piece()
     tokenizer(TEXT, truncation=True, max_length=5, padding="max_length")
     assert words_of(tokenizer, TEXT)[-1] == "."
@@ -119,7 +119,7 @@ def test_a_slow_tokenizer_is_refused():
 
 
 @pytest.mark.parametrize("architecture", testing.ARCHITECTURES)
-def test_encoders_tell_their_vocabulary(tmp_path, architecture):
+def test_encoders_give_their_vocabulary(tmp_path, architecture):
     encoder = registry.create("encoder", "transformer", testing.tiny_model(tmp_path, architecture=architecture))
     wrapped = {"t5": [7, 3], "llama": [7]}.get(architecture, [2, 7, 3])
     assert encoder.vocabulary().wrap([7]) == wrapped

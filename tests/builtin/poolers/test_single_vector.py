@@ -1,4 +1,4 @@
-"""The built-in poolers `cls`, `mean` and `last`."""
+"""The built-in poolers `cls`, `mean`, `max` and `last`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from retrievalkit.contracts import EncoderInfo, TokenStates
 from retrievalkit.errors import UnsupportedError
 
 INFO = EncoderInfo(width=4, layers=3, vocabulary_size=10)
-NAMES = ["cls", "mean", "last"]
+NAMES = ["cls", "mean", "max", "last"]
 every_pooler = pytest.mark.parametrize("name", NAMES)
 
 
 def test_each_takes_what_its_name_says(make_states):
-    """`cls` the first real token, `last` the last real one, `mean` the mean of the real ones."""
+    """`cls` the first real token, `last` the last, `mean` and `max` all real ones."""
     states = make_states([3, 5])
     hidden = states.layers[3]
     expected = {
         "cls": torch.stack([hidden[0, 0], hidden[1, 0]]),
         "last": torch.stack([hidden[0, 2], hidden[1, 4]]),
         "mean": torch.stack([hidden[0, :3].mean(0), hidden[1].mean(0)]),
+        "max": torch.stack([hidden[0, :3].amax(0), hidden[1].amax(0)]),
     }
     for name, vectors in expected.items():
         made = registry.create("pooler", name, INFO)(states, "document").vectors
@@ -35,6 +36,14 @@ def test_masked_mean_golden():
     states = TokenStates({1: hidden}, mask, mask, mask.bool())
     made = registry.create("pooler", "mean", EncoderInfo(2, 1, 10))(states, "query")
     assert made.vectors.tolist() == [[[2.0, 3.0]], [[0.0, 0.0]]]
+
+
+def test_max_of_a_text_without_tokens_is_zero():
+    """And what stands at padding, infinity too, is never the maximum."""
+    hidden = torch.tensor([[[-1.0, 2.0], [float("inf"), float("inf")]], [[5.0, 5.0], [5.0, 5.0]]])
+    mask = torch.tensor([[1, 0], [0, 0]])
+    made = registry.create("pooler", "max", EncoderInfo(2, 1, 10))(TokenStates({1: hidden}, mask, mask, mask), "query")
+    assert made.vectors.tolist() == [[[-1.0, 2.0]], [[0.0, 0.0]]]
 
 
 def test_mean_ignores_infinite_padding():
@@ -91,7 +100,7 @@ def test_layer_is_asked_for_and_used(name, make_states):
 
 
 @every_pooler
-def test_layer_that_the_encoder_has_not(name):
+def test_a_layer_that_the_encoder_lacks(name):
     """A layer that is not there is refused before anything is encoded, with those that are."""
     with pytest.raises(UnsupportedError, match=r"layer 4 was asked for.* to 3 "):
         registry.create("pooler", name, INFO, layer=4)

@@ -35,7 +35,7 @@ Text = tuple[str, str]
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """The shape of an encoder, as a pooler sees it: hidden size, number of layers above the embeddings, vocabulary size."""
+    """The shape of an encoder: hidden size, number of layers above the embeddings, vocabulary size."""
 
     width: int
     layers: int
@@ -465,7 +465,7 @@ class Loss(nn.Module, ABC):
 class Indexer(ABC):
     """Builds an index folder, opens it and searches it.
 
-    Of equal scores, the text that comes first in the index ranks first. The folder may be moved between `build` and `open`.
+    Of equal scores, the text that comes first in the index ranks first. The folder may be moved after `build`.
     """
 
     indexes: ClassVar[Literal["vectors", "texts"]]
@@ -496,7 +496,7 @@ class Indexer(ABC):
         """
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - of the contract
-        """The scores of given texts, on the scale of `search`: fusion needs them for texts that only another index found.
+        """The scores of given texts, on the scale of `search`; fusion needs those of texts that another index found.
 
         Args:
             queries: As for `search`.

@@ -35,7 +35,7 @@ Text = tuple[str, str]
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """The shape of an encoder as poolers see it: hidden size, layers above the embeddings, vocabulary size."""
+    """The shape of an encoder: hidden size, number of layers above the embeddings, vocabulary size."""
 
     width: int
     layers: int
@@ -496,7 +496,7 @@ class Indexer(ABC):
         """
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - of the contract
-        """The scores of given texts, on the scale of `search`: fusion asks for texts that another index found.
+        """The scores of given texts, on the scale of `search`; fusion needs those of texts that another index found.
 
         Args:
             queries: As for `search`.

@@ -3,9 +3,9 @@
     rkit index VECTORS --indexer N --output DIR --check
     rkit index INDEX --check [--check-queries FILE] [--check-count N] [--check-k K]
 
-Some queries are searched in the index and by brute force over its vectors. Queries are texts of the folder, drawn with
-a seed, or those of a file, which the checkpoint encodes. A text counts as found if its score is at least that of the last
-text of brute force, so that ties cost nothing.
+Some queries are searched in the index and by brute force over its vectors. Queries are texts of the folder, drawn
+with a seed, or those of a file, which the checkpoint encodes. A text counts as found if its score is at least that of
+the last text of brute force, so that ties cost nothing.
 """
 
 from __future__ import annotations

@@ -16,37 +16,39 @@ from retrievalkit.cli.options import (
 @click.command()
 @click.argument("indexes", nargs=-1, required=True, metavar="INDEX...")
 @click.option("--queries", help="Queries to search: a file, a BEIR folder, pydoc:PACKAGES.")
-@click.option("--split", help="Only the queries of this split's judgements, where --queries is a folder.")
-@click.option("--query", help="One query, typed here; prints hits as people read them.")
+@click.option("--split", help="Only the queries of this split's judgements, if --queries is a folder.")
+@click.option("--query", help="One query; prints readable hits.")
 @click.option("--interactive", "-i", is_flag=True, help="Read queries from a prompt, or line by line from a pipe.")
-@click.option("--model", help="The checkpoint that encodes queries; the one that made the index where not given.")
+@click.option("--model", help="The checkpoint that encodes queries; by default the one that made the index.")
 @precision_option("queries are encoded in", "fp32", unset=True)
-@click.option("--k", type=click.IntRange(min=1), help="Hits of a query; 1000 for --queries, 10 for hits to read.")
+@click.option(
+    "--k", type=click.IntRange(min=1), help="Hits per query; 1000 for --queries, 10 for --query and --interactive."
+)
 @click.option(
     "--fusion",
     type=click.Choice(["rrf", "sum", "linear"]),
-    help="How several indexes are combined: by ranks (rrf, where not given), by the sum of their scores, or by a "
+    help="How several indexes are combined: by ranks (rrf, the default), by the sum of their scores, or by a "
     "weighted sum of scores that may be normalised.",
 )
-@click.option("--weights", help="One number an index, such as 0.3,0.7; or a file that --tune has written.")
+@click.option("--weights", help="One number per index, such as 0.3,0.7; or a file that --tune wrote.")
 @click.option(
     "--normalization", type=click.Choice(["none", "min_max", "z_score"]), help="Of scores, for linear fusion."
 )
 @click.option(
     "--missing",
     type=click.Choice(["computed", "minimum", "zero"]),
-    help="Scores of documents that an index did not find: computed by it (where not given, and it can), its lowest of "
-    "the query, or 0.",
+    help="Scores of documents that an index did not find: computed by it (the default, if it can), its lowest for the "
+    "query, or 0.",
 )
-@click.option("--rrf-k", type=click.IntRange(min=0), help="The constant of rrf; 60 where not given.")
+@click.option("--rrf-k", type=click.IntRange(min=0), help="The constant of rrf; 60 by default.")
 @click.option("--depth", type=click.IntRange(min=1), help="Hits of each index that are combined; 1000, or --k if more.")
 @click.option(
     "--tune", metavar="QRELS", help="Find the weights that are best by these judgements (a BEIR folder: dev)."
 )
 @click.option("--tune-queries", help="The queries to tune on; where not given those of --tune's folder, or --queries.")
 @click.option("--tune-metric", help="What to tune for, as ir-measures writes it; nDCG@10 where not given.")
-@click.option("--corpus", help="Where the texts of hits are; the corpus that was indexed where not given.")
-@click.option("--explain/--no-explain", "why", default=None, help="Say what made the score of hits to read (default).")
+@click.option("--corpus", help="Where the texts of hits are; by default the corpus that was indexed.")
+@click.option("--explain/--no-explain", "why", default=None, help="Show the reasons for the scores (default).")
 @click.option(
     "--output",
     "-o",

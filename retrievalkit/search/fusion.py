@@ -1,8 +1,7 @@
-"""Joins what several systems found into one run: what `rkit search INDEX INDEX --fusion` does with their hits.
+"""Fuses the hits of several systems into one run: `rkit search INDEX INDEX --fusion`.
 
 `rrf` adds 1 / (k + rank) over the runs (Cormack, Clarke and Buettcher, 2009), `sum` adds scores as they are, `linear`
-adds weighted, normalised scores. Fused scores are 32-bit numbers, and documents whose numbers are equal stand in the
-order of their ids.
+adds weighted, normalised scores. Fused scores are 32-bit floats; documents with equal scores are ordered by id.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ RRF_K = 60
 
 @dataclass(frozen=True)
 class Fusion:
-    """How several runs become one.
+    """How several runs are fused into one.
 
     Attributes:
-        method: "rrf" looks at ranks, counted from 1; "sum" and "linear" at scores.
-        weights: One weight a run, 1 each where not given; not for "sum".
-        normalization: For "linear", what is done with a run's scores for a query: "none" (the default), "min_max" (the
-            lowest is 0, the highest 1; where all are equal, all are 1), or "z_score" (mean 0, deviation 1; where all
-            are equal, all are 0).
+        method: "rrf" uses ranks, counted from 1; "sum" and "linear" use scores.
+        weights: One weight per run, all 1 if None; not for "sum".
+        normalization: For "linear", how a run's scores for a query are normalised: "none" (the default), "min_max" (the
+            lowest is 0, the highest 1; all are 1 if they are equal), or "z_score" (mean 0, deviation 1; all are 0 if
+            they are equal).
         missing: For "linear" and "sum", the score of a document that only other runs found: "minimum", the run's lowest
-            normalised score for the query (0 for "min_max"); "zero"; or "computed", the score that the index gives it
-            when asked, which is normalised together with those that it found.
-        rrf_k: The constant k of "rrf", 60 where not given: the greater, the less the first ranks count.
+            normalised score for the query (0 for "min_max"); "zero"; or "computed", the score that the index computes,
+            normalised together with those of its hits.
+        rrf_k: The constant k of "rrf", 60 if None: the greater it is, the less the first ranks count.
 
     Raises:
         OptionError: An option is out of range, or has no effect with the method.
@@ -76,7 +75,7 @@ class Fusion:
             raise OptionError(msg)
 
     def _check_effect(self) -> None:
-        """An option that would change nothing is a mistake of the user's, and is said."""
+        """Refuse an option that would change nothing: the user expects something else."""
         without_effect = {
             "rrf": ("normalization", "missing"),
             "sum": ("weights", "rrf_k", "normalization"),
@@ -92,7 +91,7 @@ class Fusion:
 
     @property
     def looks_at_scores(self) -> bool:
-        """Whether scores count (else ranks)."""
+        """Whether scores are used, rather than ranks."""
         return self.method != "rrf"
 
     def weights_of(self, runs: int) -> Scores:
@@ -111,7 +110,7 @@ class Fusion:
         return np.array(self.weights or [1.0] * runs, dtype=np.float64)
 
     def parts(self, found: Candidates) -> Scores:
-        """(documents, runs): what each run has to say of each document, before it is weighted."""
+        """(documents, runs): each run's contribution to each document, before weighting."""
         if self.method == "rrf":
             constant = RRF_K if self.rrf_k is None else self.rrf_k
             reciprocal: Scores = 1.0 / np.maximum(found.ranks + constant, 1)
@@ -119,9 +118,9 @@ class Fusion:
         missing = "minimum" if self.missing == "computed" else self.missing or "minimum"
         parts = np.zeros(found.scores.shape)
         for run, column in enumerate(found.scores.T):
-            there = ~np.isnan(column)
-            if there.any():
-                parts[:, run] = _normalised(column, there, self.normalization or "none", missing)
+            known = ~np.isnan(column)
+            if known.any():
+                parts[:, run] = _normalised(column, known, self.normalization or "none", missing)
         return parts
 
     def __call__(self, found: Candidates, depth: int) -> tuple[list[str], NDArray[np.float32]]:
@@ -129,10 +128,10 @@ class Fusion:
         return best(found.ids, self.total(self.parts(found)), depth)
 
     def total(self, parts: Scores) -> NDArray[np.float32]:
-        """(documents,) the fused scores, from what each run has to say."""
+        """(documents,) the fused scores, from each run's contributions."""
         weighted = parts * self.weights_of(parts.shape[1])
         if weighted.shape[1] > 2:
-            # Added in the order of size, whatever the order of the runs, so that equal scores stay equal.
+            # Added in order of size, so that rounding does not depend on the order of the runs.
             weighted.sort(axis=1)
         total: Scores = weighted[:, 0].copy()
         for run in range(1, weighted.shape[1]):
@@ -142,12 +141,12 @@ class Fusion:
 
 @dataclass
 class Candidates:
-    """What several runs found for one query.
+    """The hits of several runs for one query.
 
     Attributes:
-        ids: The documents that any of them found.
-        scores: (documents, runs), NaN where a run has not found a document (and its score was not computed).
-        ranks: (documents, runs) from 1; 0 where a run has not found a document.
+        ids: The documents that any run found.
+        scores: (documents, runs), NaN if a run did not find a document (and its score was not computed).
+        ranks: (documents, runs) from 1; 0 if a run did not find a document.
     """
 
     ids: list[str]
@@ -155,7 +154,7 @@ class Candidates:
     ranks: NDArray[np.int32]
 
     def missing(self, run: int) -> list[str]:
-        """The documents that a run has no score for."""
+        """The documents without a score of a run."""
         return [self.ids[row] for row in np.flatnonzero(np.isnan(self.scores[:, run])).tolist()]
 
     def fill(self, run: int, scores: NDArray[Any]) -> None:
@@ -164,7 +163,7 @@ class Candidates:
 
 
 def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
-    """What the runs found for one query, put together.
+    """Gather the hits of the runs for one query.
 
     Raises:
         InputError: A run has a document twice, or a score that is not a finite number.
@@ -201,7 +200,7 @@ def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str
 
 
 def _ties_by_id(ids: Sequence[str], order: NDArray[np.int64], ranked: NDArray[np.float32]) -> list[str]:
-    """The ids in an order, those of equal scores ascending."""
+    """The ids in an order, those with equal scores ascending."""
     named = [ids[row] for row in order.tolist()]
     same = np.concatenate([[False], ranked[1:] == ranked[:-1], [False]])
     starts, ends = np.flatnonzero(~same[:-1] & same[1:]).tolist(), np.flatnonzero(same[:-1] & ~same[1:]).tolist()
@@ -220,17 +219,17 @@ def fuse(
     missing: Missing | None = None,
     depth: int = 1000,
 ) -> Run:
-    """One run out of several.
+    """Fuse several runs into one.
 
     Args:
-        runs: The runs; a query's hits are best first, and their order is what ranks mean. A run without hits for a
-            query adds nothing to that query.
+        runs: The runs, each query's hits best first: ranks follow their order. A run without hits for a query
+            contributes nothing to it.
         method: See `Fusion`, also for the next four.
-        weights: One weight a run.
+        weights: One weight per run.
         k: The constant of "rrf".
         normalization: For "linear".
-        missing: For "linear" and "sum"; "minimum" where not given. Scores cannot be computed here.
-        depth: How many documents to keep for a query.
+        missing: For "linear" and "sum"; "minimum" if None. Scores cannot be computed here.
+        depth: How many documents to keep per query.
 
     Returns:
         The fused run, best first, equal scores by document id ascending; queries in order of first appearance.
@@ -256,7 +255,7 @@ def fuse(
 
 
 def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ranking:
-    """What a run has for a query."""
+    """A run's ranking for a query."""
     hits = run.get(query_id, ())
     return [one for one, _ in hits], [score for _, score in hits]
 
@@ -266,19 +265,19 @@ def as_hits(ids: Sequence[str], scores: Sequence[float] | NDArray[Any]) -> list[
     return list(zip(ids, np.asarray(scores, dtype=np.float32).tolist(), strict=True))
 
 
-def _normalised(column: Scores, there: NDArray[np.bool_], normalization: Normalization, missing: Missing) -> Scores:
-    """A run's scores for a query, and what stands for those that are missing."""
-    own = column[there]
+def _normalised(column: Scores, known: NDArray[np.bool_], normalization: Normalization, missing: Missing) -> Scores:
+    """A run's normalised scores for a query, with substitutes for missing ones."""
+    own = column[known]
     low, spread = own.min(), np.ptp(own)
     if normalization == "min_max":
         own = (own - low) / spread if spread else np.ones_like(own)
     elif normalization == "z_score":
         deviation = own.std()
         own = (own - own.mean()) / deviation if spread and deviation else np.zeros_like(own)
-    # Where all hits have one score, "min_max" makes 1 of it; what was not found is below.
+    # "min_max" maps equal scores to 1, so that missing documents are below them at 0.
     lowest = 0.0 if normalization == "min_max" else own.min()
     values = np.full(len(column), lowest if missing == "minimum" else 0.0)
-    values[there] = own
+    values[known] = own
     return values
 
 
@@ -297,7 +296,7 @@ def fusion_of(
     rrf_k: int | None = None,
     depth: int | None = None,
 ) -> Fusion | None:
-    """How so many indexes are fused, checked; None where there is only one.
+    """The fusion of so many indexes, checked; None for a single index.
 
     Raises:
         OptionError: An option has no effect, or does not fit.

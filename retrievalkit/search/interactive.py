@@ -1,7 +1,7 @@
 """Questions and answers at a prompt: `rkit search INDEX... --interactive`.
 
-A line is a query. Lines that start with a colon are commands. Where standard input is no terminal, there is no prompt,
-and each line of it is answered.
+A line is a query; lines that start with a colon are commands. If standard input is not a terminal, every line of it is
+answered without a prompt.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Type a query, or
 def converse(answer: Callable[[str, int], None], k: int) -> None:
     """Answer each line of standard input, until it or `:q` ends it.
 
-    What goes wrong with one query is said on standard error, and does not end it.
+    An error in one query is reported on standard error and does not end the session.
 
     Args:
         answer: Called with a query and how many hits to show.
@@ -60,13 +60,13 @@ def _lines() -> Iterator[str]:
     """The lines of standard input, without the space around them; at a terminal with a prompt and a history."""
     if not sys.stdin.isatty():
         if isinstance(sys.stdin, io.TextIOWrapper):
-            # A byte that is no text costs a letter, and not the conversation.
+            # An invalid byte should cost a letter, not the session.
             sys.stdin.reconfigure(errors="replace")
         for line in sys.stdin:
             yield line.strip()
         return
     with contextlib.suppress(ImportError):
-        # input() keeps a history of the lines, and lets them be edited, once this is loaded.
+        # Loaded for its effect on input(): a history, and lines that can be edited.
         import readline  # noqa: F401
     while True:
         try:
@@ -75,12 +75,12 @@ def _lines() -> Iterator[str]:
             sys.stdout.write("\n")
             return
         except KeyboardInterrupt:
-            # As in a shell: the line is given up.
+            # As in a shell: the line is discarded.
             sys.stdout.write("\n")
 
 
 def _prompt() -> str:
-    """What input() shows; on standard error, where standard output is a file or a pipe."""
+    """The prompt for input(); printed to standard error if standard output is a file or a pipe."""
     if sys.stdout.isatty():
         return PROMPT
     sys.stderr.write(PROMPT)
@@ -89,7 +89,7 @@ def _prompt() -> str:
 
 
 def _command(line: str, k: int) -> int:
-    """Do what a line with a colon says; returns how many hits to show from now on."""
+    """Run a line with a colon; returns how many hits to show from now on."""
     name, _, value = line.partition(" ")
     if name == ":k":
         if value.strip().isdigit() and int(value) > 0:
@@ -110,15 +110,15 @@ def _say(text: str) -> None:
 
 @dataclass
 class Reader:
-    """Answers queries for people: prints hits with their texts and with what made their scores.
+    """Prints the hits of queries with their texts and the reasons for their scores.
 
     Attributes:
-        searcher: What is searched.
+        searcher: The indexes.
         fusion: How several indexes are fused; None for one.
-        corpus: Where the texts are, if not where they were when they were indexed.
+        corpus: Source of the texts; the corpus that was indexed if None.
         depth: Hits of each index that are fused.
-        why: Whether to look for what made the scores.
-        as_json: Print JSON, an object for each query.
+        why: Whether to find the reasons for the scores.
+        as_json: Print JSON, an object per query.
         indent: Of the JSON; None = one line.
     """
 
@@ -144,8 +144,8 @@ class Reader:
         found = self.searcher.search(self.searcher.ask([query]), k, self.fusion, self.depth)
         hits = as_hits(*found.rankings[0])
         candidates = None if found.candidates is None else found.candidates[0]
-        told = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=self.why)
-        return describe_hits(hits, text, self._texts, told)
+        reasons = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=self.why)
+        return describe_hits(hits, text, self._texts, reasons)
 
     def __call__(self, text: str, k: int) -> list[DescribedHit]:
         """Print the hits of a query."""
@@ -168,7 +168,7 @@ class Reader:
 
         def answer(text: str, k: int) -> None:
             if piped and not self.as_json:
-                # A terminal shows what was typed.
+                # On a terminal the query is visible already.
                 sys.stdout.write(f"{text}\n")
             self(text, k)
             if not self.as_json:

@@ -1,11 +1,11 @@
-"""How near an index comes to comparing with every text: what `rkit index --check` measures.
+"""The recall of an index against brute force: what `rkit index --check` measures.
 
     rkit index VECTORS --indexer N --output DIR --check
     rkit index INDEX --check [--check-queries FILE] [--check-count N] [--check-k K]
 
-Some queries are searched in the index and by brute force over the vectors that it was made of. Queries are texts of the
-folder, drawn with a seed, or those of a file, which the checkpoint encodes. A text counts as found if it scores no less
-than the last one that brute force has, so that ties cost nothing.
+Some queries are searched in the index and by brute force over its vectors. Queries are texts of the folder, drawn
+with a seed, or those of a file, which the checkpoint encodes. A text counts as found if its score is at least that of
+the last text of brute force, so that ties cost nothing.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ QUERIES = 100
 DEPTH = 10
 _BLOCK = 8192
 _BATCH = 256
-# Of a query's score: what another order of additions in float32 may change.
+# Relative to a query's best score: what another order of additions in float32 may change.
 _ROUNDING = 1e-4
 _MOST_QUERY_VECTORS = 32
 
 
 @dataclass(frozen=True)
 class Recall:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
         queries: How many queries were searched.
         k: Hits of each.
         recall: The share of the k best texts that the index found, averaged over queries.
-        exact: Whether every query found all of them, with their scores but for rounding.
-        largest_difference: Of a hit's score in the index and by the scoring rule.
-        source: Where the queries are from.
+        exact: Whether the index found all of them for every query, with their scores up to rounding.
+        largest_difference: Between a hit's score in the index and by the scoring rule.
+        source: Where the queries come from.
     """
 
     queries: int
@@ -69,15 +69,15 @@ def check_index(
     model: str | Path | None = None,
     precision: Precision | None = None,
 ) -> Recall:
-    """Compare an index with brute force; what is found is noted in its manifest.
+    """Compare an index with brute force, and write the result into its manifest.
 
     Args:
         folder: The index.
         queries: A queries file; None = texts of the folder itself.
-        count: How many queries, at most.
+        count: The largest number of queries.
         k: Hits of each.
-        options: Options of the indexer that are to be other than when it was built.
-        model: The checkpoint that encodes the queries of a file, if it is not where it was.
+        options: Options of the indexer that differ from those at indexing.
+        model: The checkpoint that encodes the queries of a file, if it was moved.
         precision: The number format to encode them in; None = fp32.
 
     Raises:
@@ -99,7 +99,7 @@ def check_index(
 
 
 def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
-    """Refuse what cannot be checked, before an index is built.
+    """Refuse a check that is impossible, before an index is built.
 
     Raises:
         InputError: The source is a corpus, or the queries file is not one.
@@ -112,7 +112,7 @@ def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
 
 
 def _vectors(index: OpenIndex) -> Path:
-    """The folder of vectors that the index was made of, in it or where it was, whole and unaltered."""
+    """The folder of vectors that the index was built from, inside it or at its old place, verified."""
     made_of = index.manifest["inputs"]["vectors"]
     for place in (index.folder / "vectors", Path(made_of["path"])):
         if artifacts.kind_of(place) == "vectors":
@@ -128,7 +128,7 @@ def _vectors(index: OpenIndex) -> Path:
 
 
 class _Total:
-    """What was found over all queries so far."""
+    """Sums over all queries so far."""
 
     def __init__(self) -> None:
         self.queries = 0
@@ -166,7 +166,7 @@ class _Total:
 
 
 def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
-    """Texts of the folder as queries: one of a text's vectors, or all where their number varies, as of tokens."""
+    """Texts of the folder as queries: one vector of each, or all if their number varies, as with token vectors."""
     random = np.random.default_rng(SEED)
     chosen = np.sort(random.choice(len(store), min(count, len(store)), replace=False))
     for start in range(0, len(chosen), _BATCH):
@@ -198,18 +198,18 @@ def _encoded(
 
 
 def _note(index: OpenIndex, found: Recall, options: Mapping[str, Any]) -> None:
-    """Write what was found into the index's manifest."""
+    """Write the result into the index's manifest."""
     entry = asdict(found) | ({"options": dict(options)} if options else {})
     artifacts.add_to_manifest(index.folder, check=entry)
 
 
 def as_json(found: Recall) -> dict[str, Any]:
-    """For programs."""
+    """The result as JSON values."""
     return asdict(found)
 
 
 def describe(found: Recall) -> str:
-    """One line for people."""
+    """The result as a line of text."""
     how = "exact" if found.exact else "not exact"
     return (
         f"recall@{found.k} {found.recall:.4f} over {found.queries:,} queries ({found.source}), {how}; "

@@ -1,9 +1,9 @@
-"""Chooses how runs are fused, on queries whose answers are known: what `rkit search INDEX INDEX --tune QRELS` does.
+"""Finds the best way to fuse runs on judged queries: `rkit search INDEX INDEX --tune QRELS`.
 
-Every index is searched once. Then weights are tried from 0 to 1 in steps of 0.05 (of three or more indexes one weight
-after another, as long as that helps), with each normalisation of scores, or for `rrf` with several constants; the same
-queries always give the same choice. Without normalisation the scores of indexes differ in size: there the steps are of
-weights of scores divided by their usual deviation.
+Every index is searched once. Then weights are tried from 0 to 1 in steps of 0.05 (with three or more indexes one weight
+at a time, as long as that helps), with each normalisation of scores, or for `rrf` with several constants; the same
+queries always give the same result. Without normalisation the scores of indexes differ in scale: there the steps apply
+to scores divided by their mean deviation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Weights = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Trial:
-    """A way to fuse, and how good it is."""
+    """A way to fuse, and the value of the metric."""
 
     fusion: Fusion
     value: float
@@ -49,15 +49,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was tried, and what is best.
+    """The result of tuning.
 
     Attributes:
-        labels: What the indexes are called, in the order of the weights.
-        identities: Say what each of them is an index of.
-        metric: By which is judged.
-        queries: How many queries it was judged on.
+        labels: The names of the indexes, in the order of the weights.
+        identities: A fingerprint of each index.
+        metric: The metric that was maximised.
+        queries: How many queries it was computed on.
         trials: Best first.
-        references: Name -> value: each index alone, and fusion as it is without tuning.
+        references: Name -> value: each index alone, and fusion without tuning.
     """
 
     labels: Sequence[str]
@@ -73,7 +73,7 @@ class Tuned:
         return self.trials[0]
 
     def options(self) -> str:
-        """The options of `rkit search` that do what was chosen."""
+        """The options of `rkit search` for the best way."""
         given = self.best.fusion
         named = {
             "--fusion": given.method,
@@ -85,7 +85,7 @@ class Tuned:
         return " ".join(f"{name} {value}" for name, value in named.items() if value not in (None, ""))
 
     def to_json(self) -> dict[str, Any]:
-        """A value that `json.dumps` takes, and `read_choice` reads."""
+        """The result as JSON values, which `read_choice` reads back."""
         return {
             "indexes": [{"name": a, "identity": b} for a, b in zip(self.labels, self.identities, strict=True)],
             **_as_json(self.best, self.metric),
@@ -95,7 +95,7 @@ class Tuned:
         }
 
     def render(self, console: Console, places: Sequence[str]) -> None:
-        """Print the best trials as a table, and the line that searches so."""
+        """Print the best trials as a table, and the command line for the best."""
         from rich import box
         from rich.table import Table
 
@@ -126,17 +126,17 @@ def tune(
     k: int = 1000,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Tuned:
-    """Find the weights (and the normalisation, or the constant of rrf, where not given) that are best.
+    """Find the best weights, and the best normalisation or constant of rrf if it is not fixed.
 
     Args:
-        found: For each query what the indexes found, with computed scores where there are some.
-        qrels: Judgements; only of the queries that are in `found`.
-        fusion: "linear" or "rrf", with what is to stay as it is.
-        labels: What the indexes are called.
-        identities: Say what each of them is an index of.
+        found: Query id -> the hits of the indexes, with computed scores if there are any.
+        qrels: Judgements; those of other queries are not used.
+        fusion: "linear" or "rrf", with the options that are fixed.
+        labels: The names of the indexes.
+        identities: A fingerprint of each index.
         metric: Name as ir-measures writes it; higher is better.
         k: Documents of a query that are judged.
-        progress: Told what is being tried.
+        progress: Called with the trial that is being computed.
 
     Raises:
         OptionError: There is nothing to tune, or several metrics were named.
@@ -157,11 +157,11 @@ def tune(
 
 
 def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
-    """The way to fuse that `--tune` has chosen and written.
+    """The best fusion of a file that `--tune` wrote.
 
     Raises:
-        DataError: The file holds none.
-        InputError: It was chosen for another number of indexes, or for these in another order.
+        DataError: The file holds no fusion.
+        InputError: It is for another number of indexes, or for these in another order.
     """
     try:
         choice = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -184,7 +184,7 @@ def _fusion_of(choice: Mapping[str, Any]) -> Fusion:
 
 
 class _Judge:
-    """Tells how good a way to fuse is."""
+    """Measures fusions on judged queries."""
 
     def __init__(self, found: Mapping[str, Candidates], qrels: Qrels, metric: str, k: int) -> None:
         self.found = found
@@ -201,7 +201,7 @@ class _Judge:
         return len(self.qrels)
 
     def trial(self, fusion: Fusion) -> Trial:
-        """A way to fuse, judged."""
+        """A fusion with its value."""
         return Trial(fusion, self.value(fusion))
 
     def value(self, fusion: Fusion) -> float:
@@ -211,13 +211,13 @@ class _Judge:
             scores = fusion.total(parts)
             rows = np.arange(len(scores))
             if len(scores) > self.k:
-                # All that have the score of the last one count: the metric breaks ties in its own way.
+                # All documents tied with the last one stay: the metric breaks ties in its own way.
                 rows = np.flatnonzero(scores >= np.partition(scores, -self.k)[-self.k])
             run[query_id] = [(one.ids[row], float(scores[row])) for row in rows]
         return self._mean(run)
 
     def scales(self) -> Scores:
-        """(runs,) how far the scores of a run for a query lie apart."""
+        """(runs,) the mean deviation of a run's scores for a query."""
         if self._scales is None:
             deviations = np.array([_deviations(one) for one in self.found.values() if one.ids])  # (queries, runs)
             means = deviations.mean(axis=0)
@@ -248,7 +248,7 @@ class _Judge:
 
 
 def _ways(fusion: Fusion) -> Iterator[Fusion]:
-    """What weights are tried with."""
+    """The fusions that weights are tried with."""
     if fusion.method == "rrf":
         yield replace(fusion, rrf_k=RRF_K if fusion.rrf_k is None else fusion.rrf_k)
         return
@@ -257,7 +257,7 @@ def _ways(fusion: Fusion) -> Iterator[Fusion]:
 
 
 def _trials(judge: _Judge, way: Fusion, runs: int, progress: Callable[[str], None]) -> list[Trial]:
-    """Ways to fuse that differ in their weights."""
+    """The fusion with different weights, measured."""
     scales = judge.scales() if way.method == "linear" and way.normalization == "none" else np.ones(runs)
     tried: dict[Weights, Trial] = {}
 
@@ -285,7 +285,7 @@ def _trials(judge: _Judge, way: Fusion, runs: int, progress: Callable[[str], Non
 
 
 def _along(weights: Weights, run: int) -> Iterator[Weights]:
-    """Weights that sum to 1, with that of one run from 0 to 1; the others keep their proportions."""
+    """Weights that sum to 1: one run's goes from 0 to 1, the others keep their proportions."""
     rest = sum(weights) - weights[run]
     for step in range(STEPS + 1):
         share = step / STEPS
@@ -295,13 +295,13 @@ def _along(weights: Weights, run: int) -> Iterator[Weights]:
 
 
 def _scaled(weights: Weights, scales: Scores) -> Weights:
-    """Weights of scores as they are, from those of scores divided by their scale; they sum to 1."""
+    """Weights of raw scores, from those of scores divided by their scale; they sum to 1."""
     divided = np.array(weights) / scales
     return tuple(float(f"{one:.{_DIGITS}g}") for one in divided / divided.sum())
 
 
 def _order(trial: Trial) -> tuple[float, float, int, Weights]:
-    """Best first; of equals the most even weights, and then what comes first."""
+    """Best first; of equal values the most even weights, then the order of normalisations."""
     weights = trial.fusion.weights or ()
     normalization = _NORMALIZATIONS.index(trial.fusion.normalization or "none")
     uneven = round(max(weights, default=0) - min(weights, default=0), 9)
@@ -332,14 +332,14 @@ def _as_json(trial: Trial, metric: str) -> dict[str, Any]:
 
 
 def _cutoff(metric: str) -> int | None:
-    """How many documents a metric looks at, where it says so."""
+    """The cutoff in a metric's name, if it has one."""
     import ir_measures
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             found = ir_measures.parse_measure(metric).params.get("cutoff")
-    except Exception:  # noqa: BLE001 - whatever is wrong with it is said where it is computed
+    except Exception:  # noqa: BLE001 - a wrong name is reported when the metric is computed
         return None
     return found if isinstance(found, int) and found > 0 else None
 
@@ -357,5 +357,5 @@ def _check(fusion: Fusion, metric: str) -> None:
 
 
 def write_choice(path: str | Path, tuned: Tuned) -> None:
-    """Write what was chosen, and all that was tried, as JSON."""
+    """Write the best fusion and all trials as JSON."""
     artifacts.write_json(path, tuned.to_json())

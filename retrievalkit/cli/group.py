@@ -14,7 +14,7 @@ from retrievalkit.errors import RetrievalkitError, nearest
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 
-_SEVERAL_PROCESSES = ("train",)
+_SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
 
 class RkitGroup(click.Group):
@@ -27,8 +27,8 @@ class RkitGroup(click.Group):
         known = self.list_commands(ctx)
         if args and args[0] not in known and not args[0].startswith("-") and (close := nearest(args[0], known)):
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{close}'?")
-        if _STARTED_BY_TORCHRUN in os.environ and args and args[0] not in _SEVERAL_PROCESSES:
-            ctx.fail(f"rkit {args[0]} runs in one process. Start it without torchrun, which is for rkit train alone.")
+        if _STARTED_BY_TORCHRUN in os.environ and args:
+            _check_several_processes(ctx, args[0])
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
@@ -39,6 +39,19 @@ class RkitGroup(click.Group):
             if not standalone_mode:
                 raise
             sys.exit(report(error))
+
+
+def _check_several_processes(ctx: click.Context, name: str) -> None:
+    """Refuse a command that torchrun started and that knows nothing of several processes."""
+    above: list[str] = []
+    context: click.Context | None = ctx
+    while context is not None and context.parent is not None:
+        above.insert(0, str(context.info_name))
+        context = context.parent
+    command = " ".join([*above, name])
+    if not any(f"{one} ".startswith(f"{command} ") for one in _SEVERAL_PROCESSES):
+        known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
+        ctx.fail(f"rkit {command} runs in one process. Start it without torchrun, which is for {known}.")
 
 
 def report(error: BaseException) -> int:

@@ -51,7 +51,11 @@ def listing_as_json() -> list[dict[str, Any]]:
 
 
 def show(name: str) -> str:
-    """What a component is and its options; all of them, where several kinds use the name."""
+    """What a component is and its options; all of them, where several kinds use the name. Also options of trainings."""
+    from retrievalkit.train.options import LISTED, list_options
+
+    if name in LISTED:
+        return list_options(name)
     texts = []
     for component in _named(name):
         component_class = component.load()

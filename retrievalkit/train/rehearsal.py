@@ -21,14 +21,19 @@ from retrievalkit.data.examples import Example
 from retrievalkit.errors import RetrievalkitError, UnsupportedError
 from retrievalkit.model.precision import Precision, autocast
 from retrievalkit.train.objective import Objective
-from retrievalkit.train.sampling import Draw, ExampleSampler, Step
+from retrievalkit.train.sampling import Draw, ExampleSampler, StepTexts
 from retrievalkit.train.selection import DevSet
 
 _EXAMPLES = 2
 
 
 def rehearse(
-    objective: Objective, step: Step, described: Mapping[str, Any], *, precision: Precision, dev: DevSet | None = None
+    objective: Objective,
+    step: StepTexts,
+    described: Mapping[str, Any],
+    *,
+    precision: Precision,
+    dev: DevSet | None = None,
 ) -> None:
     """Take the loss of a small step once, without a gradient; weights and random numbers stay as they are.
 

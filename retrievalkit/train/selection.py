@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
 
 from retrievalkit import artifacts
@@ -26,8 +25,8 @@ from retrievalkit.model.precision import Precision
 from retrievalkit.model.pretrained import save_weights
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
-from retrievalkit.train.objective import Objective
 from retrievalkit.train.sampling import Draw, StepAssembler
+from retrievalkit.train.step import Log, TrainingStep
 
 BEST, SELECTION = "best.safetensors", "selection.json"
 _RANKED_QUESTIONS = 10_000
@@ -169,56 +168,27 @@ def _first_negative(row: Example, *, scored: bool) -> tuple[str, ...]:
     return tuple(one for one in row.negatives if one in known)[:1]
 
 
-class KeepBest(transformers.TrainerCallback):
-    """Judges the state after each epoch on the dev questions, and stores the best one.
-
-    It does so before the Trainer saves, so that a training which is resumed from there has not missed an epoch.
+class BestState:
+    """Judges states on the dev questions, and stores the best one.
 
     Args:
-        dev: The dev questions.
-        objective: What is trained.
-        folder: Where to store the best state, and what is known of it.
-        steps_an_epoch: After how many steps it judges.
-        precision: What to compute in.
-        log: Told the value of each epoch.
+        step: What is trained.
+        folder: Where to store the best state, and its value.
     """
 
-    def __init__(
-        self,
-        dev: DevSet,
-        objective: Objective,
-        folder: Path,
-        steps_an_epoch: int,
-        precision: Precision,
-        log: Callable[[dict[str, float]], None],
-    ) -> None:
-        self.dev = dev
-        self.objective = objective
+    def __init__(self, step: TrainingStep[Any], folder: Path) -> None:
+        self.step = step
         self.folder = folder
-        self.steps_an_epoch = steps_an_epoch
-        self.precision = precision
-        self.log = log
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Judge, where an epoch or the training ends with this step."""
-        if state.global_step % self.steps_an_epoch == 0 or state.global_step == state.max_steps:
-            should_log = control.should_log
-            self._judge(epoch=(state.global_step - 1) // self.steps_an_epoch)
-            # Logging what was judged counts, for the Trainer, as the logging of this step.
-            control.should_log = should_log
-
-    def measure(self, epoch: int) -> tuple[str, float]:
-        """The measure of this epoch and its value; lower is better."""
-        return self.dev.measure(self.objective.retriever, self.objective.loss, epoch, self.precision)
-
-    def _judge(self, epoch: int) -> None:
-        measure, value = self.measure(epoch)
-        self.log({f"dev_{measure}": value})
+    def judge(self, epoch: int, log: Log) -> None:
+        """Measure the state after an epoch, log the value, and store the state if it is the best so far."""
+        measure, value = self.step.measure(epoch)
+        log({f"dev_{measure}": value})
         path = self.folder / SELECTION
         best = Best(**json.loads(path.read_text())) if path.exists() else Best()
         if best.improve(epoch, measure, value):
             with artifacts.write_file(self.folder / BEST) as staging:
-                save_weights(self.objective, staging)
+                save_weights(self.step.module, staging)
             artifacts.write_json(path, best.as_dict(), indent=None)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
+from retrievalkit.train.pretrain_step import Collator, PretrainingTrainer, Samples
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 from transformers import TrainerState
@@ -27,7 +28,6 @@ from retrievalkit.model.retriever import Retriever
 from retrievalkit.train import pretrain_tokens as tokens
 from retrievalkit.train import trainer
 from retrievalkit.train.pretrain import PretrainingOptions, pretrain
-from retrievalkit.train.pretrain_step import Collator, PretrainingTrainer, Samples
 
 QUICK = {
     "steps": 6,

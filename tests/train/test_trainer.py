@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from retrievalkit.train.trainer import Objective, StepSampler, load_weights, save_weights
 
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
@@ -13,7 +14,6 @@ from retrievalkit.model.retriever import Retriever
 from retrievalkit.train.resume import last_checkpoint
 from retrievalkit.train.retriever_step import StepCollator
 from retrievalkit.train.sampling import ExampleSampler, StepAssembler
-from retrievalkit.train.trainer import Objective, StepSampler, load_weights, save_weights
 
 EXAMPLES = [
     Example(str(row), "what is the capital of peru " * (row % 3 + 1), (f"p{row}",), (f"n{row}",)) for row in range(9)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
+from retrievalkit.train.pretrain_step import PretrainingTrainer
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 
@@ -16,7 +17,6 @@ from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.model.pretrained import quiet
-from retrievalkit.train.pretrain_step import PretrainingTrainer
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 REAL_TEXT = "pydoc:json,argparse"

@@ -19,9 +19,9 @@ from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.mine import parts as mining
 from retrievalkit.mine.program import mine
-from retrievalkit.train import processes, refresh, trainer
+from retrievalkit.train import loop, processes, refresh, sampling
 from retrievalkit.train.refresh import RefreshOptions, refresh_options, share_changed
-from retrievalkit.train.retriever import TrainingOptions, train
+from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 
 # Two steps an epoch: epochs end with steps 2, 4, 6 and 8.
 QUICK = {"epochs": 4, "limit": 16, "batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 3}
@@ -48,9 +48,8 @@ def quick(tiny_model, tiny_collection, examples):
 
     def quick(output, *, refresh=REFRESH, resume=False, corpus=str(tiny_collection.corpus), loss=None, **options):
         arguments = {"model": tiny_model, "corpus": corpus, "examples": examples, "pooler": "mean", "loss": loss}
-        return train(
-            output=output, refresh=refresh, resume=resume, options=TrainingOptions(**(QUICK | options)), **arguments
-        )
+        spec = RetrieverSpec(refresh=refresh, **arguments)
+        return train(spec, output, TrainingOptions(**(QUICK | options)), resume=resume)
 
     return quick
 
@@ -98,13 +97,13 @@ def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
 def test_the_training_goes_on_with_the_new_negatives(quick, tmp_path, monkeypatch):
     """Of the steps after the refresh all negatives are among the new ones; before it, among the old ones."""
     drawn = []
-    assemble = trainer.StepAssembler.assemble
+    assemble = sampling.StepAssembler.assemble
 
     def watched(self, draws):
         drawn.append([(draw.example.query_id, draw.negatives, draw.example.negatives) for draw in draws])
         return assemble(self, draws)
 
-    monkeypatch.setattr(trainer.StepAssembler, "assemble", watched)
+    monkeypatch.setattr(sampling.StepAssembler, "assemble", watched)
     quick(tmp_path / "out")
     rows = {row.query_id: row for row in read_examples(tmp_path / "out" / "negatives" / "epoch-2.jsonl").rows}
     steps = drawn[-8:]
@@ -142,13 +141,13 @@ def test_without_the_option_nothing_changes(quick, refreshed, tmp_path):
 
 # States are saved after steps 3, 6 and 8, and negatives are mined after step 4.
 MOMENTS = {
-    "before the refresh": lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 4),
+    "before the refresh": lambda: kill_at_call(loop.StepTrainer, "training_step", 4),
     "while the corpus is encoded": lambda: kill_at_call(refresh.Mining, "run", 1),
     "between two parts": lambda: kill_at_call(mining.MinedParts, "write", 1, after=True),
     "before the negatives are written": lambda: kill_at_call(refresh, "write_examples", 1),
     "after the negatives are written": lambda: kill_at_call(refresh, "write_examples", 1, after=True),
-    "after the refresh, before a state": lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 6),
-    "after the refresh and a state": lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 7),
+    "after the refresh, before a state": lambda: kill_at_call(loop.StepTrainer, "training_step", 6),
+    "after the refresh and a state": lambda: kill_at_call(loop.StepTrainer, "training_step", 7),
 }
 
 
@@ -180,8 +179,8 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
         ({"refresh": RefreshOptions(every=1, keep=3)}, "there is no other set"),
         ({"refresh": RefreshOptions(every=1, drop_answers=True)}, "the examples have none"),
         ({"refresh": RefreshOptions(every=1, reranker="nowhere", reranker_above=0)}, "cannot load the model 'nowhere'"),
-        ({"negatives": 0}, "there are none to be mined anew"),
-        ({"loss": "distill_kl"}, "a teacher's scores, which negatives that are mined"),
+        ({"negatives": 0}, "there are none to mine anew"),
+        ({"loss": "distill_kl"}, "a teacher's scores, which negatives mined"),
     ],
 )
 def test_a_refresh_that_cannot_be_is_refused_before_anything_is_written(quick, tmp_path, options, problem):
@@ -237,7 +236,7 @@ def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp
     def run(rank):
         own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         os.environ.update({name: str(value) for name, value in own.items()})
-        mined, drawn = refresh.Negatives.mine, trainer.RetrieverTrainer.training_step
+        mined, drawn = refresh.NegativeMiner.mine, loop.StepTrainer.training_step
         calls = []
 
         def watched(*arguments):
@@ -245,11 +244,11 @@ def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp
             return mined(*arguments)
 
         def stepped(self, *arguments):
-            rows = self.collator.sampler.examples
+            rows = self.step.samples.examples
             calls.append([row.negatives for row in rows])
             return drawn(self, *arguments)
 
-        refresh.Negatives.mine, trainer.RetrieverTrainer.training_step = watched, stepped
+        refresh.NegativeMiner.mine, loop.StepTrainer.training_step = watched, stepped
         quick(tmp_path / "out")
         (tmp_path / f"{rank}.json").write_text(json.dumps(calls))
         processes.leave()

@@ -30,7 +30,7 @@ NEGATIVES = "negatives"
 CURVES = "training.html"
 
 NOT_WEIGHTS = (MANIFEST, "README.md", "training.jsonl", CURVES, "selection.json", "logs", NEGATIVES)
-"""Files and folders of a checkpoint that tell of its training, and have no part in its fingerprint."""
+"""Files and folders of a checkpoint that describe its training and are left out of its fingerprint."""
 
 _NEXT_TO_NOTHING = 1 << 16
 
@@ -43,9 +43,9 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
 
     Args:
         path: The folder to make. Parents are created.
-        overwrite: Replace a folder that is there already, if a command of ours made it.
-        keep_partial: Keep the staging folder after a failure, and start from what an earlier one left: for
-            commands that resume. After wrong input nothing is kept, since the same command would fail again.
+        overwrite: Replace an existing folder, if rkit wrote it.
+        keep_partial: Keep the staging folder after a failure and start from an earlier one: for commands that resume.
+            After wrong input nothing is kept, since the same command would fail again.
 
     Raises:
         ArtifactError: `path` exists and may not be replaced.
@@ -68,7 +68,7 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
 
 @contextmanager
 def full_disk_named(folder: Path) -> Iterator[None]:
-    """A full disk is an OSError, also where a library that writes weights calls it something else."""
+    """Raise OSError for a full disk even where the library that writes weights raises something else."""
     try:
         yield
     except OSError:
@@ -87,7 +87,7 @@ def partial_folder(path: str | Path) -> Path:
 
 
 def _replace_folder(path: Path, new: Path) -> None:
-    """Rename `new` to `path`; what was there is set aside first, so that one of the two is always whole."""
+    """Rename `new` to `path`; the existing folder is renamed first, so that one of the two is always whole."""
     if not path.exists():
         new.rename(path)
         return
@@ -99,17 +99,17 @@ def _replace_folder(path: Path, new: Path) -> None:
 
 
 def check_output(path: str | Path, *, overwrite: bool = False) -> None:
-    """Refuse an output folder that is there already, unless it is empty or may be overwritten.
+    """Refuse an existing output folder, unless it is empty or may be overwritten.
 
     Raises:
-        ArtifactError: The folder would be lost.
+        ArtifactError: The folder's contents would be lost.
     """
     path = Path(path).absolute()
     _check_parents(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not path.is_dir():
-        msg = f"output '{path}' is a file, and a folder is to be written there. Choose another --output."
+        msg = f"output '{path}' is a file, but a folder is to be written there. Choose another --output."
         raise ArtifactError(msg)
     if not overwrite:
         msg = f"output folder '{path}' exists already. Choose another --output, or replace it with --overwrite."
@@ -132,10 +132,10 @@ def write_file(path: str | Path) -> Iterator[Path]:
     path = Path(path).absolute()
     _check_parents(path)
     if path.is_dir():
-        msg = f"output '{path}' is a folder, and a file is to be written there. Choose another --output."
+        msg = f"output '{path}' is a folder, but a file is to be written there. Choose another --output."
         raise ArtifactError(msg)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Keeps the suffix, so that writers which choose a compression by it do the same for the staging file.
+    # Keeps the suffix, by which writers choose a compression.
     staging = path.with_name(f".partial.{path.name}")
     try:
         yield staging
@@ -146,12 +146,12 @@ def write_file(path: str | Path) -> Iterator[Path]:
 
 
 def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
-    """Write a JSON file; what JSON has no form for becomes its text. It appears whole or not at all.
+    """Write a JSON file; values that JSON lacks are written as text. It appears whole or not at all.
 
     Args:
         path: The file.
-        value: What it is to hold.
-        indent: Spaces a level; None = one line, for files that no one reads.
+        value: Its content.
+        indent: Spaces for each level; None = one line, for files that people do not read.
     """
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
     with write_file(path) as staging:
@@ -194,10 +194,10 @@ def write_manifest(
 
 
 def add_to_manifest(folder: str | Path, **entries: Any) -> None:
-    """Put more entries into the manifest of a folder that is there already; those it has of these names are replaced.
+    """Add entries to the manifest of an existing folder, or replace them.
 
     Raises:
-        ArtifactError: There is no such folder, or it has no manifest.
+        ArtifactError: The folder does not exist, or lacks a manifest.
     """
     write_json(Path(folder) / MANIFEST, {**read_manifest(folder), **entries})
 
@@ -206,19 +206,19 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
     """The manifest of a folder.
 
     Raises:
-        ArtifactError: There is no such folder, it has no manifest, or it is of another kind.
+        ArtifactError: The folder does not exist, lacks a manifest, or is of another kind.
     """
     folder = Path(folder)
     wanted = "an rkit folder" if kind is None else f"{_article(kind)} folder"
     if not folder.exists():
-        msg = f"'{folder}' does not exist; {wanted} was expected there."
+        msg = f"'{folder}' does not exist; {wanted} was expected."
         raise ArtifactError(msg)
     found = kind_of(folder)
     if found is None:
         msg = f"'{folder}' is not {wanted}: it has no readable {MANIFEST}."
         raise ArtifactError(msg)
     if kind is not None and found != kind:
-        msg = f"'{folder}' is {_article(found)} folder, and {_article(kind)} folder was expected there."
+        msg = f"'{folder}' is {_article(found)} folder, and {_article(kind)} folder was expected."
         raise ArtifactError(msg)
     manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     if manifest.get("format", 0) > FORMAT:
@@ -228,7 +228,7 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
 
 
 def kind_of(folder: str | Path) -> str | None:
-    """What kind of folder this is ("checkpoint", "model", "vectors", "index"), or None where it is not one of ours."""
+    """The kind of a folder that rkit wrote ("checkpoint", "model", "vectors", "index"), else None."""
     try:
         manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -250,11 +250,11 @@ def fingerprint_file(path: str | Path) -> str:
 
 
 def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:
-    """A fingerprint of every file in a folder, by relative path, less the names in `skip` and hidden ones.
+    """A fingerprint of every file in a folder, by relative path, without hidden files and those in `skip`.
 
     Args:
         folder: The folder.
-        skip: Names of files, and of folders with all that is in them.
+        skip: Names of files and folders to leave out.
     """
     folder = Path(folder)
     names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
@@ -269,7 +269,7 @@ def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the packages that decide what a folder's bytes are, those that are installed."""
+    """The versions of the installed packages on which the bytes of a folder depend."""
     found = {}
     for name in _VERSIONED:
         try:

@@ -1,9 +1,10 @@
 """From token states to weights over the vocabulary, without ever holding the logits of a whole batch.
 
 A vocabulary head makes (batch, tokens, vocabulary) logits, of which pooling over the tokens keeps (batch, vocabulary).
-The projection of a `VocabularyHead` is fused with its pooling here: the logits of a few tokens are made at a time, of
-those alone that take part, and again in the backward pass where it needs them. Kept in between is which token won each
-term. Where several tokens are equal, the first of them wins, and gets the whole gradient.
+The projection of a `VocabularyHead` is fused with its pooling here: logits are computed for a few unmasked tokens at a
+time, and recomputed in the backward pass where needed. Between the passes only the winning token of each term is kept.
+Of equal tokens the first wins and receives the whole gradient. `token_loss` does the same for the cross-entropy of
+masked language models: no pass ever holds the logits of a batch.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from torch.autograd.function import once_differentiable
 from retrievalkit.contracts import TokenStates, VocabularyHead
 from retrievalkit.data.masking import UNLABELLED
 
-# Logits held at a time: on a CPU few enough that the allocator keeps their memory (giving it back to the system and
-# getting it anew takes as long as the product), on a GPU enough to keep it busy.
+# Logits held at a time. On a CPU few enough that the allocator keeps their memory (returning it to the system and
+# requesting it again takes as long as the product), on a GPU enough to keep it busy.
 CPU_TILE, GPU_TILE = 1 << 21, 1 << 25
 
 
@@ -72,7 +73,7 @@ def keep_top_k(weights: Tensor, k: int) -> Tensor:
     best = values.topk(k, dim=1).values
     least = best[:, -1:]
     equal, room = values == least, (best == least).sum(dim=1, keepdim=True)
-    # Spelt as what is dropped, so that a row with NaN shows it.
+    # Phrased as what to drop, so that NaN survives and shows.
     dropped = (values < least) | (equal & (equal.cumsum(dim=1, dtype=torch.int32) > room))
     return weights.masked_fill(dropped, 0.0)
 
@@ -94,7 +95,7 @@ def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | 
 class _MaxOfProjection(torch.autograd.Function):
     """The maximum over each text's tokens of z = states @ weight.T + bias, or of scale * softmax(z).
 
-    `states` and `scale` are of the tokens that take part, text after text; `owner` says which text each is of.
+    `states` and `scale` belong to the unmasked tokens, text after text; `owner` maps each token to its text.
     """
 
     @staticmethod
@@ -136,8 +137,8 @@ def _of_logits(
 ) -> Sequence[Tensor | None]:
     """The gradients of states, weight, bias and scale (none) from that of the greatest logits.
 
-    For each term of a text it is one token that gets a gradient. So these are sums over few entries, where a product
-    would multiply zeros for all the other tokens.
+    For each term of a text a single token has a gradient, so these are sums over few entries; a matrix product would
+    multiply zeros for all other tokens.
     """
     states, weight, bias, _ = inputs
     assert states is not None
@@ -188,7 +189,7 @@ def _of_weighted(
 
 
 class _Projection:
-    """Hidden states times the vocabulary, of some tokens at a time. Products are in `dtype`, sums in `wide`."""
+    """Hidden states times the vocabulary, a few tokens at a time. Products are in `dtype`, sums in `wide`."""
 
     def __init__(self, dtype: torch.dtype, states: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         self.dtype, self.wide = dtype, torch.promote_types(dtype, torch.float32)
@@ -208,7 +209,7 @@ class _Projection:
         to_weight: Tensor | None,
         to_bias: Tensor | None,
     ) -> None:
-        """Add what the gradient at the logits of some tokens makes to the gradients that are wanted."""
+        """Propagate the gradient at the logits of some tokens to those gradients that are wanted."""
         if to_bias is not None:
             to_bias += at_logits.sum(dim=0)
         at_logits = at_logits.to(self.dtype)
@@ -221,10 +222,10 @@ class _Projection:
 
 
 def _wins(gradient: Tensor, winner: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """The entries with a gradient, gathered by the token that gets it.
+    """The entries that have a gradient, grouped by the token that receives it.
 
     Yields:
-        (n,) tokens, at most so many; and for each of their entries which of the n, which term, and the gradient.
+        (n,) tokens, n at most `most`; and for each of their entries: which of the n, which term, and the gradient.
     """
     for first in range(0, len(gradient), most):
         some, of = gradient[first : first + most], winner[first : first + most]
@@ -242,27 +243,29 @@ def _most_tokens(weight: Tensor) -> int:
 
 
 def _product_dtype(states: Tensor) -> torch.dtype:
-    """What a linear layer would multiply in."""
+    """The number format that a linear layer would multiply in."""
     device = states.device.type
     if torch.is_autocast_enabled(device) and states.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
     return states.dtype
 
 
-# Logits held at a time: few enough for the caches of a CPU's allocator, enough to keep a GPU busy.
+# As above, for the loss: its logits are used once.
 CPU_LOSS_TILE, GPU_LOSS_TILE = 1 << 22, 1 << 25
 
 
 def token_loss(hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:
-    """The mean cross-entropy of the tokens that are to be predicted.
+    """The mean cross-entropy of the labelled tokens.
+
+    Logits are computed for labelled positions alone, a few at a time, and their gradient at once, in the forward pass.
 
     Args:
         hidden: (batch, tokens, width) hidden states.
         head: The vocabulary head; the projection of a `VocabularyHead` is fused with the loss.
-        labels: (batch, tokens) long: the token to be predicted at a position, or `UNLABELLED`.
+        labels: (batch, tokens) long: the token to predict at each position, or `UNLABELLED`.
 
     Returns:
-        A scalar, float32 (float64 of float64 states); 0 where nothing is to be predicted.
+        A scalar, float32 (float64 of float64 states); 0 if nothing is labelled.
     """
     rows = labels != UNLABELLED
     states, targets = hidden[rows], labels[rows]  # (n, width), (n,)
@@ -281,7 +284,7 @@ class _Projected(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
         device, exact = states.device.type, torch.promote_types(states.dtype, torch.float32)
-        # As autocast would, but the weight is converted once.
+        # What autocast would choose; converting here converts the weight once instead of once a tile.
         computed = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         tile = max(1, (CPU_LOSS_TILE if device == "cpu" else GPU_LOSS_TILE) // len(weight))
         wanted = (states, weight, bias)
@@ -317,9 +320,9 @@ class _Projected(torch.autograd.Function):
 def _add_gradients(
     gradients: list[Tensor | None], part: slice, chances: Tensor, rows: Tensor, matrix: Tensor, targets: Tensor
 ) -> None:
-    """Add what some rows bring to the gradient of the sum over rows; `chances` (log-probabilities) are used up.
+    """Add the contribution of some rows to the gradient of the sum over rows; overwrites `chances` (log-probabilities).
 
-    Not of the mean, whose small numbers would vanish in half precision.
+    The sum, not the mean: the small numbers of a mean would vanish in half precision.
     """
     of_states, of_weight, of_bias = gradients
     of_logits = chances.exp_()  # (tile, vocabulary)

@@ -1,8 +1,8 @@
-"""The k best documents of each query, out of scores that come tile by tile.
+"""The k best documents of each query, from scores that arrive tile by tile.
 
-Only what beats a query's k-th document so far is looked at, which soon is little, and it is sorted in only when enough
-has come together. A score and a document's place make one number to compare by, so that ties need no care: of equal
-scores the earlier document is the greater number.
+Only scores above a query's current k-th best are examined, and after a few tiles these are rare. They are buffered, and
+merged when the buffer is full. Score and document number are packed into one integer key, so that ties need no special
+case: of two equal scores, the earlier document has the greater key.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _SAMPLE = 2048
 
 
 class Best:
-    """The k best documents of some queries so far.
+    """The k best documents seen so far, for each of a group of queries.
 
     Args:
-        queries: How many queries.
-        k: Documents of each.
-        device: Where the scores are.
-        least: A score that a document must be above.
+        queries: Number of queries.
+        k: Documents to keep for each query.
+        device: Device of the scores.
+        least: Documents must score above this.
     """
 
     def __init__(self, queries: int, k: int, device: torch.device, least: float) -> None:
@@ -35,22 +35,22 @@ class Best:
         self._floor = torch.full((queries, 1), least, device=device)
         self._keys = torch.full((queries, k), _EMPTY, device=device)
         self._hits = torch.empty(0, dtype=torch.bool, device=device)
-        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._buffered: list[tuple[Tensor, Tensor]] = []
         self._counts = torch.zeros(queries, dtype=torch.long, device=device)
 
     def offer(self, tile: Tensor, first: int, documents: Tensor | None = None, most: int = 1) -> None:
-        """Take note of the scores of all queries with some documents, later ones than before.
+        """Add the scores of all queries with a range of documents that follows those added before.
 
         Args:
             tile: (queries, columns) scores.
-            first: Which document the first column is.
+            first: Number of the document in the first column.
             documents: (columns,) the document of each column, counted from `first`, ascending; None = its own number.
-            most: Columns that a document can have.
+            most: Greatest number of columns of one document.
         """
         enough = self.k * most
         floor = self._floor
         if tile.shape[1] > enough and bool((floor == self.least).any()):
-            # No k-th document is known yet for some query, so that everything would be looked at.
+            # Some query has no k-th document yet, so its floor would let every score through.
             floor = _sharper(floor, tile, enough)
         words = self._sieve(tile, floor)
         if tile.shape[1] > enough and len(words) > 4 * enough * len(tile):
@@ -62,60 +62,60 @@ class Best:
         scores = tile[rows, columns]
         if documents is not None:
             rows, columns, scores = _greatest_of_each(rows, documents[columns], scores)
-        self._wait(rows, _keys(scores, columns + first))
+        self._buffer(rows, _keys(scores, columns + first))
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 where there are fewer."""
-        self._settle()
+        """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 past the last one."""
+        self._merge()
         keys = torch.sort(self._keys, dim=1, descending=True).values
         empty = keys == _EMPTY
         return _scores(keys).masked_fill(empty, float("-inf")), (_LAST - (keys & _LAST)).masked_fill(empty, -1)
 
     def _sieve(self, tile: Tensor, floor: Tensor) -> Tensor:
-        """Mark in `_hits` what is above its row's floor; returns the numbers of the groups of eight with a mark."""
+        """Mark the scores above their row's floor in `_hits`; returns which groups of eight contain a mark."""
         size = -(-tile.numel() // 8) * 8
         if self._hits.numel() != size:
             self._hits = torch.empty(size, dtype=torch.bool, device=tile.device)
         self._hits[tile.numel() :] = False
         hits = self._hits[: tile.numel()].view(tile.shape)
         if tile.device.type == "cpu":
-            # Several times faster than torch's, which does not use the processor's vector instructions here.
+            # Several times faster than torch.gt, which is not vectorised for this broadcast.
             np.greater(tile.numpy(), floor.numpy(), out=hits.numpy())
         else:
             torch.gt(tile, floor, out=hits)
         return self._hits.view(torch.int64).nonzero().squeeze(1)
 
-    def _wait(self, rows: Tensor, keys: Tensor) -> None:
-        """Set aside the keys of these queries; `rows` ascends."""
-        self._waiting.append((rows, keys))
+    def _buffer(self, rows: Tensor, keys: Tensor) -> None:
+        """Buffer the keys of these queries; `rows` ascends."""
+        self._buffered.append((rows, keys))
         self._counts += torch.bincount(rows, minlength=len(self._counts))
-        if 2 * sum(len(one) for one, _ in self._waiting) > self._keys.numel():
-            self._settle()
+        if 2 * sum(len(one) for one, _ in self._buffered) > self._keys.numel():
+            self._merge()
 
-    def _settle(self) -> None:
-        """Keep the k best of what was best and what is waiting."""
-        if not self._waiting:
+    def _merge(self) -> None:
+        """Merge the buffered keys into the k best."""
+        if not self._buffered:
             return
         width = self.k + int(self._counts.max())
         keys = torch.full((len(self._keys), width), _EMPTY, device=self._keys.device)
         keys[:, : self.k] = self._keys
         used = torch.full_like(self._counts, self.k)
-        for rows, new in self._waiting:
+        for rows, new in self._buffered:
             counts = torch.bincount(rows, minlength=len(used))
-            # The place in its row: what is used there, and how many of this row stand before it.
+            # Column within the row: entries written earlier, plus preceding entries of the same row.
             keys[rows, (used - counts.cumsum(0) + counts)[rows] + torch.arange(len(rows), device=rows.device)] = new
             used += counts
         self._keys = _largest(keys, self.k)
         last = self._keys.amin(dim=1, keepdim=True)
         self._floor = _scores(last).clamp(min=self.least).masked_fill(last == _EMPTY, self.least)
-        self._waiting.clear()
+        self._buffered.clear()
         self._counts.zero_()
 
 
 def _keys(scores: Tensor, documents: Tensor) -> Tensor:
-    """Numbers in the order of the scores, and where these are equal, against the order of the documents."""
+    """Integers that sort like the scores; equal scores sort by descending document number."""
     bits = (scores + 0.0).view(torch.int32)  # + 0.0, because -0.0 has other bits
-    # The bits of a negative number rise as it falls.
+    # As integers, the bits of negative floats sort in reverse.
     ordered = bits ^ ((bits >> 31) & _SIGN)
     return (ordered.long() << 32) + (_LAST - documents)
 
@@ -129,15 +129,15 @@ def _largest(keys: Tensor, k: int) -> Tensor:
     """(rows, k): the k greatest of each row, in any order."""
     if keys.device.type != "cpu":
         return keys.topk(k, dim=1, sorted=False).values
-    # numpy's partition uses the processor's vector instructions.
-    parted: np.ndarray[Any, Any] = np.partition(keys.numpy(), keys.shape[1] - k, axis=1)
-    return torch.from_numpy(np.ascontiguousarray(parted[:, -k:]))
+    # numpy's partition is vectorised, torch's topk on a CPU is not.
+    partitioned: np.ndarray[Any, Any] = np.partition(keys.numpy(), keys.shape[1] - k, axis=1)
+    return torch.from_numpy(np.ascontiguousarray(partitioned[:, -k:]))
 
 
 def _sharper(floor: Tensor, tile: Tensor, enough: int) -> Tensor:
-    """A floor that each row's best columns, at least `enough`, are above."""
+    """A higher floor that still lets at least `enough` of each row's best columns through."""
     if tile.shape[1] > 8 * max(enough, _SAMPLE):
-        # What is enough among some columns is enough among all.
+        # A sample has `enough` columns above the floor only if all columns together do too.
         tile = tile[:, :: tile.shape[1] // (4 * max(enough, _SAMPLE))]
     if tile.device.type == "cpu":
         place = tile.shape[1] - enough
@@ -148,7 +148,7 @@ def _sharper(floor: Tensor, tile: Tensor, enough: int) -> Tensor:
 
 
 def _greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One entry for each row and document; the entries of a document are next to each other."""
+    """Reduce to one entry for each row and document, the greatest; entries of a document are adjacent."""
     if not len(rows):
         return rows, documents, scores
     new = torch.ones_like(rows, dtype=torch.bool)

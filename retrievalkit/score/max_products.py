@@ -1,8 +1,8 @@
 """The greatest inner product of each query vector with each document's vectors, in bounded memory, with its gradient.
 
-Written plainly, late interaction of 128 queries of 32 vectors with 1,024 documents of 200 makes 840 million inner
-products, and keeps them for the gradient. Only the greatest of each document has one: it is enough to keep which it
-was.
+The plain expression for late interaction of 128 queries of 32 vectors with 1,024 documents of 200 computes 840 million
+inner products and keeps them for the backward pass. Only the greatest of each document has a gradient, so keeping its
+index is enough.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Inner products that are there at once.
+# Inner products held in memory at once.
 LIMIT = 1 << 24
 
 
@@ -25,12 +25,12 @@ def max_products(queries: Tensor, documents: Tensor, mask: Tensor | None) -> Ten
         documents: (D, m, dim) document vectors.
         mask: (D, m) bool, True = a vector; None = all are.
     """
-    found: Tensor = _MaxProducts.apply(queries, documents, mask)  # type: ignore[no-untyped-call]
-    return found
+    products: Tensor = _MaxProducts.apply(queries, documents, mask)  # type: ignore[no-untyped-call]
+    return products
 
 
 class _MaxProducts(torch.autograd.Function):
-    """Documents chunk by chunk, forward and backward. Of equal products the first takes the gradient."""
+    """Documents chunk by chunk, forward and backward. Of equal products, the first receives the gradient."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, documents: Tensor, mask: Tensor | None) -> Tensor:

@@ -18,7 +18,7 @@ from retrievalkit.score.best import Best
 from retrievalkit.score.rule import check_sizes
 from retrievalkit.score.tiles import LEAST_ROWS, Documents, QueryPart, Scratch, is_single, query_parts, workers
 
-# Vectors that are read together where texts are given.
+# Vectors read at once when the scores of given texts are computed.
 TAKEN = 1 << 16
 
 
@@ -41,7 +41,7 @@ def top_k(
         k: How many documents to find.
         width: Vectors that blocks are padded to. Matrix products of one shape round alike, so that equal documents get
             equal scores wherever they stand.
-        dtype: What the inner products are computed in; all but float32 make the search approximate.
+        dtype: Number format of the inner products; any but float32 makes the search approximate.
 
     Returns:
         (Q, k) float32 scores, descending, and (Q, k) long, the rows of the documents; -inf and -1 where fewer were
@@ -49,7 +49,7 @@ def top_k(
 
     Raises:
         OptionError: k is less than 1.
-        UnsupportedError: One side has vectors or weights that the other has not, or their sizes differ.
+        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
     """
     check_k(k)
     queries, width = _without_empty_mask(queries), max(width, LEAST_ROWS)
@@ -58,10 +58,10 @@ def top_k(
     parts: list[tuple[QueryPart, Best]] = []
     scratch = Scratch()
 
-    def look_at(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
+    def score_block(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
         part, best = searched
         if part.single and documents.weights is None:
-            # The best vector of a document decides, so that vectors can be sieved before documents are made.
+            # A document scores what its best vector scores, so vectors can be filtered before they are grouped.
             rows, block = part.row_scores(documents, scratch), documents.block
             best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
         else:
@@ -75,20 +75,20 @@ def top_k(
                 parts = [(part, Best(part.count, k, queries.device, least)) for part in found]
             grouped = block.weights is not None or not is_single(queries)
             ready = Documents.ready(block, queries, dtype, width=width, grouped=grouped)
-            working.start(partial(look_at, ready), parts)
+            working.start(partial(score_block, ready), parts)
         results = working.finish(lambda one: one[1].result(), parts)
     return torch.cat([scores for scores, _ in results]), torch.cat([rows for _, rows in results])
 
 
 def _without_empty_mask(queries: Representation) -> Representation:
-    """The same queries, without a mask that masks nothing."""
+    """The same queries; a mask that masks nothing is removed."""
     if queries.vector_mask is None or not bool(queries.vector_mask.all()):
         return queries
     return replace(queries, vector_mask=None)
 
 
 class TextReader(Protocol):
-    """What reads given texts, as a `VectorStore` does: a plugin may keep them elsewhere."""
+    """Reads given texts, as `VectorStore` does; lets a plugin keep its texts elsewhere."""
 
     @property
     def most_vectors(self) -> int:
@@ -103,14 +103,14 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
 
     Args:
         queries: Q texts, on the CPU.
-        store: The folder, or what reads texts as it does.
+        store: The folder, or another reader of its texts.
         texts: For each query the rows of texts in the folder; -1 for a text that is not there.
 
     Returns:
         For each query (texts,) float32 scores, NaN for -1.
 
     Raises:
-        UnsupportedError: One side has vectors or weights that the other has not, or their sizes differ.
+        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
     """
     queries = _without_empty_mask(queries)
     found = []
@@ -133,7 +133,7 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
 def lexical_scores_of(
     queries: Representation, blocks: Iterable[VectorBlock], texts: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """As `scores_of`, for weights alone that are given block by block; all texts of a query's terms are looked at."""
+    """As `scores_of`, for weights alone, given block by block; reads every text that shares a term with a query."""
     found = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
     scratch = Scratch()
     for block in blocks:
@@ -156,8 +156,8 @@ def best_of_candidates(
 
     Args:
         queries: Q texts, on the CPU.
-        store: The folder, or what reads texts as it does.
-        candidates: For each query rows of texts in the folder, ascending.
+        store: The folder, or another reader of its texts.
+        candidates: For each query, rows of texts in the folder, ascending.
         k: How many to keep.
 
     Returns:
@@ -179,7 +179,7 @@ def _scores_of_block(query: Representation, block: VectorBlock) -> np.ndarray:
 
 
 def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Numbers in a row whose sizes add up to no more than `most`, or single ones."""
+    """Group consecutive numbers so that the sizes of a group add up to at most `most`, or it has one member."""
     group: list[int] = []
     total = 0
     for number, size in enumerate(sizes):
@@ -193,7 +193,7 @@ def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def check_k(k: int) -> None:
-    """Refuse to look for less than one document.
+    """Refuse a k below 1.
 
     Raises:
         OptionError: k is less than 1.
@@ -206,16 +206,16 @@ def check_k(k: int) -> None:
 def documents_of_vectors(
     vector_rows: np.ndarray, vector_scores: np.ndarray, k: int, *, m: int = 1, offsets: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """From the best vectors of one query to its best documents: the first vector of a document counts.
+    """Turn the best vectors of a query into its best documents: each document counts by its first vector.
 
-    The k*m best vectors always hold k documents, where none has more than m vectors; so the result is exact.
+    The k*m best vectors always cover k documents if none has more than m vectors, so the result is exact.
 
     Args:
-        vector_rows: (n,) rows of vectors, best first; -1 where there was none.
+        vector_rows: (n,) rows of vectors, best first; -1 where there is none.
         vector_scores: (n,) their scores, descending.
         k: How many documents to keep.
-        m: Vectors a document, where all have the same number.
-        offsets: (documents + 1,) the first row of each document, where the number varies.
+        m: Vectors of each document, if all have the same number.
+        offsets: (documents + 1,) the first row of each document, if the number varies.
 
     Returns:
         Rows and scores of the documents, best first, at most k; equal scores in the order of the documents.

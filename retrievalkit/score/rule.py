@@ -32,7 +32,7 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
         (Q, D) scores.
 
     Raises:
-        UnsupportedError: One side has vectors or weights that the other has not, or their sizes differ.
+        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
     """
     _check_comparable(queries, documents)
     total = None
@@ -111,7 +111,7 @@ def _check_comparable(queries: Representation, documents: Representation) -> Non
 
 
 def check_sizes(what: str, query: int, document: int) -> None:
-    """Complain where one side has something of another size than the other side; 0 stands for nothing."""
+    """Refuse sizes that differ between the two sides; 0 means that a side has none."""
     if bool(query) != bool(document):
         has, lacks = ("documents", "queries") if not query else ("queries", "documents")
         msg = f"{has} have {what} and {lacks} have none, so they cannot be compared. Encode both with one model."

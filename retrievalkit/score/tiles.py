@@ -1,7 +1,7 @@
 """Scores of some queries with some documents, in tiles that stay in the processor's cache.
 
-What the scoring rule is made of: documents come block by block and are made ready once for all queries; queries are
-parted so that a part's scores with a block are a tile, and every thread has parts of its own.
+The engine of the scoring rule: documents arrive block by block and are prepared once for all queries; queries are split
+into parts so that the scores of a part with a block form one tile, and each thread owns some of the parts.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from retrievalkit.data.vectors import VectorBlock
 # Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
 CPU_TILE = 1 << 22
 GPU_TILE = 1 << 28
-# Where each text's best vectors are looked for: so many vectors of texts with so many of queries, a tile of the fastest
-# cache; on a GPU the product of both counts.
+# Maximum over the vectors of a text: document vectors x query vectors of a tile that fits the fastest cache; on a GPU
+# only the product of the two matters.
 CPU_ROWS, CPU_COLUMNS = 256, 1024
-# Scores that one product of weights makes at once: more calls cost more, and more scores leave the cache.
+# Scores of one product of weights: fewer mean more calls, more no longer fit the cache.
 LEXICAL_TILE = 1 << 17
 # Matrix products with fewer rows than this round differently from those with more.
 LEAST_ROWS = 16
-# Queries that are worth a thread of their own.
+# Fewest queries that justify a thread.
 LEAST_PART = 16
-# Blocks that may be unfinished while the next one is made ready.
+# Blocks that may be unfinished while the next one is prepared.
 AHEAD = 2
 
 
 class Scratch(threading.local):
-    """A thread's memory for one tile of scores, taken again for each: fresh memory costs a good part of the time."""
+    """A thread's reusable memory for one tile of scores; allocating each tile afresh takes a good part of the time."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0)
 
     def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
-        """(rows, columns) of the same type and device as `like`; what was taken before is overwritten."""
+        """(rows, columns) of the type and device of `like`; overwrites the tile taken before."""
         if self._memory.numel() < rows * columns or self._memory.dtype != like.dtype:
             self._memory = torch.empty(rows * columns, dtype=like.dtype, device=like.device)
         return self._memory[: rows * columns].view(rows, columns)
@@ -52,14 +52,14 @@ class Scratch(threading.local):
 
 @dataclass
 class Documents:
-    """A block of documents, made ready once for all queries.
+    """A block of documents, prepared once for all queries.
 
     Attributes:
         block: The block.
-        vectors: (rows, dim) its vectors, maybe padded with zeros, where they are computed with; or None.
-        groups: Texts with all of their vectors, the last one repeated where others have more: (texts,) numbers and
-            (texts or more, vectors, dim). Empty where no maximum over the vectors of a text is asked for.
-        weights: scipy CSC (texts, vocabulary), to find the texts of a term; or None.
+        vectors: (rows, dim) its vectors on the device of the queries, padded with zeros if needed; or None.
+        groups: Texts with all of their vectors, the last vector repeated up to the longest text of the group: (texts,)
+            numbers and (texts or more, vectors, dim). Empty if no maximum over the vectors of a text is needed.
+        weights: scipy CSC (texts, vocabulary), which gives the texts of a term; or None.
     """
 
     block: VectorBlock
@@ -71,14 +71,14 @@ class Documents:
     def ready(
         cls, block: VectorBlock, queries: Representation, dtype: torch.dtype, *, width: int = 0, grouped: bool = True
     ) -> Documents:
-        """Make a block ready for queries like these.
+        """Prepare a block for queries like these.
 
         Args:
             block: The block.
-            queries: Where they are, and how many vectors they have, is what counts.
-            dtype: What inner products are computed in.
+            queries: Only their device and number of vectors matter.
+            dtype: Number format of the inner products.
             width: Vectors that the block is padded to.
-            grouped: Whether texts are to be scored; if only vectors are, groups need not be made.
+            grouped: Whether texts are scored; groups are not needed to score vectors alone.
         """
         vectors = _padded_vectors(block, width, queries.device, dtype)
         groups: list[tuple[Tensor, Tensor]] = []
@@ -88,14 +88,14 @@ class Documents:
         return cls(block, vectors, groups, None if block.weights is None else block.weights.tocsc())
 
     def texts_of_rows(self) -> Tensor | None:
-        """(rows,) which of the block's texts each vector belongs to; None where each has one."""
+        """(rows,) which of the block's texts each vector belongs to; None if each text has one vector."""
         if self.vectors is None or self.block.most_vectors == 1:
             return None
         return torch.from_numpy(np.repeat(np.arange(self.block.texts), self.block.counts)).to(self.vectors.device)
 
 
 def is_single(queries: Representation) -> bool:
-    """Whether each query has one vector: there is one column of them, and none is masked."""
+    """Whether each query has exactly one vector."""
     if queries.vectors is None or queries.vectors.shape[1] != 1:
         return False
     return queries.vector_mask is None or bool(queries.vector_mask.all())
@@ -113,7 +113,7 @@ def _padded_vectors(block: VectorBlock, width: int, device: torch.device, dtype:
 
 
 def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Groups of texts with about so many vectors together; texts of like numbers of vectors are together."""
+    """Split texts into groups of about `rows` vectors; a group's texts have similar numbers of vectors."""
     if block.starts is None:
         m = block.most_vectors
         texts = torch.arange(block.texts, device=vectors.device)
@@ -125,7 +125,7 @@ def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator
     counts = block.counts
     order = np.argsort(counts, kind="stable")
     while len(order):
-        # A group takes as many rows as it has texts, times those of its last, longest text.
+        # A group occupies its number of texts times the vectors of its last, longest text.
         fits = int((counts[order] * np.arange(1, len(order) + 1) <= rows).sum())
         some, order = order[: max(1, fits)], order[max(1, fits) :]
         places = np.minimum(np.arange(counts[some[-1]]), counts[some][:, None] - 1) + block.starts[some][:, None]
@@ -133,14 +133,14 @@ def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator
 
 
 def _enough(vectors: Tensor) -> Tensor:
-    """The same texts with others of zeros behind them, if their product would round differently for want of rows."""
+    """Pad with texts of zeros, so that the product has enough rows to round as every other one does."""
     texts, m, _ = vectors.shape
     lacking = -(-LEAST_ROWS // m) - texts
     return vectors if lacking <= 0 else torch.nn.functional.pad(vectors, (0, 0, 0, 0, 0, lacking))
 
 
 class QueryPart:
-    """Some of the queries: as many as make a tile of scores with a block."""
+    """A part of the queries, small enough that its scores with a block form one tile."""
 
     def __init__(self, queries: Representation, dtype: torch.dtype) -> None:
         self.count = len(queries)
@@ -151,7 +151,7 @@ class QueryPart:
         if queries.vectors is not None:
             self.vectors = queries.vectors.reshape(-1, queries.vectors.shape[2]).to(dtype)
             if len(self.vectors) == 1:
-                # A product with one row is a matrix-vector product, which rounds differently from place to place.
+                # A product with one row becomes a matrix-vector product, whose rounding depends on the position.
                 self.vectors = self.vectors.expand(2, -1).contiguous()
         self.terms = None if queries.weights is None else _terms(queries.weights)
 
@@ -185,7 +185,7 @@ class QueryPart:
 
 
 def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iterator[QueryPart]:
-    """The queries in parts: no more than fill a tile with blocks of `width` rows, and enough for every thread."""
+    """Split the queries: each part fits a tile with blocks of `width` rows, and every thread gets a part."""
     on_cpu = queries.device.type == "cpu"
     m = 1 if queries.vectors is None else queries.vectors.shape[1]
     size = (CPU_TILE if on_cpu else GPU_TILE) // max(1, width)
@@ -199,11 +199,11 @@ def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iter
 
 
 def _terms(weights: Tensor) -> Any:
-    """The weights as scipy CSR (queries, vocabulary): only terms that a query has cost time."""
+    """The weights as scipy CSR (queries, vocabulary), so that only the terms of a query cost time."""
     import scipy.sparse
 
     values = weights.float().cpu().numpy()
-    # Several times faster than scipy's own way, which looks for what is not 0 among numbers instead of truth values.
+    # Several times faster than scipy's constructor, which searches for non-zeros among floats instead of booleans.
     rows, terms = np.divmod(np.flatnonzero(values != 0), values.shape[1])
     starts = np.searchsorted(rows, np.arange(len(values) + 1))
     return scipy.sparse.csr_matrix((values[rows, terms], terms, starts), shape=values.shape)
@@ -217,8 +217,8 @@ def _add_lexical(total: Tensor, terms: Any, weights: Any) -> None:
         rows, some = total[start : start + size], terms[start : start + size]
         if not some.nnz:
             continue
-        # A column for each query and term of it. Those of a query get rows of their own in a tall matrix, so that one
-        # product with a vector makes the scores of all.
+        # One column for each term of each query. Each query gets a range of rows in a tall matrix, so that a single
+        # matrix-vector product yields the scores of all queries.
         pairs = weights[:, some.indices]
         if len(rows) > 1:
             first = np.repeat(np.arange(len(rows), dtype=pairs.indices.dtype) * texts, np.diff(some.indptr))
@@ -228,12 +228,12 @@ def _add_lexical(total: Tensor, terms: Any, weights: Any) -> None:
 
 
 class Workers:
-    """Threads that compute with parts of the queries, each part always with the same thread, block by block.
+    """Threads that score parts of the queries block by block; a part always stays with the same thread.
 
-    A thread that is done with a block goes on with the next one while others are still at it.
+    A thread that has finished a block starts on the next one without waiting for the others.
 
     Args:
-        count: How many threads; 0 = none but the caller's.
+        count: Number of threads; 0 = compute in the caller's.
     """
 
     def __init__(self, count: int) -> None:
@@ -241,7 +241,7 @@ class Workers:
         self._running: deque[list[Future[Any]]] = deque()
 
     def start(self, function: Callable[[Any], Any], values: Sequence[Any]) -> None:
-        """Compute with a block; returns when no more than a few blocks are unfinished, so that memory stays bounded."""
+        """Score a block; returns once at most `AHEAD` blocks are unfinished, so that memory stays bounded."""
         if not self._pools:
             for value in values:
                 function(value)
@@ -251,7 +251,7 @@ class Workers:
             _wait(self._running.popleft())
 
     def finish(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-        """Wait for all that was started; then the function's value for each."""
+        """Wait for all blocks, then return the function's value for each part."""
         if not self._pools:
             return [function(value) for value in values]
         for started in self._running:
@@ -260,7 +260,7 @@ class Workers:
         return _wait(self._submit(function, values))
 
     def close(self) -> None:
-        """End the threads; what was not begun is not done."""
+        """End the threads; work not yet begun is dropped."""
         for pool in self._pools:
             pool.shutdown(cancel_futures=True)
 
@@ -274,7 +274,7 @@ def _wait(started: list[Future[Any]]) -> list[Any]:
 
 @contextmanager
 def workers(queries: int, device: torch.device) -> Iterator[Workers]:
-    """Workers for parts of so many queries: as many threads as torch may use; each computes on its own."""
+    """Workers for this many queries: as many threads as torch may use, each with single-threaded products."""
     allowed = torch.get_num_threads()
     useful = min(allowed, queries // LEAST_PART)
     made = Workers(useful if device.type == "cpu" and useful > 1 else 0)
@@ -282,5 +282,5 @@ def workers(queries: int, device: torch.device) -> Iterator[Workers]:
         yield made
     finally:
         made.close()
-        # What a thread sets for itself, threads that start later would begin with.
+        # Threads that start later would inherit the setting of the last worker.
         torch.set_num_threads(allowed)

@@ -9,8 +9,8 @@ import torch
 
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
-from retrievalkit.model.retriever import Retriever
 from retrievalkit.model.pretrained import load_weights, save_weights
+from retrievalkit.model.retriever import Retriever
 from retrievalkit.train.loop import StepSampler
 from retrievalkit.train.objective import Objective
 from retrievalkit.train.resume import last_state

@@ -24,8 +24,8 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.train import pretrain_tokens as tokens
 from retrievalkit.train import loop
+from retrievalkit.train import pretrain_tokens as tokens
 from retrievalkit.train.loop import StepTrainer
 from retrievalkit.train.pretrain import PretrainingOptions, PretrainingSpec, pretrain
 from retrievalkit.train.pretraining_step import CorpusSamples, PartCollator

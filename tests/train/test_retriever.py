@@ -21,7 +21,7 @@ from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.model import retriever
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
-from retrievalkit.train import selection, trainer
+from retrievalkit.train import loop, selection
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 from retrievalkit.train.selection import DevSet
 
@@ -175,7 +175,7 @@ def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, t
 
 
 def test_without_tensorboard_there_are_no_logs(quick, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(loop.importlib.util, "find_spec", lambda name: None)
     quick(tmp_path / "out")
     assert not (tmp_path / "out" / "logs").exists()
 

@@ -8,7 +8,7 @@ from retrievalkit.hookspecs import Register
 
 @hookimpl
 def register_indexers(register: Register) -> None:
-    """The built-in indexers, through the same hook as everybody's."""
+    """The built-in indexers, through the same hook as any plugin's."""
     register("flat", "retrievalkit.builtin.indexers.flat:Flat")
     register("faiss", "retrievalkit.builtin.indexers.faiss:Faiss")
     register("sparse", "retrievalkit.builtin.indexers.sparse:Sparse")

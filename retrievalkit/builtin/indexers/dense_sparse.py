@@ -16,19 +16,19 @@ from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.score import best_of_candidates, check_k, scores_of, top_k
 
-# Vectors of a part: a query's scores of them stay in the cache, and a copy of them costs little memory.
+# Vectors of a part: few enough that a query's scores stay in the cache and a copy costs little memory.
 PART_VECTORS = 1 << 16
 
 
 class DenseSparse(Indexer):
-    """Adds inner products of vectors and of weights for every text, and keeps the best: nothing is missed.
+    """Adds inner products of vectors and of weights for every text and keeps the best, so nothing is missed.
 
     The folder holds the vectors, hard-linked where possible, and the weights by term.
 
     Args:
         search: "exact" adds both for all texts. "union" takes the best by vectors and the best by weights, computes
-            what is missing, and keeps the best of these: it misses texts that are good at both and best at neither.
-        candidates: For "union": texts of each of the two lists, at least.
+            their missing scores and keeps the best: it misses texts that are good by both and best by neither.
+        candidates: For "union": length of each of the two lists, at least.
     """
 
     indexes = "vectors"
@@ -55,7 +55,7 @@ class DenseSparse(Indexer):
         return {"texts": len(source), "vectors": source.rows, **counts}
 
     def open(self, index_dir: Path) -> None:
-        """Look at the files; they are mapped when they are searched."""
+        """Check the files; they are mapped when searched."""
         self._store = VectorStore(index_dir / "vectors")
         self._postings = Postings(index_dir / "postings")
         if len(self._store) != len(self._postings):
@@ -64,7 +64,7 @@ class DenseSparse(Indexer):
             raise ArtifactError(msg)
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts by the scoring rule: of all, or of those that one of the two lists has."""
+        """The best texts by the scoring rule: of all texts, or of those in either list."""
         check_k(k)
         store, _ = self._opened()
         k = min(k, len(store))
@@ -85,7 +85,7 @@ class DenseSparse(Indexer):
             yield replace(store.block(block.first, block.first + block.texts), weights=block.weights)
 
     def _union(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query the texts, ascending, that one of the two lists has."""
+        """For each query, the texts in either list, ascending."""
         store, postings = self._opened()
         wanted = min(max(k, self.candidates), len(store))
         if queries.vectors is None or queries.weights is None:
@@ -98,6 +98,6 @@ class DenseSparse(Indexer):
         ]
 
     def _opened(self) -> tuple[VectorStore, Postings]:
-        assert self._store is not None, "open comes before search"
+        assert self._store is not None, "open() must be called before search()"
         assert self._postings is not None
         return self._store, self._postings

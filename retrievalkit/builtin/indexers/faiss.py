@@ -1,7 +1,7 @@
 """Indexes of the faiss library (Douze et al. 2024) over vectors/ folders: any factory string, by inner product.
 
-faiss finds vectors, and the best k*m vectors hold the best k texts where a text has at most m. A query of several
-vectors (ColBERT) gets candidates from each of them, which are then scored by the exact rule.
+faiss finds vectors, and the best k*m vectors cover the best k texts if a text has at most m. For a query of several
+vectors (ColBERT), each retrieves candidates, which are then scored by the exact rule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from retrievalkit.score import (
     viewed,
 )
 
-# What faiss's GPU indexes can return for a query.
+# Most hits that faiss's GPU indexes return for a query.
 GPU_MOST = 2048
 _BLOCK = 16_384
 _QUERIES = 64
@@ -38,11 +38,11 @@ class Faiss(Indexer):
     Args:
         factory: faiss's index factory string, such as "Flat", "IVF1024,Flat", "HNSW32" or "IVF1024,PQ48".
         parameters: Search parameters as faiss writes them, such as "nprobe=16" or "efSearch=64".
-        train_size: Vectors that an index which needs training is trained on.
-        shard_vectors: Most vectors of an index file; files are built and searched one after the other.
-        candidates: For queries of several vectors: how many vectors each of them retrieves, at least.
-        device: "auto" is the GPU where faiss was built for it and supports the index.
-        view: "vectors" searches the vectors of texts that have weights too, which otherwise are refused.
+        train_size: Number of vectors to train an index on that needs training.
+        shard_vectors: Most vectors of an index file; files are built and searched in turn.
+        candidates: For queries of several vectors: document vectors that each retrieves, at least.
+        device: "auto" takes the GPU if faiss was built for it and supports the index.
+        view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
     """
 
     indexes = "vectors"
@@ -147,7 +147,7 @@ class Faiss(Indexer):
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         store = self._opened()
         most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
-        # One more than the rule needs shows whether a tie was cut off.
+        # One hit more than needed shows whether a tie was cut off.
         wanted = min(most, k * -(-store.rows // len(store)) + 1)
         found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
         open_queries = np.arange(len(vectors))
@@ -170,7 +170,7 @@ class Faiss(Indexer):
         yield from found
 
     def _is_sure(self, texts: np.ndarray, scores: np.ndarray, rows: np.ndarray, k: int) -> bool:
-        """Whether no vector that was not retrieved can change the k best texts."""
+        """Whether no further vector can change the k best texts."""
         if rows[-1] < 0:
             return True
         if len(texts) < k:
@@ -186,12 +186,12 @@ class Faiss(Indexer):
         return found
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
-        """For each query the texts, ascending, that one of its vectors retrieves."""
+        """For each query, the texts that any of its vectors retrieves, ascending."""
         store = self._opened()
         assert queries.vectors is not None
         mask = queries.vector_mask
         counts = np.full(len(queries), queries.vectors.shape[1]) if mask is None else mask.sum(dim=1).numpy()
-        # All at once, since faiss is many times faster with many vectors than with few.
+        # All at once: faiss is many times faster with many vectors than with few.
         vectors = (queries.vectors.reshape(-1, store.dim) if mask is None else queries.vectors[mask]).numpy()
         texts: list[list[np.ndarray]] = [[] for _ in counts]
         for first, index in self._shards:
@@ -251,11 +251,11 @@ class Faiss(Indexer):
         return index
 
     def _use_threads(self) -> None:
-        # faiss brings an OpenMP of its own, which does not know what torch was told.
+        # faiss ships its own OpenMP, which ignores torch's number of threads.
         self._faiss.omp_set_num_threads(torch.get_num_threads())
 
     def _opened(self) -> VectorStore:
-        assert self._store is not None, "open comes before search"
+        assert self._store is not None, "open() must be called before search()"
         return self._store
 
 
@@ -276,7 +276,7 @@ def _read_whole(faiss: Any, file: Path) -> Any:
 
 
 def _reason(error: RuntimeError) -> str:
-    """What faiss says, without the C++ function and line."""
+    """The message of faiss, without the C++ function and line."""
     return str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
 
 
@@ -285,13 +285,13 @@ def _as_float32(vectors: np.ndarray) -> np.ndarray:
 
 
 def _sample(source: VectorStore, size: int) -> np.ndarray:
-    """At most `size` vectors, drawn from all over the folder; the same ones every time."""
+    """At most `size` vectors, sampled from the whole folder with a fixed seed."""
     size = min(size, source.rows)
-    chosen = np.sort(np.random.default_rng(0).choice(source.rows, size, replace=False))
+    rows = np.sort(np.random.default_rng(0).choice(source.rows, size, replace=False))
     parts, first = [], 0
     for _, shard in source.shards():
-        start, end = np.searchsorted(chosen, [first, first + len(shard)])
-        parts.append(_as_float32(shard[chosen[start:end] - first]))
+        start, end = np.searchsorted(rows, [first, first + len(shard)])
+        parts.append(_as_float32(shard[rows[start:end] - first]))
         first += len(shard)
     return np.concatenate(parts)
 
@@ -299,7 +299,7 @@ def _sample(source: VectorStore, size: int) -> np.ndarray:
 def _merge(
     left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray], k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k best of both; what is left comes first among equals."""
+    """The k best of both; of equal scores, those of `left` come first."""
     texts, scores = np.concatenate([left[0], right[0]]), np.concatenate([left[1], right[1]])
     order = np.argsort(-scores, kind="stable")[:k]
     return texts[order], scores[order]

@@ -19,17 +19,17 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Flat(Indexer):
-    """Compares every query with every text, so that nothing is missed.
+    """Compares every query with every text, so nothing is missed.
 
     Covers one and many vectors a text, one and many vectors a query (MaxSim), weights over a vocabulary, and vectors
     and weights together. The folder holds the vectors themselves, hard-linked where possible; they are mapped into
     memory block by block.
 
     Args:
-        block: Vectors that are compared at once.
-        device: Where to compute: "auto" is the GPU where there is one.
-        precision: What inner products are computed in; bf16 and fp16 make the search approximate.
-        view: What is compared of texts that have vectors and weights: "all", "vectors" or "weights".
+        block: Vectors compared at once.
+        device: Where to compute: "auto" takes a GPU if there is one.
+        precision: Number format of the inner products; bf16 and fp16 make the search approximate.
+        view: The part to compare of texts that have vectors and weights: "all", "vectors" or "weights".
     """
 
     indexes = "vectors"
@@ -56,7 +56,7 @@ class Flat(Indexer):
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Link the vectors into the folder."""
-        VectorStore(source.folder, view=self.view)  # which refuses a folder that lacks it
+        VectorStore(source.folder, view=self.view)  # refuses a folder that lacks the view
         source.link(index_dir / "vectors")
         return {"texts": len(source), "vectors": source.rows}
 
@@ -66,7 +66,7 @@ class Flat(Indexer):
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts by the scoring rule, exactly; equal scores in the order of the index."""
-        assert self._store is not None, "open comes before search"
+        assert self._store is not None, "open() must be called before search()"
         check_k(k)
         scores, rows = top_k(
             viewed(queries, self.view).to(self.device),
@@ -79,5 +79,5 @@ class Flat(Indexer):
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts by the scoring rule, in fp32."""
-        assert self._store is not None, "open comes before scores"
+        assert self._store is not None, "open() must be called before scores()"
         return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(one) for one in ids])

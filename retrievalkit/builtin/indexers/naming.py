@@ -8,7 +8,7 @@ from retrievalkit.data.vectors import Ids
 
 
 def named(ids: Ids, scores: np.ndarray, rows: np.ndarray) -> tuple[list[list[str]], list[np.ndarray]]:
-    """What `Indexer.search` returns, of (queries, k) scores and rows, best first; -1 where fewer were found."""
+    """Turn (queries, k) scores and rows, best first and -1 past the last, into the result of `Indexer.search`."""
     counts = (rows >= 0).sum(axis=1)
     texts = ids.take(rows[rows >= 0])
     ends = np.cumsum(counts).tolist()

@@ -18,10 +18,10 @@ from retrievalkit.score import check_k, lexical_scores_of, top_k, viewed
 
 
 class Sparse(Indexer):
-    """Compares the weights of a query with those of every text that shares a term with it, so that nothing is missed.
+    """Compares the weights of a query with those of every text that shares a term with it, so nothing is missed.
 
-    For each term the index holds its texts and their weights, and a query reads those of its own terms. Of a folder
-    with vectors and weights it searches the weights alone.
+    The index lists the texts and weights of each term, and a query reads the lists of its own terms. Of a folder with
+    vectors and weights, only the weights are searched.
     """
 
     indexes = "vectors"
@@ -32,7 +32,7 @@ class Sparse(Indexer):
         self._ids: Ids | None = None
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
-        """Turn the weights round: by term instead of by text."""
+        """Invert the weights: by term instead of by text."""
         if not source.vocabulary:
             msg = (
                 f"'{source.folder}' holds vectors and no weights over a vocabulary, which are what indexer 'sparse' "
@@ -43,7 +43,7 @@ class Sparse(Indexer):
         return {"texts": len(source), **write_postings(source, index_dir / "postings")}
 
     def open(self, index_dir: Path) -> None:
-        """Look at the files; they are mapped when they are searched."""
+        """Check the files; they are mapped when searched."""
         self._postings = Postings(index_dir / "postings")
         self._ids = Ids(index_dir / IDS)
         if len(self._ids) != len(self._postings):
@@ -63,6 +63,6 @@ class Sparse(Indexer):
         return lexical_scores_of(viewed(queries, self.view), postings.blocks(), [known.rows(one) for one in ids])
 
     def _opened(self) -> tuple[Postings, Ids]:
-        assert self._postings is not None, "open comes before search"
+        assert self._postings is not None, "open() must be called before search()"
         assert self._ids is not None
         return self._postings, self._ids

@@ -8,7 +8,7 @@ from retrievalkit.hookspecs import Register
 
 @hookimpl
 def register_losses(register: Register) -> None:
-    """The built-in losses, through the same hook as everybody's."""
+    """The built-in losses, through the same hook as any plugin's."""
     register("contrastive", "retrievalkit.builtin.losses.contrastive:Contrastive")
     register("distill_kl", "retrievalkit.builtin.losses.distill_kl:DistillKL")
     register("margin_mse", "retrievalkit.builtin.losses.margin_mse:MarginMSE")

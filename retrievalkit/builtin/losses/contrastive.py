@@ -17,12 +17,12 @@ class Contrastive(Loss):
         L = mean over queries q of  log sum over documents d of exp(score(q, d) / t)  -  score(q, positive of q) / t
 
     The negatives of a query are all other documents of the batch: its own hard negatives, those of the other queries
-    and their positives, less those that `ignore` masks. With documents of several vectors this is the multi-vector
-    loss, with weights the lexical one: the scoring rule decides. Where a pooler keeps one of its vectors for the
-    search, that one is trained.
+    and their positives, except what `ignore` masks. With documents of several vectors this is the multi-vector loss,
+    with weights the lexical one: the scoring rule decides. If a pooler keeps one of its vectors for the index, that
+    vector is trained.
 
     Args:
-        temperature: Scores are divided by it: 1 for inner products as they are; cosines want about 0.05.
+        temperature: Divides the scores: 1 suits plain inner products, about 0.05 cosines.
     """
 
     def __init__(self, *, temperature: PositiveFloat = 1.0) -> None:
@@ -34,9 +34,9 @@ class Contrastive(Loss):
         queries: Representation,
         documents: Representation,
         positives: Tensor,
-        progress: Progress,  # noqa: ARG002 - of the contract
+        progress: Progress,  # noqa: ARG002 - required by the contract
         ignore: Tensor | None = None,
-        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - required by the contract
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
@@ -46,7 +46,7 @@ class Contrastive(Loss):
 
 
 def cross_entropy_in_batch(logits: Tensor, positives: Tensor, ignore: Tensor | None) -> Tensor:
-    """The mean cross entropy of logits (Q, D) with the positives (Q,) as targets, less what is ignored (Q, D)."""
+    """The mean cross entropy of logits (Q, D) with positives (Q,) as targets; `ignore` (Q, D) masks negatives."""
     if ignore is not None:
         logits = logits.masked_fill(ignore, float("-inf"))
     return functional.cross_entropy(logits, positives)

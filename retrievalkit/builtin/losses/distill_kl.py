@@ -1,7 +1,6 @@
 """Distillation by the Kullback-Leibler divergence: the student ranks a query's passages as the teacher does.
 
-CoT-MAE v2 (its Eq. 16, in the direction that its code takes), LexMAE and many others teach a retriever so, with a
-re-ranker as the teacher.
+Used by CoT-MAE v2 (its Eq. 16, in the direction of its code), LexMAE and many others, with a re-ranker as the teacher.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ class DistillKL(Distillation):
 
         L = mean over queries of  KL(softmax(teacher scores / T) || softmax(student scores / t))  +  c L_contrastive
 
-    Both distributions are over those passages of the query that the teacher scored. A query with fewer than two of
-    them has nothing to learn, and counts as 0 in the mean.
+    Both distributions cover the passages of the query that the teacher scored. A query with fewer than two of them
+    counts as 0 in the mean.
 
     Args:
         temperature: t; the student's scores are divided by it, in the contrastive term too.
@@ -54,5 +53,5 @@ class DistillKL(Distillation):
 
 
 def _log_softmax(scores: Tensor, unscored: Tensor) -> Tensor:
-    """The logarithm of the softmax over the scored passages, and 0 at the others, where two of it then agree."""
+    """The log-softmax over the scored passages; 0 at the others, where both distributions then agree."""
     return scores.masked_fill(unscored, float("-inf")).log_softmax(dim=1).masked_fill(unscored, 0.0)

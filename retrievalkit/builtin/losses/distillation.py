@@ -1,4 +1,4 @@
-"""What `distill_kl` and `margin_mse` share: a teacher's scores to learn from, and the contrastive loss beside it."""
+"""Base of `distill_kl` and `margin_mse`: learning from a teacher's scores, with an optional contrastive term."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from retrievalkit.score import scores
 
 
 class Distillation(Loss):
-    """Brings the student's scores near to a teacher's; a subclass says what near is.
+    """Brings the student's scores close to a teacher's; a subclass defines the distance.
 
-    Only the passages count that the teacher scored for the query: its own positive and hard negatives, where the
-    examples bring a score for each. What `ignore` masks is no wrong negative here, since the teacher says how good it
-    is; it is masked in the contrastive term. A subclass documents the options, whose meaning is the same in each.
+    Only passages that the teacher scored for the query count: its own positive and hard negatives. What `ignore` masks
+    stays in this term, since the teacher says how relevant it is, and is masked in the contrastive term. Options mean
+    the same in each subclass.
 
     Args:
         temperature: The student's scores are divided by it, in the contrastive term too.
@@ -29,7 +29,7 @@ class Distillation(Loss):
 
     needs_teacher = True
     name: str
-    """What it is registered as, for the log and for complaints."""
+    """The registered name, for the log and for error messages."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class Distillation(Loss):
         queries: Representation,
         documents: Representation,
         positives: Tensor,
-        progress: Progress,  # noqa: ARG002 - of the contract
+        progress: Progress,  # noqa: ARG002 - required by the contract
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
         """The loss of a batch, computed in float32 under autocast too.
 
         Raises:
-            DataError: There are no scores at all.
+            DataError: No passage has a teacher's score.
         """
         if teacher is None or bool(teacher.isnan().all()):
             msg = (

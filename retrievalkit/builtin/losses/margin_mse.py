@@ -1,4 +1,4 @@
-"""Distillation by margins: the student sets positive and negative as far apart as the teacher does.
+"""Distillation by margins: the student learns the teacher's difference between positive and negative.
 
 Hofstätter et al. 2020, "Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge Distillation".
 """
@@ -17,11 +17,11 @@ class MarginMSE(Distillation):
         L = mean over pairs (q, d-) of  ((s(q, d+) - s(q, d-)) / t  -  (teacher(q, d+) - teacher(q, d-)) / T)^2
             +  c L_contrastive
 
-    The pairs are those of each query with its own negatives, where the teacher scored both them and the positive.
+    A pair is a query with one of its own negatives, if the teacher scored both that negative and the positive.
 
     Args:
-        temperature: t; the student's scores are divided by it, in the contrastive term too. Cosines, which cannot be
-            more than 2 apart, want one below 1 for a re-ranker's margins of about 10.
+        temperature: t; divides the student's scores, in the contrastive term too. Cosines, which differ by at most 2,
+            need a value below 1 to reach a re-ranker's margins of about 10.
         teacher_temperature: T; the teacher's scores are divided by it.
         contrastive: c, the weight of the contrastive loss over all documents of the batch, which is added; 0 = none.
     """
@@ -33,7 +33,7 @@ class MarginMSE(Distillation):
         wanted = _margins(teacher, positives)
         pairs = ~wanted.isnan().scatter(1, positives[:, None], True)  # (Q, D)
         errors = functional.mse_loss(_margins(student, positives)[pairs], wanted[pairs], reduction="sum")
-        # 0 where a step has no pair, which may be where not all negatives were scored.
+        # A step may lack pairs if not all negatives were scored; its loss is then 0.
         return errors / pairs.sum().clamp(min=1)
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import os
 import signal
-import socket
 import subprocess
 import sys
 
@@ -16,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from killed_processes import forks, kill_at_call
+from killed_processes import forks, kill_at_call, start
 from retrievalkit import artifacts
 from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import open_corpus
@@ -27,40 +24,6 @@ from retrievalkit.train import loop, processes, selection, session
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 
 pytestmark = forks
-
-
-def start(function, folder, count):
-    """Fork processes with the environment that torchrun gives; what `function` returns is stored in the folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    def run(rank):
-        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        os.environ.update({name: str(value) for name, value in own.items()})
-        processes.join()
-        torch.save(function(), folder / f"{rank}.pt")
-
-    context = multiprocessing.get_context("fork")
-    started = [context.Process(target=run, args=(rank,), daemon=True) for rank in range(count)]
-    for one in started:
-        one.start()
-    return started
-
-
-@pytest.fixture
-def together(tmp_path_factory):
-    """Runs a function in several processes; returns what it returned in each."""
-
-    def together(function, count=2):
-        folder = tmp_path_factory.mktemp("processes")
-        started = start(function, folder, count)
-        for one in started:
-            one.join(timeout=300)
-        assert [one.exitcode for one in started] == [0] * count
-        return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(count)]
-
-    return together
 
 
 # --- who is who ----------------------------------------------------------------------------------------------------

@@ -458,11 +458,16 @@ def interrupt_at(monkeypatch, count):
     return calls
 
 
-def test_a_resumed_training_does_not_start_anew(quick, tmp_path, monkeypatch):
+def test_a_resumed_training_does_not_start_anew(quick, tmp_path, monkeypatch, capfd):
+    """And it says what an interruption keeps, and where it goes on."""
     calls = interrupt_at(monkeypatch, 6)
     with pytest.raises(KeyboardInterrupt):
         quick(tmp_path / "out", save_steps=2)
+    assert "Interrupted at step 5; the state after step 4 is kept: run the same command with --resume." in (
+        capfd.readouterr().err
+    )
     quick(tmp_path / "out", save_steps=2, resume=True)
+    assert "resuming after step 4 of 6\n" in capfd.readouterr().err
     assert len(calls) == 8, "six steps, of which four were saved, and the last two again"
 
 

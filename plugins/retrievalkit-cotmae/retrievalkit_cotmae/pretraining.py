@@ -137,13 +137,11 @@ class CoTMAEv2(Pretrainer):
         batch: dict[str, Batch | Tensor] = {}
         for name, masked in rows.items():
             if masked:
-                masked = self._by_direction(masked)
-                batch[f"{name}_texts"] = self.encoder.collate([ids for ids, _ in masked], "document")
-                batch[f"{name}_labels"] = pad_labels([labels for _, labels in masked])
+                ordered = self._by_direction(masked)
+                batch[f"{name}_texts"] = self.encoder.collate([ids for ids, _ in ordered], "document")
+                batch[f"{name}_labels"] = pad_labels([labels for _, labels in ordered])
         if self._views("ar"):
-            wrapped: list[Sequence[int]] = [
-                self.vocabulary.wrap(pieces.ids) for pair in samples for pieces in self._decoded(pair)
-            ]
+            wrapped = [self.vocabulary.wrap(pieces.ids) for pair in samples for pieces in self._decoded(pair)]
             texts = self.encoder.collate(self._by_direction(wrapped), "document")
             batch |= {"ar_texts": texts, "ar_labels": next_tokens(texts)}
         return batch
@@ -151,9 +149,9 @@ class CoTMAEv2(Pretrainer):
     def _decoded(self, pair: tuple[Pieces, Pieces]) -> tuple[Pieces, ...]:
         return pair[::-1] if self.both else pair[1:]
 
-    def _by_direction(self, rows: list[Row]) -> list[Row]:
+    def _by_direction(self, rows: Sequence[Row]) -> Sequence[Row]:
         """The rows of the first direction, then those of the other."""
-        return rows[::2] + rows[1::2] if self.both else rows
+        return [*rows[::2], *rows[1::2]] if self.both else rows
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
         """The masked tokens, or for the AR decoder the following tokens, that each term predicts."""

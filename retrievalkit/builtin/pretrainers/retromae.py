@@ -84,11 +84,9 @@ class RetroMAE(Pretrainer):
         """The sum of the encoder's loss and the weighted loss of the decoder."""
         texts: Batch = batch["texts"]
         states = self.encoder(batch["masked"], [self.encoder.info.layers])
+        terms = {"encoder_mlm": token_loss(states.last, states.head, batch["labels"])}
         decoded = self.decoder(states.last[:, :1], self.encoder.embed(texts), self._visible(texts.attention_mask))
-        terms = {
-            "encoder_mlm": token_loss(states.last, states.head, batch["labels"]),
-            "decoder": token_loss(decoded, states.head, _decoder_labels(texts)),
-        }
+        terms["decoder"] = token_loss(decoded, states.head, _decoder_labels(texts))
         return LossValue.weighted(terms, {"decoder": self.decoder_weight})
 
     def _visible(self, attention_mask: Tensor) -> Tensor:

@@ -100,7 +100,12 @@ def test_each_loss_of_a_sum_has_its_own_options():
         ("contrastive+", {}, UnknownNameError, "unknown loss ''"),
         ("contrastive+contrastive", {}, OptionError, "names 'contrastive' twice"),
         ("contrastive+margin_mse", {"margin_ms": {"temperature": 1}}, OptionError, "did you mean 'margin_mse'"),
-        ("contrastive+margin_mse", {"flops": {"flops_query": 1}}, OptionError, "'flops' is none of its losses. Leave"),
+        (
+            "contrastive+margin_mse",
+            {"flops": {"flops_query": 1}},
+            OptionError,
+            "'flops' is not one of its losses",
+        ),
         ("contrastive+margin_mse", {"contrastive": {"scale": 1}}, OptionError, "'contrastive' has no option 'scale'"),
         ("contrastive+margin_mse", {"contrastive": 1}, OptionError, "--set loss.contrastive.OPTION=VALUE"),
         (

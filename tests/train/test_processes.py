@@ -9,12 +9,13 @@ import sys
 
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from killed_processes import forks, kill_at_call, start
-from retrievalkit import artifacts
+from retrievalkit import artifacts, cli
 from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
@@ -516,13 +517,18 @@ def test_torchrun_says_what_is_wrong_once(tmp_path, tiny_model, tiny_collection)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_commands_are_not_started_by_torchrun(monkeypatch):
-    from click.testing import CliRunner
-
-    from retrievalkit.cli import main
-
+@pytest.mark.parametrize(
+    "command", [["run", "recipe.yaml"], ["rerank", "apply", "model"], ["encode", "model"]], ids=str
+)
+def test_other_commands_are_not_started_by_torchrun(monkeypatch, command):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    ended = CliRunner().invoke(main, ["run", "recipe.yaml", "--output", "out"])
+    ended = CliRunner().invoke(cli.main, [*command, "--output", "out"])
     assert ended.exit_code == 2
-    assert "rkit run runs in one process" in ended.output
-    assert CliRunner().invoke(main, ["train", "--help"]).exit_code == 0
+    name = " ".join(command[:-1])
+    assert f"rkit {name} runs in one process. Start it without torchrun, which is for rkit train, " in ended.output
+
+
+@pytest.mark.parametrize("command", [["train"], ["pretrain"], ["rerank", "train"]], ids=str)
+def test_every_training_may_be_started_by_torchrun(monkeypatch, command):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert CliRunner().invoke(cli.main, [*command, "--help"]).exit_code == 0

@@ -102,6 +102,7 @@ class PretrainingStep(TrainingStep[Parts]):
 
     title = "pre-training"
     work = TOKENS
+    samples: CorpusSamples
 
     def __init__(self, pretrainer: Pretrainer, corpus: Corpus, options: PretrainingOptions) -> None:
         self.module = self.pretrainer = pretrainer
@@ -146,8 +147,8 @@ class PretrainingStep(TrainingStep[Parts]):
                 f"smaller --max-length."
             )
             raise InputError(msg)
-        self.corpus_samples = CorpusSamples(store, self.pretrainer, self.options.seed)
-        self.collator = PartCollator(self.corpus_samples, self.pretrainer, self.options.micro_batch_size)
+        self.samples = CorpusSamples(store, self.pretrainer, self.options.seed)
+        self.collator = PartCollator(self.samples, self.pretrainer, self.options.micro_batch_size)
 
     def _read(self, folder: Path) -> None:
         bar = Bar("reading", "documents")
@@ -165,11 +166,6 @@ class PretrainingStep(TrainingStep[Parts]):
             raise
         finally:
             bar.stop()
-
-    @property
-    def samples(self) -> CorpusSamples:
-        """The samples of the corpus."""
-        return self.corpus_samples
 
     def collate(self, keys: Sequence[Key]) -> Parts:
         """This process's parts."""
@@ -194,4 +190,4 @@ class PretrainingStep(TrainingStep[Parts]):
     @property
     def counts(self) -> dict[str, int]:
         """Documents, samples and tokens."""
-        return self.corpus_samples.store.counts
+        return self.samples.store.counts

@@ -172,6 +172,9 @@ class RerankerStep(TrainingStep[Parts]):
         dropped: Number of examples that were dropped because they have no negatives.
     """
 
+    samples: ExampleSampler
+    dev: DevLists | None
+
     def __init__(
         self,
         model: CrossEncoder,
@@ -183,7 +186,7 @@ class RerankerStep(TrainingStep[Parts]):
         dropped: int = 0,
     ) -> None:
         self.module = self.model = model
-        self.sampler = samples
+        self.samples = samples
         self.options = options
         self.dev = dev
         self.dropped = dropped
@@ -193,19 +196,14 @@ class RerankerStep(TrainingStep[Parts]):
 
     def rehearse(self) -> None:
         """Take the loss of an example once, so that what cannot be trained fails before anything is written."""
-        part = self._part([self.sampler.draw(0, 0)]).to(self.model.device)
+        part = self._part([self.samples.draw(0, 0)]).to(self.model.device)
         self.model.eval()
         with torch.no_grad():
             self._loss(part)
 
-    @property
-    def samples(self) -> ExampleSampler:
-        """The examples."""
-        return self.sampler
-
     def collate(self, keys: Sequence[Key]) -> Parts:
         """The lists of this process."""
-        draws = [self.sampler.draw(position, epoch) for epoch, position in keys]
+        draws = [self.samples.draw(position, epoch) for epoch, position in keys]
         own = list(slices(len(draws), self.options.micro_batch_size))[processes.rank()]
         if not own:
             return Parts([self._part(draws[:1]).without_weight()])
@@ -230,12 +228,7 @@ class RerankerStep(TrainingStep[Parts]):
     @property
     def counts(self) -> dict[str, int]:
         """Examples that were trained on, and those that were dropped."""
-        return {"examples": len(self.sampler), "without_negatives": self.dropped}
-
-    @property
-    def has_dev(self) -> bool:
-        """Whether there are dev questions."""
-        return self.dev is not None
+        return {"examples": len(self.samples), "without_negatives": self.dropped}
 
     def measure(self, epoch: int) -> tuple[str, float]:  # noqa: ARG002 - the same in every epoch
         """The average rank of the gold passage."""

@@ -125,6 +125,9 @@ class RetrieverStep(TrainingStep[StepInputs]):
         miner: Mines new negatives during the training, or None.
     """
 
+    samples: ExampleSampler
+    dev: DevSet | None
+
     def __init__(
         self,
         objective: Objective,
@@ -139,20 +142,20 @@ class RetrieverStep(TrainingStep[StepInputs]):
         self.options = options
         self.described = described
         self.precision = resolve_precision(options.precision, device)
-        self.sampler = example_sampler(data.train.rows, options, sampling=options.sampling)
+        self.samples = example_sampler(data.train.rows, options, sampling=options.sampling)
         mask = options.false_negatives == "mask"
         self.collator = StepCollator(
-            self.sampler,
-            StepAssembler(data.passage, self.sampler.examples, mask_false_negatives=mask),
+            self.samples,
+            StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask),
             objective.retriever,
             batch_tokens=options.batch_tokens or train_batch_tokens(device),
             micro_batch_size=options.micro_batch_size,
         )
-        self.dev: DevSet | None = None
+        self.dev = None
         if data.dev is not None:
             sizes = {"batch_size": options.batch_size, "rank_from": options.rank_from}
             self.dev = DevSet(data.dev.rows, data.passage, mask_false_negatives=mask, **sizes)
-        self.refresh = None if miner is None else NegativeRefresh(miner, objective.retriever, self.sampler)
+        self.refresh = None if miner is None else NegativeRefresh(miner, objective.retriever, self.samples)
 
     def rehearse(self) -> None:
         """Refuse what would fail in the first step, when dev questions are judged, or when negatives are mined."""
@@ -168,13 +171,8 @@ class RetrieverStep(TrainingStep[StepInputs]):
         if loss.needs_teacher:
             check_teacher(self.data.train, negatives=self.options.negatives)
         self.objective.to(default_device())
-        texts = self.collator.assembler.assemble(first_draws(self.sampler))
+        texts = self.collator.assembler.assemble(first_draws(self.samples))
         rehearse(self.objective, texts, self.described, precision=self.precision, dev=self.dev)
-
-    @property
-    def samples(self) -> ExampleSampler:
-        """The examples."""
-        return self.sampler
 
     def collate(self, keys: Sequence[Key]) -> StepInputs:
         """The texts that this process encodes."""
@@ -216,12 +214,7 @@ class RetrieverStep(TrainingStep[StepInputs]):
     @property
     def counts(self) -> dict[str, int]:
         """The number of examples."""
-        return {"examples": len(self.sampler)}
-
-    @property
-    def has_dev(self) -> bool:
-        """Whether there are dev questions."""
-        return self.dev is not None
+        return {"examples": len(self.samples)}
 
     def measure(self, epoch: int) -> tuple[str, float]:
         """The loss on the dev questions, or the average rank of the gold passage."""

@@ -151,7 +151,7 @@ def _loop(
     arguments = trainer_arguments(options, staging / STATES, total)
     trainer = StepTrainer(step, arguments, sampler=sampler, log_file=staging / LOG)
     bar = Bar(step.title, shown=processes.is_main())
-    best = BestState(step, staging) if step.has_dev and processes.is_main() else None
+    best = BestState(step, staging) if step.dev is not None and processes.is_main() else None
     trainer.add_callback(EpochEnds(trainer, staging, bar, best))
     if processes.is_main():
         for callback in (ShowProgress(bar), *tensorboard(staging / LOGS)):

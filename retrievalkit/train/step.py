@@ -48,6 +48,8 @@ class TrainingStep(ABC, Generic[StepInputs]):
 
     Attributes:
         module: Everything that is trained, on the device that trains it.
+        samples: What an epoch consists of; available once `open` was called.
+        dev: The dev questions by which the best state is selected, or None to keep the last.
     """
 
     title: ClassVar[str] = "training"
@@ -57,11 +59,8 @@ class TrainingStep(ABC, Generic[StepInputs]):
     """Name of a folder that `open` writes and a resumed training reuses; removed at the end."""
 
     module: nn.Module
-
-    @property
-    @abstractmethod
-    def samples(self) -> Samples:
-        """What an epoch consists of; available once `open` was called."""
+    samples: Samples
+    dev: object = None
 
     def rehearse(self) -> None:
         """Refuse, before anything is written, what would fail in the first step.
@@ -100,13 +99,8 @@ class TrainingStep(ABC, Generic[StepInputs]):
     def counts(self) -> dict[str, int]:
         """Counts for the manifest, such as {"examples": 1000}."""
 
-    @property
-    def has_dev(self) -> bool:
-        """Whether there are dev questions to select the best state by."""
-        return False
-
     def measure(self, epoch: int) -> tuple[str, float]:
-        """The dev measure after an epoch and its value; lower is better. Asked only if `has_dev`."""
+        """The dev measure after an epoch and its value; lower is better. Called only if `dev` is given."""
         raise NotImplementedError
 
     def end_epoch(self, epoch: int, folder: Path, log: Log, say: Say) -> None:

@@ -162,6 +162,7 @@ class PretrainingStep(TrainingStep[Parts]):
                 advance=lambda count: bar.update(bar.done + count),
             )
         except KeyboardInterrupt:
+            bar.stop()
             bar.say(f"Interrupted after reading {bar.done:,} documents: run the same command with --resume.")
             raise
         finally:

@@ -66,6 +66,7 @@ class Bar:
             self._rich = None
         elif self.done > self._first:
             self._print()
+        self._first = self.done
 
     def _print(self) -> None:
         self._printed = time.monotonic()

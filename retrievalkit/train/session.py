@@ -161,6 +161,7 @@ def _loop(
     try:
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     except KeyboardInterrupt:
+        bar.stop()
         bar.say(interruption(trainer.state.global_step, staging / STATES))
         raise
     finally:

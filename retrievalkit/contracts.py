@@ -312,10 +312,25 @@ class LayerShape:
 
 @dataclass
 class LossValue:
-    """A loss: the number to minimise, and its named terms for the log."""
+    """A loss: the number to minimise, and its named terms for the log.
+
+    Attributes:
+        total: A scalar.
+        terms: Name -> value, for the log.
+        addends: Name -> what the term adds to `total`, its weight included, with its graph; {} if `total` is not a sum
+            of terms. A `Pretrainer` that gives these and its `counts` may have a step computed in parts, exactly.
+    """
 
     total: Tensor
     terms: Mapping[str, Tensor] = field(default_factory=dict)
+    addends: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def weighted(cls, terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> LossValue:
+        """The weighted sum of some terms; a term without a weight has the weight 1."""
+        addends = {name: weights.get(name, 1.0) * term for name, term in terms.items()}
+        total = torch.stack(list(addends.values())).sum()
+        return cls(total, {name: term.detach() for name, term in terms.items()}, addends)
 
 
 class Encoder(nn.Module, ABC):
@@ -538,21 +553,25 @@ class Pretrainer(nn.Module, ABC):
     Made with `(encoder, max_length, **options)`, an encoder that `prepare(needs)` made ready. Everything else that is
     trained, such as a decoder, is a part of this module and is dropped at the end.
 
-    The program reads the corpus, cuts it into sentences and spans, shuffles, batches, trains and resumes. It asks
-    `samples` once for each document, then in each epoch `sample` for each of them and `collate` for each batch. What
-    they draw, they draw from the generator they are given, which depends on seed, epoch and place alone: so a resumed
-    training sees what the uninterrupted one saw.
+    The program reads the corpus, cuts it into sentences and spans, shuffles, batches, trains and resumes. It calls
+    `samples` once for each document, then in each epoch `sample` for each of them and `collate` for each batch. Random
+    choices come from the generator that is passed, which depends on seed, epoch and place alone: so a resumed training
+    sees what the uninterrupted one saw.
+
+    A step may be computed in parts (`micro_batch_size`, several processes). They are collated in order with the same
+    generator, so a `collate` that draws sample after sample masks the same tokens however a step is divided. `counts`
+    and `LossValue.addends` make the loss of the parts that of the whole step.
 
     Args:
         encoder: The encoder to train.
-        max_length: Most tokens of a text, special tokens included.
+        max_length: Maximum number of tokens per text, special tokens included.
     """
 
     needs: Needs = Needs(vocabulary_head=True)
-    """What it wants of the encoder. A vocabulary head that the weights lack starts at random."""
+    """What it needs of the encoder. A vocabulary head that the weights lack is initialised at random."""
 
     wants: str = "text"
-    """What a document must have, such as "two spans of text": those without it are dropped, and counted so."""
+    """What a document must have, such as "two spans of text": documents without it are dropped, and counted."""
 
     def __init__(self, encoder: Encoder, max_length: int) -> None:
         super().__init__()
@@ -562,24 +581,32 @@ class Pretrainer(nn.Module, ABC):
 
     @property
     def room(self) -> int:
-        """Most tokens of a text without its special tokens."""
+        """Maximum number of tokens per text, special tokens excluded."""
         return self.max_length - self.vocabulary.special_tokens
 
     def samples(self, document: Document) -> int:
-        """How many samples an epoch takes of a document, always the same; 0 drops it. Here: each span is one."""
+        """The number of samples per epoch from a document, always the same; 0 drops it. By default, one per span."""
         return len(document.spans)
 
     def sample(self, document: Document, number: int, draw: random.Random) -> Any:
-        """The `number`-th sample (from 0) of a document, drawn anew in each epoch. Here: that span, cut to size."""
+        """The `number`-th sample (from 0) of a document, drawn anew in each epoch; by default that span, cut."""
         return document.text(document.spans[number]).cut(self.room, draw)
 
     @abstractmethod
     def collate(self, samples: Sequence[Any], draw: random.Random) -> Mapping[str, Batch | Tensor]:
-        """A batch of samples: `Batch`es and tensors by name, on the CPU. Masking is done here."""
+        """A batch of samples: `Batch`es and tensors by name, on the CPU. Masking is done here, sample after sample."""
+
+    def counts(self, batch: Mapping[str, Any]) -> Mapping[str, int]:
+        """The number of labelled tokens that each term of the loss is a mean of, in a batch from `collate`.
+
+        By default none are given: the loss counts as a mean over samples.
+        """
+        del batch
+        return {}
 
     @abstractmethod
     def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:
-        """The loss of a batch, on the device of the module; its terms are logged by name."""
+        """The loss of a batch, on the device of the module: a mean; its terms are logged by name."""
 
     def save(self, folder: Path) -> None:
         """Write the trained encoder as a Hugging Face folder."""

@@ -62,6 +62,19 @@ class UnsupportedError(InputError):
     """Parts that cannot work together, such as a pooler that needs a layer which the encoder lacks."""
 
 
+class LengthError(UnsupportedError):
+    """A length that a model does not take; a program where the option has another name can say so."""
+
+    def __init__(self, option: str, length: int, model: str, least: int, most: int) -> None:
+        flag = option.replace("_", "-")
+        super().__init__(f"{option} is {length}, and '{model}' takes {least} to {most} tokens. Set --{flag}.")
+        self.values = (length, model, least, most)
+
+    def of_option(self, option: str) -> LengthError:
+        """The same error about an option of another name."""
+        return LengthError(option, *self.values)
+
+
 class MissingDependencyError(InputError):
     """A package that the request needs is not installed."""
 

@@ -59,7 +59,9 @@ def options(component_class: type) -> dict[str, Option]:
             f"Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
         )
         raise PluginError(msg) from error
-    described = _descriptions(inspect.getdoc(component_class) or "") | _descriptions(inspect.getdoc(constructor) or "")
+    # Base classes first: a class documents its own options, and those it inherits if they mean something else.
+    documented = (*(one.__doc__ or "" for one in reversed(component_class.__mro__)), constructor.__doc__ or "")
+    described = {name: text for one in documented for name, text in _descriptions(inspect.cleandoc(one)).items()}
     return {
         name: Option(name, hints.get(name, Any), parameter.default, described.get(name, ""))
         for name, parameter in inspect.signature(constructor).parameters.items()

@@ -1,10 +1,11 @@
-"""Kill a process at a moment that a test chooses: another process, forked from the test's own, whose end it sees."""
+"""Processes forked from a test's own: several that train together, or one that is killed at a chosen moment."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import socket
 
 import pytest
 
@@ -42,3 +43,26 @@ def in_another_process(function):
     process.start()
     process.join()
     return process.exitcode
+
+
+def start(function, folder, count):
+    """Fork processes with the environment that torchrun gives; what `function` returns is stored in the folder."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def run(rank):
+        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in own.items()})
+        from retrievalkit.train import processes
+
+        processes.join()
+        import torch
+
+        torch.save(function(), folder / f"{rank}.pt")
+
+    context = multiprocessing.get_context("fork")
+    started = [context.Process(target=run, args=(rank,), daemon=True) for rank in range(count)]
+    for one in started:
+        one.start()
+    return started

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, rerank
 from retrievalkit.cli import main
+from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.data.runs import read_run, write_run
@@ -27,8 +28,9 @@ from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.rerank import Settings, rerank_run, score_examples
 from retrievalkit.train import selection
-from retrievalkit.train.reranker import RerankerOptions, train_reranker
-from retrievalkit.train.reranker_step import Collator, DevLists, RerankerTrainer, group_loss, listwise, pointwise
+from retrievalkit.train.loop import StepTrainer
+from retrievalkit.train.reranker import RerankerOptions, RerankerSpec, train_reranker
+from retrievalkit.train.reranker_step import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
 from retrievalkit.train.sampling import ExampleSampler, StepAssembler
 
 pytestmark = pytest.mark.precision
@@ -70,7 +72,8 @@ def quick(tiny_model, tiny_collection, euro):
         arguments = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": euro["train"]}
         arguments |= {name: value for name, value in changes.items() if name not in fields}
         options = QUICK | {name: value for name, value in changes.items() if name in fields}
-        return train_reranker(output=output, options=RerankerOptions(**options), **arguments)
+        run = {name: arguments.pop(name) for name in ("resume", "overwrite") if name in arguments}
+        return train_reranker(RerankerSpec(**arguments), output, RerankerOptions(**options), **run)
 
     return quick
 
@@ -81,7 +84,7 @@ def trained(tiny_model, tiny_collection, euro, tmp_path_factory):
     output = tmp_path_factory.mktemp("trained") / "reranker"
     options = RerankerOptions(**{**QUICK, "epochs": 16})
     corpus = str(tiny_collection.corpus)
-    train_reranker(model=tiny_model, corpus=corpus, examples=euro["train"], output=output, options=options)
+    train_reranker(RerankerSpec(model=tiny_model, corpus=corpus, examples=euro["train"]), output, options)
     return output
 
 
@@ -136,31 +139,31 @@ def test_places_without_a_pair_have_no_gradient(loss):
 
 
 @pytest.fixture
-def collator(tiny_model, tiny_collection, euro):
-    """Makes a collator; its model has no dropout."""
+def step_of(tiny_model, tiny_collection, euro):
+    """Makes a step; its model is in float64, so that nothing but rounding is forgiven, and has no dropout."""
     corpus, rows = open_corpus(tiny_collection.corpus), read_examples(euro["train"]).rows
 
-    def collator(*, micro_batch_size=None, batch_tokens=4096, mask=True):
-        model = CrossEncoder.create(tiny_model, seed=1).eval()
-        assembler = StepAssembler(corpus.get, rows, mask_false_negatives=mask)
-        sampler = ExampleSampler(rows, negatives=3)
-        return Collator(sampler, assembler, model, batch_tokens=batch_tokens, micro_batch_size=micro_batch_size)
+    def step_of(**options):
+        model = CrossEncoder.create(tiny_model, seed=1).double().eval()
+        options = RerankerOptions(precision="fp32", negatives=3, **options)
+        assembler = StepAssembler(corpus.get, rows, mask_false_negatives=options.false_negatives == "mask")
+        return RerankerStep(model, ExampleSampler(rows, negatives=3), assembler, options)
 
-    return collator
+    return step_of
 
 
 KEYS = [(0, position) for position in range(5)]
 
 
 @pytest.mark.parametrize("loss", ["listwise", "pointwise"])
-def test_the_loss_of_a_step_is_that_of_its_pairs_scored_one_by_one(collator, tiny_model, tiny_collection, loss):
-    made = collator()
+def test_the_loss_of_a_step_is_that_of_its_pairs_scored_one_by_one(step_of, tiny_model, tiny_collection, loss):
+    made = step_of(loss=loss)
     model, corpus = made.model, open_corpus(tiny_collection.corpus)
     total = count = 0.0
     for epoch, position in KEYS:
-        draw = made.sampler.draw(position, epoch)
+        draw = made.samples.draw(position, epoch)
         # All that share a query text are its known positives.
-        known = {one for row in made.sampler.examples if row.query == draw.example.query for one in row.positives}
+        known = {one for row in made.samples.examples if row.query == draw.example.query for one in row.positives}
         documents = [draw.positive, *(one for one in draw.negatives if one not in known)]
         passages = [corpus.get(one) for one in documents]
         with torch.no_grad():
@@ -175,28 +178,33 @@ def test_the_loss_of_a_step_is_that_of_its_pairs_scored_one_by_one(collator, tin
         else:
             total += sum(math.log(1 + math.exp(one if row else -one)) for row, one in enumerate(scores))
             count += len(scores)
-    step = made(KEYS)
-    assert (step.queries, step.pairs) == (5, count if loss == "pointwise" else step.pairs)
-    value = sum(group_loss(model, group, loss, "fp32") for group in step.groups)
+    (part,) = made.collate(KEYS).parts
+    assert part.size == count
+    value = sum_of_losses(model, part.batch["lists"], loss, "fp32")
     assert float(value.detach()) == pytest.approx(total, rel=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"micro_batch_size": 2}, {"batch_tokens": 50}, {"micro_batch_size": 1}], ids=str)
-def test_groups_and_chunks_leave_the_gradient_as_it_is(collator, options):
-    gradients = []
-    for made in (collator(), collator(**options)):
-        for group in made(KEYS).groups:
-            group_loss(made.model, group, "listwise", "fp32").backward()
-        gradients.append({name: one.grad for name, one in made.model.named_parameters() if one.grad is not None})
+@pytest.mark.parametrize("loss", ["listwise", "pointwise"])
+def test_the_size_of_a_micro_batch_changes_neither_loss_nor_gradient(step_of, loss, options):
+    """Lists differ in length, so a pointwise loss may not count queries."""
+    values, gradients = [], []
+    for made in (step_of(loss=loss), step_of(loss=loss, **options)):
+        logged = made.run(made.collate(KEYS), Progress(0, 0.0, 1), torch.Tensor.backward)
+        values.append(logged["loss"])
+        gradients.append({name: one.grad for name, one in made.module.named_parameters() if one.grad is not None})
+    torch.testing.assert_close(*values)
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-3, atol=1e-6)
+        # Scores are computed in float32.
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-8)
 
 
-def test_known_positives_are_no_negatives_unless_kept(collator):
+def test_known_positives_are_no_negatives_unless_kept(step_of):
     """The first example has another's positive among its negatives, and asks the same."""
-    assert collator(mask=True)([(0, 0)]).pairs == 3
-    assert collator(mask=False)([(0, 0)]).pairs == 4
+    for false_negatives, pairs in (("mask", 3), ("keep", 4)):
+        (part,) = step_of(loss="pointwise", false_negatives=false_negatives).collate([(0, 0)]).parts
+        assert part.size == pairs
 
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -277,7 +285,7 @@ def baseline(tiny_model, tiny_collection, euro, tmp_path_factory):
     output = tmp_path_factory.mktemp("baseline") / "out"
     corpus = str(tiny_collection.corpus)
     options = RerankerOptions(**QUICK)
-    train_reranker(model=tiny_model, corpus=corpus, examples=euro["train"], output=output, options=options)
+    train_reranker(RerankerSpec(model=tiny_model, corpus=corpus, examples=euro["train"]), output, options)
     return output
 
 
@@ -289,9 +297,9 @@ def test_every_option_is_among_those_that_are_changed():
 def test_every_option_changes_something(quick, tmp_path, baseline, monkeypatch, option):
     saved = []
     monkeypatch.setattr(
-        RerankerTrainer,
+        StepTrainer,
         "_save_checkpoint",
-        lambda self, *rest, save=RerankerTrainer._save_checkpoint: saved.append(1) or save(self, *rest),
+        lambda self, *rest, save=StepTrainer._save_checkpoint: saved.append(1) or save(self, *rest),
     )
     manifest = quick(tmp_path / "out", **{option: OTHERWISE[option]})
     same = manifest["fingerprint"] == artifacts.read_manifest(baseline)["fingerprint"]
@@ -309,7 +317,7 @@ def test_every_option_changes_something(quick, tmp_path, baseline, monkeypatch, 
         ({"negatives": 0}, "negatives is 0, and must be at least 1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"learning_rate": math.nan}, "learning_rate is nan"),
-        ({"warmup_ratio": 2}, "must be at most 1"),
+        ({"warmup_ratio": 2}, "at most 1"),
     ],
     ids=str,
 )
@@ -324,8 +332,8 @@ RESUMED = {"epochs": 3, "save_steps": 2, "logging_steps": 4}
 
 
 MOMENTS = {
-    "before any state": (RerankerTrainer, "training_step", 2),
-    "in the middle of an epoch": (RerankerTrainer, "training_step", 6),
+    "before any state": (StepTrainer, "training_step", 2),
+    "in the middle of an epoch": (StepTrainer, "training_step", 6),
     "while the best state is written": (selection, "save_weights", 1),
     "before the folder gets its name": (artifacts, "_replace_folder", 1),
 }
@@ -335,14 +343,8 @@ MOMENTS = {
 def uninterrupted(tiny_model, tiny_collection, euro, tmp_path_factory):
     """The bytes of a training that was not killed."""
     output = tmp_path_factory.mktemp("uninterrupted") / "out"
-    train_reranker(
-        model=tiny_model,
-        corpus=str(tiny_collection.corpus),
-        examples=euro["train"],
-        dev=euro["dev"],
-        output=output,
-        options=RerankerOptions(**QUICK | RESUMED),
-    )
+    places = {"corpus": str(tiny_collection.corpus), "examples": euro["train"], "dev": euro["dev"]}
+    train_reranker(RerankerSpec(model=tiny_model, **places), output, RerankerOptions(**QUICK | RESUMED))
     return bytes_of(output)
 
 
@@ -364,7 +366,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(quick, tmp_path,
 
 def test_a_finished_training_is_not_done_again(quick, tmp_path, monkeypatch):
     returned = quick(tmp_path / "out")
-    monkeypatch.setattr(RerankerTrainer, "training_step", None)
+    monkeypatch.setattr(StepTrainer, "training_step", None)
     assert quick(tmp_path / "out", resume=True) == json.loads(json.dumps(returned))
     with pytest.raises(ArtifactError, match="exists already"):
         quick(tmp_path / "out", resume=True, seed=1)
@@ -374,7 +376,7 @@ def test_an_interrupted_training_without_a_state_leaves_nothing(quick, tmp_path,
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(RerankerTrainer, "training_step", interrupted)
+    monkeypatch.setattr(StepTrainer, "training_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         quick(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

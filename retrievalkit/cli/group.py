@@ -20,7 +20,7 @@ from retrievalkit.hookspecs import COMMAND_GROUPS
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 
-_SEVERAL_PROCESSES = ("train",)
+_SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
 _MOVED_TO_PLUGINS = {"analyse-views": "retrievalkit-mvr"}
 """Commands that were in the core once -> the distribution to install."""
@@ -67,8 +67,8 @@ class RkitGroup(click.Group):
         """As click does, but with the nearest name."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             self.check_known(ctx, args[0])
-        if _STARTED_BY_TORCHRUN in os.environ and args and args[0] not in _SEVERAL_PROCESSES:
-            ctx.fail(f"rkit {args[0]} runs in one process. Start it without torchrun, which is for rkit train alone.")
+        if _STARTED_BY_TORCHRUN in os.environ and args:
+            _check_several_processes(ctx, args[0])
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             refuse_repeated_options(command)
@@ -176,6 +176,19 @@ def _write(formatter: click.HelpFormatter, heading: str, rows: Rows) -> None:
     if rows:
         with formatter.section(heading):
             formatter.write_dl(rows)
+
+
+def _check_several_processes(ctx: click.Context, name: str) -> None:
+    """Refuse a command that torchrun started and that knows nothing of several processes."""
+    above: list[str] = []
+    context: click.Context | None = ctx
+    while context is not None and context.parent is not None:
+        above.insert(0, str(context.info_name))
+        context = context.parent
+    command = " ".join([*above, name])
+    if not any(f"{one} ".startswith(f"{command} ") for one in _SEVERAL_PROCESSES):
+        known = ", ".join(f"rkit {one}" for one in _SEVERAL_PROCESSES)
+        ctx.fail(f"rkit {command} runs in one process. Start it without torchrun, which is for {known}.")
 
 
 def report(error: BaseException) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.cli.help_all import help_all_option
 from retrievalkit.cli.options import (
     echo,
     given_flags,
@@ -26,16 +27,17 @@ from retrievalkit.cli.options import (
 @output_option
 @click.option("--steps", type=int, help="Optimiser steps, instead of epochs.")
 @click.option("--epochs", type=float)
-@click.option("--batch-size", type=int, help="Samples of a step.")
+@click.option("--batch-size", type=int, help="Samples per step.")
 @click.option("--micro-batch-size", type=int, help="Samples computed at once.")
 @click.option("--learning-rate", type=float)
-@click.option("--max-length", type=int, help="Most tokens of a text.")
+@click.option("--max-length", type=int, help="Maximum number of tokens per text.")
 @precision_option("the model is trained in", "auto", unset=True)
 @click.option("--seed", type=int)
-@click.option("--resume", is_flag=True, help="Go on with a pre-training that was cut off.")
+@click.option("--resume", is_flag=True, help="Continue a pre-training that was cut off.")
 @overwrite_option
 @json_option
 @set_option
+@help_all_option("pretraining")
 def pretrain(
     pretrainer: str,
     model: str,
@@ -47,26 +49,28 @@ def pretrain(
     settings: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Pre-train a model on documents."""
+    """Pre-train a model on documents (several GPUs: torchrun --nproc-per-node 2 --no-python rkit pretrain ...)."""
     from retrievalkit import registry
-    from retrievalkit.train.pretrain import PretrainingOptions
+    from retrievalkit.train import processes
+    from retrievalkit.train.options import PretrainingOptions
+    from retrievalkit.train.pretrain import PretrainingSpec
     from retrievalkit.train.pretrain import pretrain as program
 
-    values = parse(settings)
-    pretrainer_options, encoder_options = section(values, "pretrainer"), section(values, "encoder")
-    training = registry.check_options("rkit pretrain", PretrainingOptions, values | given_flags(flags))
-    manifest = program(
-        pretrainer=pretrainer,
-        model=model,
-        corpus=corpus,
-        output=output,
-        pretrainer_options=pretrainer_options,
-        encoder_options=encoder_options,
-        options=PretrainingOptions(**training),
-        resume=resume,
-        overwrite=overwrite,
-    )
+    processes.join()
+    with processes.together():
+        values = parse(settings)
+        spec = PretrainingSpec(
+            pretrainer=pretrainer,
+            model=model,
+            corpus=corpus,
+            pretrainer_options=section(values, "pretrainer"),
+            encoder_options=section(values, "encoder"),
+        )
+        checked = registry.check_options("rkit pretrain", PretrainingOptions, values | given_flags(flags))
+    manifest = program(spec, output, PretrainingOptions(**checked), resume=resume, overwrite=overwrite)
     counts = manifest["counts"]
-    taken = f"{counts['samples']:,} samples of {counts['documents']:,} documents"
+    samples = f"{counts['samples']:,} samples of {counts['documents']:,} documents"
     dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""
-    echo(as_json, manifest, f"{output}: pre-trained on {taken} in {counts['steps']:,} steps{dropped}")
+    if processes.is_main():
+        echo(as_json, manifest, f"{output}: pre-trained on {samples} in {counts['steps']:,} steps{dropped}")
+    processes.leave()

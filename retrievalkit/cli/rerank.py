@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from retrievalkit.cli.group import RkitGroup
+from retrievalkit.cli.help_all import help_all_option
 from retrievalkit.cli.options import (
     echo,
     given_flags,
@@ -21,7 +22,7 @@ from retrievalkit.cli.options import (
 
 @click.group(cls=RkitGroup)
 def rerank() -> None:
-    """Cross-encoders: train one, and apply it to a run or to training examples."""
+    """Train a cross-encoder, and apply it to a run or to training examples."""
 
 
 @rerank.command("train")
@@ -30,20 +31,21 @@ def rerank() -> None:
 )
 @click.option("--examples", required=True, help="Training examples with negatives (rkit mine-negatives).")
 @click.option("--corpus", help="The passages that the examples name.")
-@click.option("--dev", help="Held-out examples, by which the best state is chosen.")
+@click.option("--dev", help="Held-out examples for selecting the best state.")
 @output_option
 @click.option("--loss", type=click.Choice(["listwise", "pointwise"]), help="Over a query's list, or pair by pair.")
 @click.option("--epochs", type=float)
-@click.option("--batch-size", type=int, help="Queries of a step.")
-@click.option("--negatives", type=int, help="Hard negatives of a query in a step.")
+@click.option("--batch-size", type=int, help="Queries per step.")
+@click.option("--negatives", type=int, help="Hard negatives per query in a step.")
 @click.option("--learning-rate", type=float)
-@click.option("--max-length", type=int, help="Most tokens of a query and a passage together.")
+@click.option("--max-length", type=int, help="Maximum number of tokens of a query and a passage together.")
 @precision_option("the model is trained in (held-out examples are ranked in fp32)", "auto", unset=True)
 @click.option("--seed", type=int)
-@click.option("--resume", is_flag=True, help="Go on with a training that was cut off.")
+@click.option("--resume", is_flag=True, help="Continue a training that was cut off.")
 @overwrite_option
 @json_option
 @set_option
+@help_all_option("reranker_training")
 def rerank_train(
     model: str,
     examples: str,
@@ -56,25 +58,24 @@ def rerank_train(
     settings: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Train a re-ranker on examples."""
+    """Train a re-ranker on examples (several GPUs: torchrun --nproc-per-node 2 --no-python rkit rerank train ...)."""
     from retrievalkit import registry
-    from retrievalkit.train.reranker import RerankerOptions, train_reranker
+    from retrievalkit.train import processes
+    from retrievalkit.train.options import RerankerOptions
+    from retrievalkit.train.reranker import RerankerSpec, train_reranker
 
-    training = registry.check_options("rkit rerank train", RerankerOptions, parse(settings) | given_flags(flags))
-    manifest = train_reranker(
-        model=model,
-        examples=examples,
-        corpus=corpus,
-        dev=dev,
-        output=output,
-        options=RerankerOptions(**training),
-        resume=resume,
-        overwrite=overwrite,
-    )
+    processes.join()
+    with processes.together():
+        values = parse(settings) | given_flags(flags)
+        options = RerankerOptions(**registry.check_options("rkit rerank train", RerankerOptions, values))
+    spec = RerankerSpec(model=model, examples=examples, corpus=corpus, dev=dev)
+    manifest = train_reranker(spec, output, options, resume=resume, overwrite=overwrite)
     counts = manifest["counts"]
     dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
     line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
-    echo(as_json, manifest, line)
+    if processes.is_main():
+        echo(as_json, manifest, line)
+    processes.leave()
 
 
 @rerank.command("apply")

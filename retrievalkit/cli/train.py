@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.cli.help_all import help_all_option
 from retrievalkit.cli.options import (
     echo,
     given_flags,
@@ -25,31 +26,32 @@ from retrievalkit.cli.options import (
 )
 @click.option("--examples", required=True, help="Training examples: a file, a BEIR folder, pydoc:PACKAGES.")
 @click.option("--corpus", help="The passages that the examples name.")
-@click.option("--dev", help="Held-out examples, by which the best state is chosen.")
+@click.option("--dev", help="Held-out examples for selecting the best state.")
 @output_option
 @click.option("--encoder", default="transformer", show_default=True, help="Encoder (rkit plugins list).")
-@click.option("--pooler", help="Pooler (rkit plugins list); the model's own (modules.json), else cls, where not given.")
-@click.option("--loss", help="Loss, or a sum of them such as contrastive+flops; the pooler's own where not given.")
+@click.option("--pooler", help="Pooler (rkit plugins list); by default the model's own (modules.json), else cls.")
+@click.option("--loss", help="Loss, or a sum such as contrastive+flops; by default the pooler's own.")
 @click.option("--epochs", type=float)
-@click.option("--batch-size", type=int, help="Queries of a step.")
+@click.option("--batch-size", type=int, help="Queries per step.")
 @click.option("--micro-batch-size", type=int, help="Texts encoded at once, with gradient caching.")
 @click.option("--learning-rate", type=float)
-@click.option("--negatives", type=int, help="Hard negatives of a query in a step.")
+@click.option("--negatives", type=int, help="Hard negatives per query in a step.")
 @click.option(
     "--refresh-negatives",
     metavar="every=N",
-    help="Mine new negatives with the model as it is, after every N epochs; more by --set refresh.depth=100 and the "
-    "other options of mine-negatives.",
+    help="Mine new negatives with the current model every N epochs; --set refresh.depth=100 and the like set the "
+    "options of mine-negatives.",
 )
-@click.option("--separate-towers/--shared-tower", default=False, help="An encoder for each side, or one for both.")
-@click.option("--query-length", type=int, help="Most tokens of a query.")
-@click.option("--document-length", type=int, help="Most tokens of a passage.")
+@click.option("--separate-towers/--shared-tower", default=False, help="One encoder per side, or one for both.")
+@click.option("--query-length", type=int, help="Maximum number of tokens per query.")
+@click.option("--document-length", type=int, help="Maximum number of tokens per passage.")
 @precision_option("the model is trained in", "auto", unset=True)
 @click.option("--seed", type=int)
-@click.option("--resume", is_flag=True, help="Go on with a training that was cut off.")
+@click.option("--resume", is_flag=True, help="Continue a training that was cut off.")
 @overwrite_option
 @json_option
 @set_option
+@help_all_option("trainer")
 def train(
     model: str,
     examples: str,
@@ -72,37 +74,31 @@ def train(
     """Train a retriever on examples (on several GPUs: torchrun --nproc-per-node 2 --no-python rkit train ...)."""
     from retrievalkit import registry
     from retrievalkit.train import processes
+    from retrievalkit.train.options import TrainingOptions
     from retrievalkit.train.refresh import refresh_options
-    from retrievalkit.train.retriever import TrainingOptions
+    from retrievalkit.train.retriever import RetrieverSpec
     from retrievalkit.train.retriever import train as program
 
     processes.join()
     with processes.together():
         values = parse(settings)
-        encoder_options = section(values, "encoder") | given_flags(
-            {"query_length": query_length, "document_length": document_length}
+        lengths = given_flags({"query_length": query_length, "document_length": document_length})
+        spec = RetrieverSpec(
+            model=model,
+            examples=examples,
+            corpus=corpus,
+            dev=dev,
+            encoder=encoder,
+            pooler=pooler,
+            loss=loss,
+            encoder_options=section(values, "encoder") | lengths,
+            pooler_options=section(values, "pooler"),
+            loss_options=section(values, "loss"),
+            separate_towers=separate_towers,
+            refresh=refresh_options(refresh_negatives, section(values, "refresh")),
         )
-        pooler_options, loss_options = section(values, "pooler"), section(values, "loss")
-        refresh = refresh_options(refresh_negatives, section(values, "refresh"))
-        training = registry.check_options("rkit train", TrainingOptions, values | given_flags(flags))
-    manifest = program(
-        model=model,
-        examples=examples,
-        corpus=corpus,
-        dev=dev,
-        output=output,
-        encoder=encoder,
-        pooler=pooler,
-        loss=loss,
-        encoder_options=encoder_options,
-        pooler_options=pooler_options,
-        loss_options=loss_options,
-        separate_towers=separate_towers,
-        options=TrainingOptions(**training),
-        refresh=refresh,
-        resume=resume,
-        overwrite=overwrite,
-    )
+        options = TrainingOptions(**registry.check_options("rkit train", TrainingOptions, values | given_flags(flags)))
+    manifest = program(spec, output, options, resume=resume, overwrite=overwrite)
     counts = manifest["counts"]
     if processes.is_main():
         taken = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""

@@ -84,3 +84,8 @@ def pad_labels(rows: Sequence[Sequence[int]]) -> Tensor:
 
     longest = max([1, *map(len, rows)])
     return torch.tensor([[*row, *[UNLABELLED] * (longest - len(row))] for row in rows])
+
+
+def count_labels(labels: Tensor) -> int:
+    """The number of tokens that are to be predicted."""
+    return int((labels != UNLABELLED).sum())

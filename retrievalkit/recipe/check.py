@@ -73,13 +73,13 @@ def _check(kind: str, name: str, options: Mapping[str, Any]) -> None:
 
 
 def _check_training(settings: Mapping[str, Any]) -> None:
-    from retrievalkit.train.retriever import TrainingOptions
+    from retrievalkit.train.options import TrainingOptions
 
     registry.check_options("rkit train", TrainingOptions, settings)
 
 
 def _check_reranking(settings: Mapping[str, Any]) -> None:
-    from retrievalkit.train.reranker import RerankerOptions
+    from retrievalkit.train.options import RerankerOptions
 
     registry.check_options("rkit rerank train", RerankerOptions, settings)
 

@@ -1,37 +1,46 @@
-"""The model card of a checkpoint: its README.md, as the Hugging Face hub shows it."""
+"""The model card of what was trained: its README.md, as the Hugging Face hub shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
-def model_card(manifest: Mapping[str, Any]) -> str:
-    """What a checkpoint is and how it is used, from its manifest."""
-    options = manifest["options"]
-    training = options["training"]
-    return f"""---
-library_name: retrievalkit
-base_model: {options["model"]}
-tags: [retrieval, {options["pooler"]["name"]}]
----
-# A {options["pooler"]["name"]} retriever
+@dataclass(frozen=True, kw_only=True)
+class ModelCard:
+    """What a card says.
 
-A text retriever trained with retrievalkit {manifest["versions"].get("retrievalkit", "")}.
+    Attributes:
+        metadata: The hub's metadata: library_name, base_model, tags, ...
+        title: Headline.
+        about: What the model is, in a sentence.
+        facts: Rows of the table: from what, with what and how it was trained.
+        use: What to do with it, in a few words.
+        commands: The commands that do so.
+    """
 
-| | |
-|---|---|
-| started from | {options["model"]} |
-| encoder | {options["encoder"]["name"]} {options["encoder"]["options"]} |
-| towers | {"separate" if options["separate_towers"] else "shared"} |
-| pooler | {options["pooler"]["name"]} {options["pooler"]["options"]} |
-| loss | {options["loss"]["name"]} {options["loss"]["options"]} |
-| examples | {manifest["counts"]["examples"]} from {manifest["inputs"]["examples"]["path"]} |
-| epochs, batch size, learning rate | {training["epochs"]}, {training["batch_size"]}, {training["learning_rate"]} |
+    metadata: Mapping[str, Any]
+    title: str
+    about: str
+    facts: Mapping[str, Any]
+    use: str
+    commands: Sequence[str]
 
-Encode a corpus and search it:
+    def text(self) -> str:
+        """The card in Markdown."""
+        metadata = [f"{name}: {_yaml(value)}" for name, value in self.metadata.items()]
+        rows = [f"| {name} | {value} |" for name, value in self.facts.items()]
+        commands = [f"    {command}" for command in self.commands]
+        head = ["---", *metadata, "---", f"# {self.title}", "", self.about, ""]
+        return "\n".join([*head, "| | |", "|---|---|", *rows, "", f"{self.use}:", "", *commands, ""])
 
-    rkit encode CHECKPOINT CORPUS --side document --output vectors
-    rkit index vectors --indexer flat --output index
-    rkit search index --query "..."
-"""
+
+def _yaml(value: Any) -> str:
+    return f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
+
+
+def how_trained(training: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a card about the options that every training has."""
+    names = ("epochs", "batch_size", "learning_rate")
+    return {"epochs, batch size, learning rate": ", ".join(str(training[name]) for name in names)}

@@ -1,11 +1,11 @@
 """Large batches in bounded memory, with the gradient of the whole batch.
 
-A contrastive loss needs the representations of the whole batch at once, and they are small; the graph behind them is
-not. So: encode chunk by chunk without a graph, take the loss and its gradient at the representations, then encode each
-chunk again with a graph (and the same dropout masks) and pass that gradient on (Gao et al. 2021, "Scaling Deep
+A contrastive loss needs the representations of the whole batch at once. They are small; the graph behind them is not.
+So: encode chunk by chunk without a graph, compute the loss and its gradient at the representations, then encode each
+chunk again with a graph (and the same dropout masks) and back-propagate that gradient (Gao et al. 2021, "Scaling Deep
 Contrastive Learning Batch Size under Memory Limited Setup").
 
-Weights over a vocabulary are small where most are zero: of these, only the others are kept between the two encodings.
+Weights over a vocabulary are mostly zero: only the non-zero ones are kept between the two encodings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cached_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backw
         encode: The model, with its autocast context.
         chunks: The queries and documents of the step.
         compare: Representations of all queries and of all documents, in the order of their rows -> the loss.
-        backward: Back-propagates the loss, scaled where the precision wants that.
+        backward: Back-propagates the loss, scaled if the precision requires it.
 
     Returns:
         The loss; gradients are added to the parameters.
@@ -69,10 +69,10 @@ def cached_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backw
 
 @dataclass(frozen=True)
 class _Leaf:
-    """What is kept of a chunk's representation: its values, as leaves of a new graph in which the loss is taken.
+    """The values of a chunk's representation, as leaves of a new graph in which the loss is computed.
 
     Attributes:
-        dense: The representation without its weights, or None where it has weights alone.
+        dense: The representation without its weights, or None if it only has weights.
         terms: Its weights, or None.
     """
 
@@ -80,43 +80,43 @@ class _Leaf:
     terms: _Terms | None
 
     @classmethod
-    def of(cls, made: Representation) -> _Leaf:
+    def of(cls, encoded: Representation) -> _Leaf:
         dense, terms = None, None
-        if made.vectors is not None:
+        if encoded.vectors is not None:
             # Copied, since a slice of the hidden states would keep all of them.
-            vectors = made.vectors.detach().clone().requires_grad_()
-            dense = replace(made, vectors=vectors, weights=None)
-        if made.weights is not None:
-            terms = _Terms.of(made.weights)
+            vectors = encoded.vectors.detach().clone().requires_grad_()
+            dense = replace(encoded, vectors=vectors, weights=None)
+        if encoded.weights is not None:
+            terms = _Terms.of(encoded.weights)
         return cls(dense, terms)
 
-    def pass_gradient_to(self, made: Representation) -> None:
-        """Back-propagate, through the same representation made again, the gradient that the loss left here."""
+    def pass_gradient_to(self, encoded: Representation) -> None:
+        """Back-propagate the gradient that the loss left here, through the same representation encoded again."""
         tensors, gradients = [], []
-        for tensor, leaf in self._beside(made):
+        for tensor, leaf in self._beside(encoded):
             if leaf.grad is not None:
                 tensors.append(tensor)
                 gradients.append(leaf.grad.to(tensor.dtype))
         if tensors:
             torch.autograd.backward(tensors, gradients)
 
-    def _beside(self, made: Representation) -> Iterator[tuple[Tensor, Tensor]]:
-        """The tensors of a representation made again, each with its leaf."""
-        if self.dense is not None and self.dense.vectors is not None and made.vectors is not None:
-            yield made.vectors, self.dense.vectors
-        if self.terms is not None and made.weights is not None:
-            yield made.weights[self.terms.positions()], self.terms.values
+    def _beside(self, encoded: Representation) -> Iterator[tuple[Tensor, Tensor]]:
+        """The tensors of a representation encoded again, each with its leaf."""
+        if self.dense is not None and self.dense.vectors is not None and encoded.vectors is not None:
+            yield encoded.vectors, self.dense.vectors
+        if self.terms is not None and encoded.weights is not None:
+            yield encoded.weights[self.terms.positions()], self.terms.values
 
 
 @dataclass(frozen=True)
 class _Terms:
-    """The weights (texts, vocabulary) that are not zero, row by row.
+    """The non-zero weights of (texts, vocabulary), row by row.
 
     Attributes:
-        counts: (texts,) how many each text has.
-        columns: (n,) int32, which they are.
+        counts: (texts,) number of non-zero weights per text.
+        columns: (n,) int32, their columns.
         values: (n,) a leaf.
-        vocabulary: How many columns the weights have.
+        vocabulary: Number of columns.
     """
 
     counts: Tensor
@@ -126,9 +126,9 @@ class _Terms:
 
     @classmethod
     def of(cls, weights: Tensor) -> _Terms:
-        there = weights != 0
-        columns = there.nonzero(as_tuple=True)[1].int()
-        return cls(there.sum(dim=1), columns, weights.detach()[there].requires_grad_(), weights.shape[1])
+        present = weights != 0
+        columns = present.nonzero(as_tuple=True)[1].int()
+        return cls(present.sum(dim=1), columns, weights.detach()[present].requires_grad_(), weights.shape[1])
 
     def positions(self) -> tuple[Tensor, Tensor]:
         """Their rows and columns."""
@@ -138,8 +138,8 @@ class _Terms:
 
 def _gathered(chunks: Sequence[Chunk], parts: Sequence[Representation], side: Side) -> Representation:
     """The representations of one side in the order of their rows."""
-    chosen = [(chunk.rows, part) for chunk, part in zip(chunks, parts, strict=True) if chunk.side == side]
-    return _in_order([rows for rows, _ in chosen], [part for _, part in chosen])
+    own = [(chunk.rows, part) for chunk, part in zip(chunks, parts, strict=True) if chunk.side == side]
+    return _in_order([rows for rows, _ in own], [part for _, part in own])
 
 
 def _in_order(rows: Sequence[Sequence[int]], parts: Sequence[Representation]) -> Representation:
@@ -150,10 +150,10 @@ def _in_order(rows: Sequence[Sequence[int]], parts: Sequence[Representation]) ->
 
 def _gathered_leaves(chunks: Sequence[Chunk], leaves: Sequence[_Leaf], side: Side) -> Representation:
     """The representations of one side in the order of their rows, with a graph down to the leaves."""
-    chosen = [(chunk.rows, leaf) for chunk, leaf in zip(chunks, leaves, strict=True) if chunk.side == side]
-    rows = [one for one, _ in chosen]
-    dense = [leaf.dense for _, leaf in chosen if leaf.dense is not None]
-    terms = [leaf.terms for _, leaf in chosen if leaf.terms is not None]
+    own = [(chunk.rows, leaf) for chunk, leaf in zip(chunks, leaves, strict=True) if chunk.side == side]
+    rows = [places for places, _ in own]
+    dense = [leaf.dense for _, leaf in own if leaf.dense is not None]
+    terms = [leaf.terms for _, leaf in own if leaf.terms is not None]
     if not dense:
         return Representation(weights=_in_full(rows, terms))
     together = _in_order(rows, dense)
@@ -161,7 +161,7 @@ def _gathered_leaves(chunks: Sequence[Chunk], leaves: Sequence[_Leaf], side: Sid
 
 
 def _in_full(rows: Sequence[Sequence[int]], terms: Sequence[_Terms]) -> Tensor:
-    """The weights (texts, vocabulary) of a side, at once where they belong: there is no other copy of them."""
+    """The weights (texts, vocabulary) of a side, written directly in their rows, so that there is no other copy."""
     positions = [one.positions() for one in terms]
     places = [torch.tensor(own, device=at.device)[at] for own, (at, _) in zip(rows, positions, strict=True)]
     columns = [column for _, column in positions]
@@ -184,7 +184,7 @@ class RandomState:
         return cls(torch.get_rng_state(), device, torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
 
     def restore(self) -> None:
-        """Make the generators draw again what they drew from that moment on."""
+        """Make the generators repeat what they drew from that moment on."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, self.device)

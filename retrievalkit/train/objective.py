@@ -1,8 +1,8 @@
-"""What is trained: a retriever and a loss, which may be a sum of several.
+"""The training objective: a retriever and a loss, which may be a sum of several.
 
     rkit train --loss contrastive+flops --set loss.contrastive.temperature=0.05 --set loss.flops.flops_query=0.01
 
-So a regulariser can be added to any loss. Each loss of a sum has options of its own, its weight among them.
+So a regulariser can be added to any loss. Each loss of a sum has its own options, including its weight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from retrievalkit.registry import describe
 
 
 class Objective(nn.Module):
-    """What is trained: a retriever, and a loss that may have parameters of its own."""
+    """A retriever, and a loss that may have parameters of its own."""
 
     def __init__(self, retriever: Retriever, loss: Loss) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class LossSum(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """The sum, and the terms of all; a term that two losses have is named LOSS.TERM."""
+        """The sum, and all terms; a term name shared by two losses becomes LOSS.TERM."""
         values = [loss(queries, documents, positives, progress, ignore, teacher) for loss in self.losses]
         seen = Counter(term for value in values for term in value.terms)
         terms = {
@@ -63,37 +63,39 @@ class LossSum(Loss):
 
 
 def create_loss(name: str, options: Mapping[str, Any]) -> Loss:
-    """The loss of that name, or the sum of those that are named with plus signs.
+    """The loss of that name, or the sum of the losses joined by plus signs.
 
     Raises:
-        UnknownNameError: Nobody registered it.
-        OptionError: An option that it has not, or of a loss that is not in the sum.
+        UnknownNameError: There is no loss of that name.
+        OptionError: An unknown option, or an option of a loss that is not in the sum.
     """
-    made = {one: registry.create("loss", one, **own) for one, own in options_by_loss(name, options).items()}
-    return LossSum(made) if len(made) > 1 else next(iter(made.values()))
+    losses = {part: registry.create("loss", part, **own) for part, own in options_by_loss(name, options).items()}
+    return LossSum(losses) if len(losses) > 1 else next(iter(losses.values()))
 
 
 def describe_loss(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `retriever.describe` says of the loss; of a sum, what it says of each, by name."""
-    described = {one: describe("loss", one, own) for one, own in options_by_loss(name, options).items()}
+    """The registry's description of the loss; of a sum, of each loss by name."""
+    described = {part: describe("loss", part, own) for part, own in options_by_loss(name, options).items()}
     if len(described) == 1:
         return next(iter(described.values()))
     keys: Sequence[str] = ("options", "distribution", "version")
-    return {"name": "+".join(described)} | {key: {one: value[key] for one, value in described.items()} for key in keys}
+    return {"name": "+".join(described)} | {
+        key: {part: value[key] for part, value in described.items()} for key in keys
+    }
 
 
 def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Each loss of a sum with its own options; of one loss alone, all that are given.
+    """Each loss of a sum with its own options; a single loss gets all of them.
 
     Args:
         name: "contrastive", or "contrastive+flops".
         options: Of one loss {"temperature": 1}, of a sum {"contrastive": {"temperature": 1}}.
     """
     names = [part.strip() for part in name.split("+")]
-    for one in names:
-        registry.component("loss", one)
-        if names.count(one) > 1:
-            msg = f"--loss {name} names '{one}' twice. Name each loss once, and weigh it by its own options."
+    for part in names:
+        registry.component("loss", part)
+        if names.count(part) > 1:
+            msg = f"--loss {name} names '{part}' twice. Name each loss once, and weigh it by its own options."
             raise OptionError(msg)
     if len(names) == 1:
         return {names[0]: dict(options)}
@@ -101,11 +103,11 @@ def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str
         if problem := _problem(names, key, value):
             msg = f"--loss {name} is a sum, and {problem}"
             raise OptionError(msg)
-    return {one: dict(options.get(one, {})) for one in names}
+    return {part: dict(options.get(part, {})) for part in names}
 
 
 def _problem(names: Sequence[str], key: str, value: Any) -> str:
-    """What is wrong with an option of a sum of losses; "" where nothing is."""
+    """The problem with an option of a sum of losses; "" if there is none."""
     if key in names and isinstance(value, Mapping):
         return ""
     if key in names:
@@ -113,11 +115,11 @@ def _problem(names: Sequence[str], key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         close = nearest(key, names)
         offer = f"; did you mean '{close}'?" if close else "."
-        return f"'{key}' is none of its losses{offer} Leave out loss.{key}, or add the loss."
+        return f"'{key}' is not one of its losses{offer} Leave out loss.{key}, or add the loss."
     owners = list(_owners(names, key)) or names
-    settings = " or ".join(f"--set loss.{one}.{key}={value}" for one in owners)
+    settings = " or ".join(f"--set loss.{owner}.{key}={value}" for owner in owners)
     return f"loss.{key} does not say whose option it is. Write {settings}."
 
 
 def _owners(names: Sequence[str], option: str) -> Iterator[str]:
-    return (one for one in names if option in registry.options(registry.get("loss", one)))
+    return (name for name in names if option in registry.options(registry.get("loss", name)))

@@ -4,12 +4,12 @@
     sentences-00000.npy  uint32: where each sentence ends, in tokens of its document
     spans-00000.npy      uint32: where each span ends, in sentences of its document
     documents-00000.npy  int64 (documents, 4): where the tokens, sentences and spans of each document end in the shard,
-                         and how many samples are taken of it
+                         and its number of samples
     samples.npy          int64: how many samples there are up to each document
     counts.json          documents, dropped, samples, tokens: written last
 
-So memory does not grow with the corpus, an epoch may take the samples in any order, and a killed training goes on at
-once. A killed reading goes on at the first shard that is not whole.
+So memory does not grow with the corpus, an epoch may take the samples in any order, and a killed training resumes at
+once. A killed reading resumes at the first incomplete shard.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Cutter:
     Attributes:
         vocabulary: The encoder's.
         max_length: Target length of a span, in tokens.
-        short_spans: Share of the spans whose target is drawn from 2 ... max_length.
-        titles: Whether a title is the first sentence of its document.
-        language: Of the texts, for their sentences.
-        seed: Of the spans.
+        short_spans: Fraction of the spans whose target is drawn from 2 ... max_length.
+        titles: Whether a title counts as the first sentence of its document.
+        language: Language of the texts, for splitting them into sentences.
+        seed: Seed of the spans.
     """
 
     vocabulary: Vocabulary
@@ -57,7 +57,7 @@ class Cutter:
     seed: int = 42
 
     def cut(self, first: int, passages: Sequence[Passage]) -> Iterator[Document]:
-        """The documents that begin with number `first`."""
+        """The documents of some passages, the first of which has number `first`."""
         texts = [f"{one.title} {one.text}" if one.title and self.titles else one.text for one in passages]
         split = self.vocabulary.split(texts)
         for number, (passage, text, (pieces, piece_ends)) in enumerate(zip(passages, texts, split, strict=True), first):
@@ -70,14 +70,14 @@ class Cutter:
 
 
 class TokenStore:
-    """A corpus on disk that was read to its end.
+    """A corpus on disk that was read completely.
 
     Args:
         folder: What `read_corpus` wrote.
         max_length: Target length of a span, in tokens.
 
     Attributes:
-        counts: How many "documents" there are, "dropped" among them, "samples" and "tokens".
+        counts: Number of "documents", of "dropped" ones among them, of "samples" and of "tokens".
     """
 
     def __init__(self, folder: Path, max_length: int) -> None:
@@ -96,12 +96,12 @@ class TokenStore:
         return self.counts["documents"]
 
     def find(self, sample: int) -> tuple[int, int]:
-        """Which document a sample is taken of, and which of its samples it is."""
+        """The document of a sample, and the number of the sample within the document."""
         document = int(np.searchsorted(self._samples, sample, side="right"))
         return document, sample - (int(self._samples[document - 1]) if document else 0)
 
     def document(self, number: int) -> Document:
-        """A document; its tokens are read from the disk as they are asked for."""
+        """A document, whose tokens are read from disk on access."""
         place = int(np.searchsorted(self._first, number, side="right")) - 1
         shard, row = self._shards[place], number - self._first[place]
         stops = shard["documents"][row]
@@ -112,7 +112,7 @@ class TokenStore:
 
 
 class _Packed:
-    """Pieces as they lie on the disk."""
+    """Pieces as stored on disk."""
 
     def __init__(self, tokens: np.ndarray) -> None:
         self.tokens = tokens
@@ -134,15 +134,15 @@ def read_corpus(
     advance: Callable[[int], object] = lambda _: None,
     shard_tokens: int = SHARD_TOKENS,
 ) -> None:
-    """Write a corpus to a folder, or what is missing of it there.
+    """Write a corpus to a folder, or the part that is missing there.
 
     Args:
-        folder: Where to; made if it is not there.
+        folder: The folder, created if it does not exist.
         corpus: The passages.
-        cutter: Makes documents of them.
-        samples: How many samples are taken of a document.
-        advance: Called with numbers of documents as they are done.
-        shard_tokens: About how many tokens a shard has: what is held in memory.
+        cutter: Cuts them into documents.
+        samples: Number of samples of a document.
+        advance: Called with the number of documents that were just done.
+        shard_tokens: Approximate number of tokens per shard, which is held in memory.
     """
     folder.mkdir(exist_ok=True)
     if (folder / _COUNTS).exists():
@@ -179,7 +179,7 @@ def _groups(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
 
 @dataclass
 class _Shard:
-    """What is going to be a shard."""
+    """A shard in the making."""
 
     tokens: array[int] = field(default_factory=lambda: array("I"))
     sentences: array[int] = field(default_factory=lambda: array("I"))
@@ -198,7 +198,7 @@ class _Shard:
     def write(self, folder: Path, number: int) -> None:
         for kind in _KINDS:
             _save(folder, kind, number, np.asarray(getattr(self, kind), dtype=np.uint32))
-        # Last: a shard that has it is whole.
+        # Last: a shard with this file is complete.
         _save(folder, "documents", number, np.asarray(self.documents, dtype=np.int64))
 
 
@@ -217,7 +217,7 @@ def _finish(folder: Path) -> None:
 
 
 def _whole_shards(folder: Path) -> list[int]:
-    """How many documents each of the whole shards has."""
+    """Number of documents of each complete shard."""
     return [len(np.load(path, mmap_mode="r")) for path in sorted(folder.glob("documents-*.npy"))]
 
 

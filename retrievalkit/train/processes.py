@@ -1,14 +1,15 @@
-"""Several processes that train one model together, as torchrun starts them: who they are, and what they exchange.
+"""Several processes that train one model together, as torchrun starts them: their ranks, and what they exchange.
 
-A step has the same texts however many processes share it. Each encodes some of them, all are given every
-representation and take the same loss, the gradient reaches the texts that were encoded here, and the gradients of all
-are added up. So it is the gradient of the whole batch, as one process has it, and not a mean over processes.
+A step has the same samples however many processes share it, and the gradients of all processes are added up: the sum is
+the gradient of the whole batch, as a single process has it, not a mean over processes. Training a retriever, each
+process encodes some texts, receives the representations of all others and takes the loss of the whole step; its
+gradient flows back to its own texts. Pre-training and re-ranking, each process takes the loss of its own samples.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -22,25 +23,25 @@ from retrievalkit.errors import InputError
 
 Value = TypeVar("Value")
 
-# The main process judges dev questions and writes while the others wait. torchrun sees to a process that has died.
+# The main process judges dev questions and writes while the others wait. If a process dies, torchrun ends the others.
 _PATIENCE = timedelta(days=1)
 _BUCKET = 1 << 23
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def join() -> None:
-    """Get in touch with the other processes, where torchrun started several.
+    """Connect to the other processes if torchrun started several.
 
     Raises:
-        InputError: There are more processes than GPUs, or something else than torchrun started them.
+        InputError: There are more processes than GPUs, or they were not started by torchrun.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started == 1 or distributed.is_initialized():
         return
     if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
         msg = (
-            f"the environment says that this is one of {started} processes (WORLD_SIZE), and not which ({missing[0]} "
-            f"is not set). Start several with torchrun, or unset WORLD_SIZE."
+            f"the environment says that this is one of {started} processes (WORLD_SIZE), but not its rank "
+            f"({missing[0]} is not set). Start several with torchrun, or unset WORLD_SIZE."
         )
         raise InputError(msg)
     if torch.cuda.is_available():
@@ -55,30 +56,30 @@ def join() -> None:
 
 
 def leave() -> None:
-    """End the contact, when all is done."""
+    """Disconnect at the end."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def count() -> int:
-    """How many processes there are."""
+    """The number of processes."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this is, from 0."""
+    """The number of this process, from 0."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def backend() -> str | None:
-    """What carries the gradients between them; None for a single process."""
+    """The backend that exchanges gradients; None for a single process."""
     if count() == 1:
         return None
     return "nccl" if torch.cuda.is_available() else "gloo"
 
 
 def is_main() -> bool:
-    """Whether this is the one process that writes and shows."""
+    """Whether this is the process that writes files and shows progress."""
     return rank() == 0
 
 
@@ -93,7 +94,7 @@ def from_main(value: Value) -> Value:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """All processes come through this block, or none does: of those that fail the first tells, the others just end.
+    """All processes leave this block, or none does: of those that fail the first reports, the others end silently.
 
     Raises:
         SystemExit: Another process failed; with the exit code of its error.
@@ -117,7 +118,7 @@ def together() -> Iterator[None]:
 
 @contextmanager
 def same_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """What is drawn at random in this block is the same in all processes, whose own draws then go on as before."""
+    """Random numbers drawn in this block are equal in all processes, whose own sequences then continue as before."""
     if count() == 1:
         yield
         return
@@ -126,59 +127,68 @@ def same_draws(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def deal(sizes: Sequence[int], processes: int) -> list[list[int]]:
-    """Which texts each process encodes, of about the same size in all; some have none where texts are few.
+def divide(sizes: Sequence[int], processes: int) -> list[list[int]]:
+    """The texts each process encodes, of about the same total size; with few texts, some processes get none.
 
     Args:
-        sizes: Of each text, such as its number of characters.
-        processes: How many.
+        sizes: Size of each text, such as its number of characters.
+        processes: Number of processes.
 
     Returns:
         Positions in `sizes`, ascending, for each process.
     """
     order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
-    hands: list[list[int]] = [[] for _ in range(processes)]
-    for turn, position in enumerate(order):
-        # There and back again, so that the first does not get the longer text of each round.
-        lap, seat = divmod(turn, processes)
-        hands[seat if lap % 2 == 0 else processes - 1 - seat].append(position)
-    return [sorted(hand) for hand in hands]
+    shares: list[list[int]] = [[] for _ in range(processes)]
+    for number, position in enumerate(order):
+        # Back and forth, so that the first process does not get the longest text of each round.
+        rounds, place = divmod(number, processes)
+        shares[place if rounds % 2 == 0 else processes - 1 - place].append(position)
+    return [sorted(share) for share in shares]
 
 
-def gather(own: Representation, hands: Sequence[Sequence[int]]) -> Representation:
-    """The representations of all texts, in their order; the graph goes on to those of this process alone.
+def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representation:
+    """The representations of all texts, in their order; the graph leads to those of this process only.
 
     Args:
-        own: Of this process's texts, in their order. A process that has none gives that of any text.
-        hands: The texts of each process, as `deal` says.
+        own: Of this process's texts, in their order. A process without texts passes that of any text.
+        shares: The texts of each process, from `divide`.
     """
-    own = own.rows(slice(len(hands[rank()])))
-    parts = _exchange(_padded(own), [len(hand) for hand in hands])
-    order = torch.tensor([position for hand in hands for position in hand]).argsort()
+    own = own.rows(slice(len(shares[rank()])))
+    parts = _exchange(_padded(own), [len(share) for share in shares])
+    order = torch.tensor([position for share in shares for position in share]).argsort()
     return Representation.concatenate(parts).rows(order.to(own.device))
 
 
+def add_up(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The sum over all processes of each scalar; the names are the same everywhere."""
+    if count() == 1:
+        return dict(values)
+    total = torch.stack(list(values.values()))
+    distributed.all_reduce(total)
+    return dict(zip(values, total, strict=True))
+
+
 def _padded(own: Representation) -> Representation:
-    """With as many vectors a text as the process has that has most of them; with a mask if any is masked then."""
+    """Padded to the largest number of vectors per text in any process; with a mask if any text needs one."""
     if own.vectors is None:
         return own
     vectors, mask = own.vectors, own.vector_mask
     texts, here, _ = vectors.shape
-    found = torch.tensor([here, -here, mask is not None] if texts else [0, -(1 << 30), 0], device=own.device)
-    distributed.all_reduce(found, distributed.ReduceOp.MAX)
-    most, least, masked = found.tolist()
+    extremes = torch.tensor([here, -here, mask is not None] if texts else [0, -(1 << 30), 0], device=own.device)
+    distributed.all_reduce(extremes, distributed.ReduceOp.MAX)
+    most, least, masked = extremes.tolist()
     if not masked and most == -least:
         return replace(own, vectors=vectors[:, :most], vector_mask=None)
     if mask is None:
         mask = torch.ones(texts, here, dtype=torch.bool, device=own.device)
-    # Negative for a process without texts of its own, whose borrowed one may have more vectors.
+    # Negative for a process without texts of its own, if the text it borrowed has more vectors.
     missing = most - here
     padded = nn.functional.pad(vectors, (0, 0, 0, missing))
     return replace(own, vectors=padded, vector_mask=nn.functional.pad(mask, (0, missing)))
 
 
 def _exchange(own: Representation, texts: Sequence[int]) -> list[Representation]:
-    """The representations of every process; of this one as it came, with its graph."""
+    """The representations of every process; this process's own keep their graph."""
     tensors = (_exchange_tensor(one, texts) for one in (own.vectors, own.vector_mask, own.weights))
     return [
         replace(own, vectors=vectors, vector_mask=mask, weights=weights)
@@ -187,12 +197,12 @@ def _exchange(own: Representation, texts: Sequence[int]) -> list[Representation]
 
 
 def _exchange_tensor(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | None]:
-    """Tensors that differ in their first size alone, which is known of all."""
+    """Exchange tensors that differ only in their first dimension, which all processes know."""
     if own is None:
         return [None] * len(texts)
     sent = own.new_zeros((max(texts), *own.shape[1:]))
     sent[: len(own)] = own.detach()
-    # As bytes: not every backend knows every type.
+    # As bytes, since not every backend supports every type.
     received = [torch.empty_like(sent.view(torch.uint8)) for _ in texts]
     distributed.all_gather(received, sent.view(torch.uint8))
     whole: list[Tensor | None] = [one.view(own.dtype)[:rows] for one, rows in zip(received, texts, strict=True)]
@@ -201,12 +211,12 @@ def _exchange_tensor(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tenso
 
 
 def add_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Add up the gradients of all processes; one that a parameter has not everywhere counts as 0 elsewhere."""
+    """Add up the gradients of all processes; a gradient that a process lacks counts as 0."""
     device = parameters[0].device
-    there = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=device)
-    distributed.all_reduce(there, distributed.ReduceOp.MAX)
+    present = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=device)
+    distributed.all_reduce(present, distributed.ReduceOp.MAX)
     gradients = []
-    for parameter, somewhere in zip(parameters, there.tolist(), strict=True):
+    for parameter, somewhere in zip(parameters, present.tolist(), strict=True):
         if somewhere:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -219,7 +229,7 @@ def add_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors of one type, a few megabytes together: fewer and larger messages are faster."""
+    """Tensors grouped by type, a few megabytes each: fewer and larger messages are faster."""
     buckets: list[list[Tensor]] = []
     elements = 0
     for tensor in sorted(tensors, key=lambda one: str(one.dtype)):

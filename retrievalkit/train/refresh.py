@@ -1,11 +1,10 @@
-"""Negatives that are mined anew during training, by the model as it is then: `rkit train --refresh-negatives every=2`.
+"""Negatives mined anew during training with the current model: `rkit train --refresh-negatives every=2`.
 
-After every so many epochs the corpus is encoded with the current weights, the training questions are searched in it,
-and what passes the filters of `rkit mine-negatives` takes the place of the examples' negatives (Xiong et al.,
-"Approximate nearest neighbor negative contrastive learning for dense text retrieval", 2021, but in step with the
-training). It happens before the state of that step is saved, and which negatives are in use follows from the number of
-steps: so a training that is resumed goes on with the same ones. Of several processes the main one mines, and the others
-wait for it.
+Every so many epochs the corpus is encoded with the current weights, the training questions are searched in it, and the
+hits that pass the filters of `rkit mine-negatives` replace the examples' negatives (Xiong et al., "Approximate nearest
+neighbor negative contrastive learning for dense text retrieval", 2021, but synchronous with the training). This happens
+before the state of that step is saved, and the number of steps determines which negatives are in use: so a resumed
+training goes on with the same ones. Of several processes the main one mines, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from retrievalkit import artifacts, registry
 from retrievalkit.artifacts import NEGATIVES, NOT_WEIGHTS
@@ -31,7 +29,7 @@ from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError
 from retrievalkit.mine.filters import PairScores
 from retrievalkit.mine.merge import mined_examples
 
-# The three choices are in the annotations that RefreshOptions inherits.
+# Merge, Positives and Sample occur in the annotations that RefreshOptions inherits.
 from retrievalkit.mine.options import Merge, MiningOptions, Positives, Question, Sample  # noqa: F401
 from retrievalkit.mine.parts import Mining
 from retrievalkit.mine.questions import group_questions
@@ -41,16 +39,17 @@ from retrievalkit.model.precision import Precision
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.train import processes
 from retrievalkit.train.sampling import ExampleSampler
+from retrievalkit.train.step import Log, Say
 
 _WORK = "refresh"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshOptions(MiningOptions):
-    """When negatives are mined anew, and which; beside `every`, the options of `rkit mine-negatives`.
+    """When negatives are mined anew, and how: `every`, and the options of `rkit mine-negatives`.
 
     Args:
-        every: After every so many epochs; not after the last one, which nothing comes after.
+        every: Number of epochs between two minings; there is none after the last epoch.
     """
 
     every: int
@@ -59,8 +58,8 @@ class RefreshOptions(MiningOptions):
         """Refuse values that make no sense in a training.
 
         Args:
-            epochs: How many the training has.
-            negatives: How many a query has in a step.
+            epochs: Epochs of the training.
+            negatives: Negatives per query in a step.
 
         Raises:
             OptionError: Names the option.
@@ -75,7 +74,7 @@ class RefreshOptions(MiningOptions):
             )
             raise OptionError(msg)
         if negatives == 0:
-            msg = "negatives is 0, so that there are none to be mined anew. Leave --refresh-negatives out."
+            msg = "negatives is 0, so there are none to mine anew. Leave --refresh-negatives out."
             raise OptionError(msg)
         if self.positives != "keep":
             msg = f"refresh.positives is '{self.positives}', and a training keeps its positives. Leave it out."
@@ -84,10 +83,10 @@ class RefreshOptions(MiningOptions):
 
 
 def refresh_options(flag: str | None, settings: Mapping[str, Any]) -> RefreshOptions | None:
-    """The options of `--refresh-negatives every=2` and of `--set refresh.OPTION=VALUE`; None where there are none.
+    """The options of `--refresh-negatives every=2` and `--set refresh.OPTION=VALUE`; None if neither was given.
 
     Raises:
-        OptionError: The flag is not of that form, there is no such option, or `every` is missing.
+        OptionError: The flag has another form, an option is unknown, or `every` is missing.
     """
     if flag is None and not settings:
         return None
@@ -102,15 +101,15 @@ def refresh_options(flag: str | None, settings: Mapping[str, Any]) -> RefreshOpt
 
 
 @dataclass(frozen=True)
-class Negatives:
-    """What is mined for.
+class NegativeMiner:
+    """Mines negatives for training examples.
 
     Attributes:
-        rows: The training examples as they are drawn from.
-        known: The same with the corpus's ids of their positives.
+        rows: The training examples that are sampled from.
+        known: The same examples, with the corpus's ids of their positives.
         corpus: The passages.
         options: Which hits become negatives.
-        precision: What to compute in.
+        precision: Number format of matrix products.
     """
 
     rows: Sequence[Example]
@@ -120,7 +119,7 @@ class Negatives:
     precision: Precision
 
     def check(self) -> None:
-        """Refuse what the first mining would refuse; the re-ranker is loaded for that, and let go again.
+        """Refuse what the first mining would refuse; the re-ranker is loaded for that, and released.
 
         Raises:
             InputError: The questions have no answers, or there is no such re-ranker.
@@ -132,9 +131,9 @@ class Negatives:
         """The examples with new negatives, and the audit.
 
         Args:
-            retriever: Finds them.
-            work: A folder for what is built on the way.
-            title: What the retriever is called in the audit.
+            retriever: Searches for them.
+            work: A folder for intermediate files.
+            title: Name of the retriever in the audit.
 
         Raises:
             RetrievalkitError: No question has a negative.
@@ -144,11 +143,12 @@ class Negatives:
         mining = replace(self._mining(questions, title), scores=self._scores())
         parts = work / f"parts-{sources.fingerprint()[:12]}"
         mined = mining.run(sources.open(self.corpus, work, questions), parts)
-        found = [row.negatives for row in mined_examples(self.known, mined)]
-        if not any(found):
+        negatives = [row.negatives for row in mined_examples(self.known, mined)]
+        if not any(negatives):
             raise RetrievalkitError(mined.audit.complaint(title))
-        rows = [replace(row, negatives=negatives) for row, negatives in zip(self.rows, found, strict=True)]
-        report = mined.audit.report(self.corpus, without=sum(not one for one in found), examples=len(found))
+        rows = [replace(row, negatives=new) for row, new in zip(self.rows, negatives, strict=True)]
+        without = sum(not new for new in negatives)
+        report = mined.audit.report(self.corpus, without=without, examples=len(negatives))
         return rows, {"source": {"source": title, "kind": "checkpoint"}, "options": asdict(self.options), **report}
 
     def _mining(self, questions: list[Question], title: str) -> Mining:
@@ -160,90 +160,71 @@ class Negatives:
         return open_scores(self.options.reranker, self.corpus.get)[0]
 
 
-class RefreshNegatives(transformers.TrainerCallback):
-    """Mines anew at the end of the epochs that are due, and gives the sampler what was found.
+class NegativeRefresh:
+    """Mines anew after the epochs where that is due, and gives the new negatives to the sampler.
 
     Args:
-        negatives: What is mined for.
-        retriever: What is trained.
+        miner: Mines.
+        retriever: The model that is trained.
         sampler: Draws from the examples.
-        folder: The folder that is trained in.
-        steps_an_epoch: How many steps an epoch has.
-        log: Told what share of the negatives was not there before.
-        say: Told the same, and how long it took, for a person.
     """
 
-    def __init__(
-        self,
-        negatives: Negatives,
-        retriever: Retriever,
-        sampler: ExampleSampler,
-        folder: Path,
-        steps_an_epoch: int,
-        log: Callable[[dict[str, float]], None],
-        say: Callable[[str], object],
-    ) -> None:
-        self.negatives = negatives
+    def __init__(self, miner: NegativeMiner, retriever: Retriever, sampler: ExampleSampler) -> None:
+        self.miner = miner
         self.retriever = retriever
         self.sampler = sampler
-        self.folder = folder
-        self.steps_an_epoch = steps_an_epoch
-        self.log = log
-        self.say = say
 
-    def resume(self, step: int) -> None:
-        """Give the sampler the negatives that a training has after so many steps.
+    def restore(self, epochs: int, folder: Path) -> None:
+        """Give the sampler the negatives in use after so many whole epochs.
 
         Raises:
-            ArtifactError: They are not there any more.
+            ArtifactError: Their file is missing.
         """
-        every = self.negatives.options.every
-        if epoch := step // self.steps_an_epoch // every * every:
+        every = self.miner.options.every
+        if epoch := epochs // every * every:
             with processes.together():
-                rows = self._read(epoch) if processes.is_main() else []
+                rows = self._read(epoch, folder) if processes.is_main() else []
             self.sampler.examples = processes.from_main(rows)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Mine anew, where an epoch ends with this step, it is due, and another step follows."""
-        epoch, rest = divmod(state.global_step, self.steps_an_epoch)
-        if rest == 0 and epoch % self.negatives.options.every == 0 and state.global_step < state.max_steps:
-            should_log = control.should_log
+    def end_epoch(self, epoch: int, folder: Path, log: Log, say: Say) -> None:
+        """Mine anew if that is due after this many epochs."""
+        if epoch % self.miner.options.every == 0:
             with processes.together():
-                rows = self._mine(epoch) if processes.is_main() else []
+                rows = self._mine(epoch, folder, log, say) if processes.is_main() else []
             self.sampler.examples = processes.from_main(rows)
-            # Logging what was found counts, for the Trainer, as the logging of this step.
-            control.should_log = should_log
 
-    def _mine(self, epoch: int) -> list[Example]:
-        started, work = time.monotonic(), self.folder / _WORK
+    def _mine(self, epoch: int, folder: Path, log: Log, say: Say) -> list[Example]:
+        started, work = time.monotonic(), folder / _WORK
         work.mkdir(exist_ok=True)
-        with _own_draws():
-            rows, audit = self.negatives.mine(self.retriever, work, f"the model after epoch {epoch}")
-        file = self._file(epoch)
+        with _random_state_kept():
+            rows, audit = self.miner.mine(self.retriever, work, f"the model after epoch {epoch}")
+        file = _file(folder, epoch)
         write_examples(file, rows)
         artifacts.write_json(file.with_suffix(".audit.json"), audit)
         shutil.rmtree(work)
         changed = share_changed(self.sampler.examples, rows)
-        self.log({"negatives_changed": changed})
+        log({"negatives_changed": changed})
         seconds = time.monotonic() - started
-        self.say(f"negatives mined anew after epoch {epoch}: {changed:.0%} were not there before ({seconds:.0f} s)")
+        say(f"negatives mined anew after epoch {epoch}: {changed:.0%} are new ({seconds:.0f} s)")
         return rows
 
-    def _read(self, epoch: int) -> list[Example]:
-        file = self._file(epoch)
+    def _read(self, epoch: int, folder: Path) -> list[Example]:
+        file = _file(folder, epoch)
         if not file.is_file():
             msg = f"the negatives that were mined after epoch {epoch} are gone ('{file}'). Train without --resume."
             raise ArtifactError(msg)
-        found = read_examples(file).rows
-        return [replace(row, negatives=one.negatives) for row, one in zip(self.negatives.rows, found, strict=True)]
+        mined = read_examples(file).rows
+        return [replace(row, negatives=new.negatives) for row, new in zip(self.miner.rows, mined, strict=True)]
 
-    def _file(self, epoch: int) -> Path:
-        return self.folder / NEGATIVES / f"epoch-{epoch}.jsonl"
+
+def _file(folder: Path, epoch: int) -> Path:
+    return folder / NEGATIVES / f"epoch-{epoch}.jsonl"
 
 
 def share_changed(before: Sequence[Example], after: Sequence[Example]) -> float:
-    """What share of the negatives the same examples did not have before."""
-    new = sum(len(set(two.negatives) - set(one.negatives)) for one, two in zip(before, after, strict=True))
+    """The fraction of the negatives that the same examples did not have before."""
+    pairs = zip(before, after, strict=True)
+    new = sum(len(set(row.negatives) - set(old.negatives)) for old, row in pairs)
     return new / max(1, sum(len(row.negatives) for row in after))
 
 
@@ -258,8 +239,8 @@ def _save(retriever: Retriever, folder: Path) -> Path:
 
 
 @contextmanager
-def _own_draws() -> Iterator[None]:
-    """What is drawn at random in this block does not change what is drawn after it."""
+def _random_state_kept() -> Iterator[None]:
+    """Random numbers drawn in this block leave those drawn after it as they are."""
     states = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):

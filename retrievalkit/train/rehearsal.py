@@ -1,6 +1,6 @@
-"""A trial of what is to be trained, before anything is written: two examples through encoder, pooler and loss.
+"""A trial run before anything is written: two examples through encoder, pooler and loss.
 
-So that parts which do not fit together are found in seconds, and the message names the part.
+Parts that do not fit together fail in seconds, with a message that names the part.
 """
 
 from __future__ import annotations
@@ -21,23 +21,28 @@ from retrievalkit.data.examples import Example
 from retrievalkit.errors import RetrievalkitError, UnsupportedError
 from retrievalkit.model.precision import Precision, autocast
 from retrievalkit.train.objective import Objective
-from retrievalkit.train.sampling import Draw, ExampleSampler, Step
+from retrievalkit.train.sampling import Draw, ExampleSampler, StepTexts
 from retrievalkit.train.selection import DevSet
 
 _EXAMPLES = 2
 
 
 def rehearse(
-    objective: Objective, step: Step, described: Mapping[str, Any], *, precision: Precision, dev: DevSet | None = None
+    objective: Objective,
+    step: StepTexts,
+    described: Mapping[str, Any],
+    *,
+    precision: Precision,
+    dev: DevSet | None = None,
 ) -> None:
-    """Take the loss of a small step once, without a gradient; weights and random numbers stay as they are.
+    """Compute the loss of a small step once, without a gradient; weights and random state stay as they are.
 
     Args:
-        objective: What is to be trained, where it will be trained.
+        objective: Retriever and loss, on the device that will train them.
         step: A few texts.
-        described: Kind -> what is known of the encoder, the pooler and the loss, for complaints.
-        precision: What to compute in.
-        dev: Dev questions, of which a few are judged once.
+        described: Kind -> description of the encoder, the pooler and the loss, for error messages.
+        precision: Number format of matrix products.
+        dev: Dev questions, a few of which are judged once.
 
     Raises:
         InputError: The parts do not fit together.
@@ -84,7 +89,7 @@ def _represent(
 
 @contextmanager
 def _unchanged(objective: Objective) -> Iterator[None]:
-    """Afterwards buffers, modes and random numbers are as before."""
+    """Restore buffers, modes and random state afterwards."""
     device = objective.retriever.device
     buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]
     modes = [(module, module.training) for module in objective.modules()]
@@ -99,7 +104,7 @@ def _unchanged(objective: Objective) -> Iterator[None]:
 
 @contextmanager
 def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples", **parts: nn.Module) -> Iterator[None]:
-    """What a component raises becomes a message that names it; of several, the one that the error came from."""
+    """Turn an error of a component into a message that names it; of several, the one that raised it."""
     try:
         yield
     except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
@@ -116,7 +121,7 @@ def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples"
 
 
 def _origin(error: Exception, parts: Mapping[str, nn.Module]) -> tuple[str, str]:
-    """The kind of the part in whose file the error came about, and " (file:line)"; else the last part."""
+    """The kind of the part in whose file the error was raised, and " (file:line)"; else the last part."""
     files = {kind: getattr(sys.modules.get(type(part).__module__), "__file__", None) for kind, part in parts.items()}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         for kind, file in files.items():
@@ -134,13 +139,13 @@ def _shown(value: object) -> str:
 
 
 def first_draws(sampler: ExampleSampler) -> list[Draw]:
-    """Examples to rehearse with, with their negatives: the first that have all that an example may have."""
+    """Examples to rehearse with: the first that have negatives."""
     examples = sampler.examples
     order = sorted(range(len(examples)), key=lambda row: not examples[row].negatives)[:_EXAMPLES]
     return [_draw(examples[row], sampler) for row in sorted(order)]
 
 
 def _draw(example: Example, sampler: ExampleSampler) -> Draw:
-    # Those that the teacher scored come first: in a step of many queries some are drawn.
+    # Negatives that the teacher scored come first, since a full step would draw some of them.
     pool = sorted(example.negatives[: sampler.pool], key=lambda one: one not in (example.teacher or {}))
     return Draw(example, example.positives[0], tuple(pool[: sampler.negatives]))

@@ -1,4 +1,4 @@
-"""From training examples to the texts of one training step: which positive, which negatives, and who is no negative.
+"""From training examples to the texts of a step: which positive, which negatives, and which documents are ignored.
 
 A draw depends on the seed, the epoch and the example alone, so that a resumed training sees what the uninterrupted one
 would have seen.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
+from retrievalkit.train.options import ExampleOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +24,7 @@ Text = tuple[str, str]
 
 @dataclass(frozen=True)
 class Draw:
-    """What one example brings to one step: its query, one positive and some negatives, by id."""
+    """What an example contributes to a step: its query, one positive and some negatives, by id."""
 
     example: Example
     positive: str
@@ -31,15 +32,15 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Step:
-    """The texts of one training step.
+class StepTexts:
+    """The texts of a training step.
 
     Attributes:
         queries: Q texts.
         documents: D texts; each query's positive is followed by its own negatives.
         positives: For each query, the row of `documents` that answers it.
-        ignore: (query row, document row) pairs that are no negatives: another known positive of the query, or
-            the same text as its positive.
+        ignore: (query row, document row) pairs that do not count as negatives: another known positive of the query,
+            or the same text as its positive.
         teacher: (query row, document row) -> a teacher's score.
     """
 
@@ -50,7 +51,7 @@ class Step:
     teacher: dict[tuple[int, int], float]
 
     def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What a loss is given: positives (Q,), ignore (Q, D) or None, teacher (Q, D) with NaN for no score or None."""
+        """The targets of a loss: positives (Q,); ignore (Q, D) or None; teacher (Q, D), NaN = no score, or None."""
         import torch
 
         ignore = teacher = None
@@ -69,9 +70,9 @@ class ExampleSampler:
 
     Args:
         examples: Each with at least one positive.
-        negatives: How many to draw; an example that has fewer gives those it has.
-        pool: Only the first so many negatives of an example are drawn from; None = all.
-        positive: The "first" of an example's positives (DPR, MLR), or a "random" one each epoch.
+        negatives: How many to draw; an example with fewer contributes all of its own.
+        pool: Draw only from the first so many negatives of an example; None = from all.
+        positive: The "first" of an example's positives (DPR, MLR), or a "random" one in each epoch.
         sampling: "random" draws without replacement; "window" is Tevatron's rule, where a window slides over a
             pool that is shuffled once.
         seed: Of all draws and of the order of examples.
@@ -113,8 +114,8 @@ class ExampleSampler:
             )
             return Draw(example, example.positives[0 if self.positive == "first" else index], tuple(negatives))
         source = random.Random(f"draw {self.seed} {epoch} {position}")
-        chosen = example.positives[0] if self.positive == "first" else source.choice(example.positives)
-        return Draw(example, chosen, tuple(source.sample(pool, min(self.negatives, len(pool)))))
+        positive = example.positives[0] if self.positive == "first" else source.choice(example.positives)
+        return Draw(example, positive, tuple(source.sample(pool, min(self.negatives, len(pool)))))
 
 
 def window_sample(
@@ -140,13 +141,13 @@ def window_sample(
 
 
 class StepAssembler:
-    """Puts the draws of a step together: texts, rows, and which documents are no negatives.
+    """Looks up the texts of a step's draws, and which documents do not count as negatives.
 
     Args:
         passage: Id -> passage.
-        examples: All examples, from which every query's known positives are collected.
-        mask_false_negatives: Whether known positives and duplicates of the positive are ignored as negatives;
-            the papers' own code does not do so.
+        examples: All examples, from which the known positives of every query are collected.
+        mask_false_negatives: Whether known positives and duplicates of the positive are ignored as negatives; the
+            papers' own code does not ignore them.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class StepAssembler:
         for example in examples:
             self._known.setdefault(example.query, set()).update(example.positives)
 
-    def assemble(self, draws: Sequence[Draw]) -> Step:
+    def assemble(self, draws: Sequence[Draw]) -> StepTexts:
         """The texts of a step."""
         ids: list[str] = []
         positives: list[int] = []
@@ -168,22 +169,22 @@ class StepAssembler:
             own = (draw.positive, *draw.negatives)
             teacher.update(_teacher_scores(draw.example.teacher, own, row, len(ids)))
             ids.extend(own)
-        passages = [self.passage(one) for one in ids]
+        passages = [self.passage(identifier) for identifier in ids]
         documents = [(passage.title, passage.text) for passage in passages]
         ignore = list(self._false_negatives(draws, ids, documents, positives)) if self.mask_false_negatives else []
-        return Step([("", draw.example.query) for draw in draws], documents, positives, ignore, teacher)
+        return StepTexts([("", draw.example.query) for draw in draws], documents, positives, ignore, teacher)
 
     def _false_negatives(
         self, draws: Sequence[Draw], ids: Sequence[str], documents: Sequence[Text], positives: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
         rows_of_id: dict[str, list[int]] = {}
         rows_of_text: dict[Text, list[int]] = {}
-        for row, (one, text) in enumerate(zip(ids, documents, strict=True)):
-            rows_of_id.setdefault(one, []).append(row)
+        for row, (identifier, text) in enumerate(zip(ids, documents, strict=True)):
+            rows_of_id.setdefault(identifier, []).append(row)
             rows_of_text.setdefault(text, []).append(row)
         for row, draw in enumerate(draws):
             own = positives[row]
-            same = {other for one in self._known[draw.example.query] for other in rows_of_id.get(one, ())}
+            same = {other for known in self._known[draw.example.query] for other in rows_of_id.get(known, ())}
             same.update(rows_of_text[documents[own]])
             yield from ((row, other) for other in sorted(same - {own}))
 
@@ -191,14 +192,28 @@ class StepAssembler:
 def _teacher_scores(
     scores: Mapping[str, float] | None, ids: Sequence[str], row: int, start: int
 ) -> Iterator[tuple[tuple[int, int], float]]:
-    for offset, one in enumerate(ids):
-        if scores is not None and one in scores:
-            yield (row, start + offset), scores[one]
+    for offset, identifier in enumerate(ids):
+        if scores is not None and identifier in scores:
+            yield (row, start + offset), scores[identifier]
 
 
 def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[Example]:
-    """So many of the examples, drawn with the seed, in their order; None = all."""
+    """`limit` of the examples, drawn with the seed, in their order; None = all."""
     if limit is None or limit >= len(rows):
         return rows
     kept = random.Random(f"limit {seed}").sample(range(len(rows)), limit)
     return [rows[position] for position in sorted(kept)]
+
+
+def example_sampler(
+    rows: Sequence[Example], options: ExampleOptions, *, sampling: Literal["random", "window"] = "random"
+) -> ExampleSampler:
+    """The sampler of a training."""
+    return ExampleSampler(
+        limited(rows, options.limit, options.seed),
+        negatives=options.negatives,
+        pool=options.negative_pool,
+        positive=options.positive,
+        sampling=sampling,
+        seed=options.seed,
+    )

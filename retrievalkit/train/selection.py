@@ -1,8 +1,8 @@
-"""Which state of a training is kept: DPR's rule on held-out questions.
+"""Selection of the best state of a training, by DPR's rule on held-out questions.
 
-Early on, the loss on the dev questions is compared; from a given epoch on, the average rank of the gold passage among
-all dev passages, which is closer to what search does but costs more. The best value is reset at the switch, since the
-two are not comparable (Karpukhin et al. 2020; the released code of MLR omits the reset).
+In early epochs the loss on the dev questions is compared; from a given epoch on, the average rank of the gold passage
+among all dev passages, which is closer to search but costs more. The best value is reset at the switch, since the two
+are not comparable (Karpukhin et al. 2020; the released code of MLR omits the reset).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
 
 from retrievalkit import artifacts
@@ -26,13 +25,13 @@ from retrievalkit.model.precision import Precision
 from retrievalkit.model.pretrained import save_weights
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
-from retrievalkit.train.objective import Objective
 from retrievalkit.train.sampling import Draw, StepAssembler
+from retrievalkit.train.step import Log, TrainingStep
 
 BEST, SELECTION = "best.safetensors", "selection.json"
 _RANKED_QUESTIONS = 10_000
 _HARD_NEGATIVES_RANKED = 30
-# Questions that are scored at once, and passages that are encoded at once: weights over a vocabulary are large.
+# Questions scored at once, and passages encoded at once: weights over a vocabulary are large.
 _BLOCK, _POOL_BLOCK = 256, 2_048
 
 
@@ -45,8 +44,8 @@ class Best:
     value: float = float("inf")
 
     def improve(self, epoch: int, measure: str, value: float) -> bool:
-        """Take a new value if it is better, or the first of its measure; says whether it was taken."""
-        # A value that is no number is worse than any.
+        """Record a new value if it is better, or the first of its measure; returns whether it was recorded."""
+        # NaN is worse than any number.
         if measure == self.measure and not (value < self.value or math.isnan(self.value)):
             return False
         self.epoch, self.measure, self.value = epoch, measure, value
@@ -58,12 +57,12 @@ class Best:
 
 
 class DevSet:
-    """Held-out questions with a gold passage each, and hard negatives where there are some.
+    """Held-out questions with a gold passage each, and hard negatives if the examples have any.
 
     Args:
         examples: The questions; the first positive is the gold passage.
         passage: Id -> passage.
-        batch_size: Questions that share their passages when the loss is taken.
+        batch_size: Questions that share their passages when the loss is computed.
         rank_from: The first epoch (counted from 0) after which the average rank is used.
         mask_false_negatives: Whether known positives and duplicates of the positive are ignored as negatives in the
             loss, as in training.
@@ -88,7 +87,7 @@ class DevSet:
     def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> tuple[str, float]:
         """The measure of this epoch and its value; lower is better for both.
 
-        A loss that needs a teacher's scores, where the dev questions have none, gives way to the rank at once.
+        If the loss needs a teacher's scores and the dev questions lack them, the average rank is used from the start.
         """
         if epoch >= self.rank_from or (loss.needs_teacher and not self.has_teacher):
             return "average_rank", self.average_rank(retriever, precision)
@@ -97,9 +96,8 @@ class DevSet:
     def loss(self, retriever: Retriever, loss: Loss, precision: Precision) -> float:
         """The training loss on the dev questions, each with its gold passage and first hard negative.
 
-        The first that the teacher scored, where the loss needs a teacher.
-
-        Taken as at the start of training, so that a loss whose temperature falls over time stays comparable.
+        If the loss needs a teacher, the first negative that the teacher scored is used. The loss is computed as at the
+        start of training, so that values stay comparable if its temperature falls over time.
         """
         was_training = loss.training
         loss.eval()
@@ -122,7 +120,7 @@ class DevSet:
     def average_rank(self, retriever: Retriever, precision: Precision) -> float:
         """The mean rank (from 0) of the gold passage among the gold passages and hard negatives of all questions.
 
-        A passage of equal score is ranked before it, so that a model which gives all texts one vector is the worst.
+        A passage with an equal score ranks before it, so that a model which maps all texts to one vector is the worst.
         """
         rows = self.examples[:_RANKED_QUESTIONS]
         golds = {one: row for row, one in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
@@ -137,7 +135,7 @@ class DevSet:
                 for block, some in zip(_blocks(queries, documents), torch.split(place, _BLOCK), strict=True)
             ]
         )
-        # It counts itself.
+        # The gold passage counted itself.
         before = _at_least(own, queries, documents) - 1
         for start in range(0, len(others), _POOL_BLOCK):
             texts = self._texts(others[start : start + _POOL_BLOCK])
@@ -149,13 +147,13 @@ class DevSet:
 
 
 def _blocks(queries: Representation, documents: Representation) -> Iterator[Tensor]:
-    """(queries, documents) scores, of some queries at a time."""
+    """(queries, documents) scores, some queries at a time."""
     for start in range(0, len(queries), _BLOCK):
         yield scores(queries.rows(slice(start, start + _BLOCK)), documents)
 
 
 def _at_least(own: Tensor, queries: Representation, documents: Representation) -> Tensor:
-    """(queries,): how many documents have at least the score that is each query's own (queries, 1)."""
+    """(queries,): the number of documents whose score is at least the query's own, given as (queries, 1)."""
     documents = documents.to(queries.device)
     counts = [
         (block >= some).sum(dim=1)
@@ -169,56 +167,27 @@ def _first_negative(row: Example, *, scored: bool) -> tuple[str, ...]:
     return tuple(one for one in row.negatives if one in known)[:1]
 
 
-class KeepBest(transformers.TrainerCallback):
-    """Judges the state after each epoch on the dev questions, and stores the best one.
-
-    It does so before the Trainer saves, so that a training which is resumed from there has not missed an epoch.
+class BestState:
+    """Judges states on the dev questions, and stores the best one.
 
     Args:
-        dev: The dev questions.
-        objective: What is trained.
-        folder: Where to store the best state, and what is known of it.
-        steps_an_epoch: After how many steps it judges.
-        precision: What to compute in.
-        log: Told the value of each epoch.
+        step: What is trained.
+        folder: Where to store the best state, and its value.
     """
 
-    def __init__(
-        self,
-        dev: DevSet,
-        objective: Objective,
-        folder: Path,
-        steps_an_epoch: int,
-        precision: Precision,
-        log: Callable[[dict[str, float]], None],
-    ) -> None:
-        self.dev = dev
-        self.objective = objective
+    def __init__(self, step: TrainingStep[Any], folder: Path) -> None:
+        self.step = step
         self.folder = folder
-        self.steps_an_epoch = steps_an_epoch
-        self.precision = precision
-        self.log = log
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Judge, where an epoch or the training ends with this step."""
-        if state.global_step % self.steps_an_epoch == 0 or state.global_step == state.max_steps:
-            should_log = control.should_log
-            self._judge(epoch=(state.global_step - 1) // self.steps_an_epoch)
-            # Logging what was judged counts, for the Trainer, as the logging of this step.
-            control.should_log = should_log
-
-    def measure(self, epoch: int) -> tuple[str, float]:
-        """The measure of this epoch and its value; lower is better."""
-        return self.dev.measure(self.objective.retriever, self.objective.loss, epoch, self.precision)
-
-    def _judge(self, epoch: int) -> None:
-        measure, value = self.measure(epoch)
-        self.log({f"dev_{measure}": value})
+    def judge(self, epoch: int, log: Log) -> None:
+        """Measure the state after an epoch, log the value, and store the state if it is the best so far."""
+        measure, value = self.step.measure(epoch)
+        log({f"dev_{measure}": value})
         path = self.folder / SELECTION
         best = Best(**json.loads(path.read_text())) if path.exists() else Best()
         if best.improve(epoch, measure, value):
             with artifacts.write_file(self.folder / BEST) as staging:
-                save_weights(self.objective, staging)
+                save_weights(self.step.module, staging)
             artifacts.write_json(path, best.as_dict(), indent=None)
 
 

@@ -401,19 +401,14 @@ def test_vectors_are_not_searched(collection):
 def tiny(tmp_path_factory):
     """A collection of countries and an untrained checkpoint."""
     from retrievalkit.testing import tiny_collection, tiny_model
-    from retrievalkit.train.retriever import TrainingOptions, train
+    from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 
     folder = tmp_path_factory.mktemp("tiny")
     tiny_collection(folder / "data")
     model = tiny_model(folder / "model")
-    train(
-        model=str(model),
-        corpus=str(folder / "data"),
-        examples=str(folder / "data"),
-        output=folder / "checkpoint",
-        pooler="mean",
-        options=TrainingOptions(epochs=0),
-    )
+    data = str(folder / "data")
+    spec = RetrieverSpec(model=str(model), corpus=data, examples=data, pooler="mean")
+    train(spec, folder / "checkpoint", TrainingOptions(epochs=0))
     return folder
 
 

@@ -11,7 +11,7 @@ from retrievalkit import artifacts
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.train.objective import LossSum, create_loss, describe_loss
-from retrievalkit.train.retriever import TrainingOptions, train
+from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 
 QUERIES = Representation(torch.randn(3, 1, 8, generator=torch.Generator().manual_seed(0)))
 DOCUMENTS = Representation(torch.randn(6, 1, 8, generator=torch.Generator().manual_seed(1)))
@@ -100,7 +100,12 @@ def test_each_loss_of_a_sum_has_its_own_options():
         ("contrastive+", {}, UnknownNameError, "unknown loss ''"),
         ("contrastive+contrastive", {}, OptionError, "names 'contrastive' twice"),
         ("contrastive+margin_mse", {"margin_ms": {"temperature": 1}}, OptionError, "did you mean 'margin_mse'"),
-        ("contrastive+margin_mse", {"flops": {"flops_query": 1}}, OptionError, "'flops' is none of its losses. Leave"),
+        (
+            "contrastive+margin_mse",
+            {"flops": {"flops_query": 1}},
+            OptionError,
+            "'flops' is not one of its losses",
+        ),
         ("contrastive+margin_mse", {"contrastive": {"scale": 1}}, OptionError, "'contrastive' has no option 'scale'"),
         ("contrastive+margin_mse", {"contrastive": 1}, OptionError, "--set loss.contrastive.OPTION=VALUE"),
         (
@@ -130,15 +135,8 @@ def test_wrong_names_and_options_are_refused(name, options, error, message):
 def trained(tiny_model, tiny_collection, output, **more):
     options = TrainingOptions(epochs=1, limit=8, batch_size=4, precision="fp32", logging_steps=1, learning_rate=1e-2)
     folder = str(tiny_collection.folder)
-    return train(
-        model=tiny_model,
-        corpus=folder,
-        examples=folder,
-        output=output,
-        options=options,
-        pooler="mean",
-        **more,
-    )
+    spec = RetrieverSpec(model=tiny_model, corpus=folder, examples=folder, pooler="mean", **more)
+    return train(spec, output, options)
 
 
 @pytest.fixture

@@ -24,10 +24,11 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.model.retriever import Retriever
+from retrievalkit.train import loop
 from retrievalkit.train import pretrain_tokens as tokens
-from retrievalkit.train import trainer
-from retrievalkit.train.pretrain import PretrainingOptions, pretrain
-from retrievalkit.train.pretrain_step import Collator, PretrainingTrainer, Samples
+from retrievalkit.train.loop import StepTrainer
+from retrievalkit.train.pretrain import PretrainingOptions, PretrainingSpec, pretrain
+from retrievalkit.train.pretraining_step import CorpusSamples, PartCollator
 
 QUICK = {
     "steps": 6,
@@ -51,7 +52,8 @@ def quick(tiny_model, tiny_collection):
         arguments = {"pretrainer": "mlm", "model": tiny_model, "corpus": str(tiny_collection.corpus)}
         options = QUICK | {name: value for name, value in changes.items() if name in fields}
         arguments |= {name: value for name, value in changes.items() if name not in fields}
-        return pretrain(output=output, options=PretrainingOptions(**options), **arguments)
+        run = {name: arguments.pop(name) for name in ("resume", "overwrite") if name in arguments}
+        return pretrain(PretrainingSpec(**arguments), output, PretrainingOptions(**options), **run)
 
     return quick
 
@@ -95,7 +97,7 @@ def test_each_term_falls_from_random_initialisation(random_model, tmp_path, name
     options = PretrainingOptions(
         steps=30, batch_size=16, max_length=32, learning_rate=3e-3, precision="fp32", logging_steps=3
     )
-    pretrain(pretrainer=name, model=random_model, corpus=REAL_TEXT, output=tmp_path / "out", options=options)
+    pretrain(PretrainingSpec(pretrainer=name, model=random_model, corpus=REAL_TEXT), tmp_path / "out", options)
     log = log_of(tmp_path / "out")
     assert [line["step"] for line in log] == list(range(3, 31, 3))
     for term in terms:
@@ -115,15 +117,14 @@ def pretrained(tiny_model, tiny_collection, tmp_path_factory):
     """A model pre-trained with RetroMAE."""
     output = tmp_path_factory.mktemp("pretrained") / "model"
     options = PretrainingOptions(**QUICK)
-    pretrain(
-        pretrainer="retromae", model=tiny_model, corpus=str(tiny_collection.corpus), output=output, options=options
-    )
+    spec = PretrainingSpec(pretrainer="retromae", model=tiny_model, corpus=str(tiny_collection.corpus))
+    pretrain(spec, output, options)
     return output
 
 
 def test_the_folder_is_an_ordinary_model_and_nothing_is_beside_it(pretrained, tiny_model):
     names = {path.name for path in pretrained.iterdir()} - {"logs"}
-    ours = {"README.md", "manifest.json", "training.jsonl"}
+    ours = {"README.md", "manifest.json", "training.jsonl", "training.html"}
     assert names == {path.name for path in Path(tiny_model).iterdir()} | ours
     assert list(pretrained.parent.iterdir()) == [pretrained]
     model = transformers.AutoModelForMaskedLM.from_pretrained(pretrained)
@@ -171,7 +172,7 @@ def test_it_is_the_same_model_with_and_without_its_logs(pretrained, tmp_path):
     """As the input of a training, whose fingerprint tells what was trained from what."""
     import shutil
 
-    copied = shutil.copytree(pretrained, tmp_path / "copied", ignore=shutil.ignore_patterns("logs", "training.jsonl"))
+    copied = shutil.copytree(pretrained, tmp_path / "copied", ignore=shutil.ignore_patterns("logs", "training.*"))
     assert Retriever.create(copied).fingerprint == Retriever.create(pretrained).fingerprint
 
 
@@ -230,7 +231,7 @@ def test_the_terminal_shows_our_bars_and_nothing_else(quick, tmp_path, capfd):
     quick(tmp_path / "out")
     shown = capfd.readouterr()
     assert shown.out == ""
-    assert "reading 42 documents" in shown.err
+    assert "reading: 42 documents" in shown.err
     assert "pre-training" in shown.err
     assert "transformers" not in shown.err
 
@@ -265,7 +266,7 @@ def test_steps_go_on_over_epochs_of_another_order(quick, tmp_path, monkeypatch):
     """84 samples are eleven steps of eight, the last of four."""
     seen = []
     monkeypatch.setattr(
-        Collator, "__call__", lambda self, keys, call=Collator.__call__: seen.append(keys) or call(self, keys)
+        PartCollator, "__call__", lambda self, keys, call=PartCollator.__call__: seen.append(keys) or call(self, keys)
     )
     quick(tmp_path / "out", steps=24)
     epochs = [[key for keys in seen for key in keys if key[0] == epoch] for epoch in range(3)]
@@ -283,9 +284,9 @@ def test_a_document_is_masked_anew_in_each_epoch_and_the_same_each_time(tiny_col
     mlm = registry.create("pretrainer", "mlm", encoder, 20)
     cutter = tokens.Cutter(mlm.vocabulary, 20)
     tokens.read_corpus(tmp_path / "tokens", open_corpus(tiny_collection.corpus), cutter, mlm.samples)
-    collator = Collator(Samples(tokens.TokenStore(tmp_path / "tokens", 20), mlm, seed=1), mlm, None)
+    collator = PartCollator(CorpusSamples(tokens.TokenStore(tmp_path / "tokens", 20), mlm, seed=1), mlm, None)
     keys = [[(epoch, position) for position in range(8)] for epoch in (0, 0, 1)]
-    one, same, other = (collator(part).batches[0]["labels"] for part in keys)
+    one, same, other = (collator(part).parts[0].batch["labels"] for part in keys)
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
@@ -315,7 +316,7 @@ OTHERWISE = {
 @pytest.fixture(scope="module")
 def baseline(tiny_model, tmp_path_factory, texts):
     output = tmp_path_factory.mktemp("baseline") / "out"
-    pretrain(pretrainer="mlm", model=tiny_model, corpus=texts, output=output, options=PretrainingOptions(**QUICK))
+    pretrain(PretrainingSpec(pretrainer="mlm", model=tiny_model, corpus=texts), output, PretrainingOptions(**QUICK))
     return output
 
 
@@ -339,9 +340,9 @@ def test_every_option_is_among_those_that_are_changed():
 def test_every_option_changes_something(quick, texts, tmp_path, baseline, monkeypatch, option):
     saved = []
     monkeypatch.setattr(
-        PretrainingTrainer,
+        StepTrainer,
         "_save_checkpoint",
-        lambda self, *rest, save=PretrainingTrainer._save_checkpoint: saved.append(1) or save(self, *rest),
+        lambda self, *rest, save=StepTrainer._save_checkpoint: saved.append(1) or save(self, *rest),
     )
     without_steps = {"steps": None} if option == "epochs" else {}
     quick(tmp_path / "out", corpus=texts, **without_steps, **{option: OTHERWISE[option]})
@@ -351,30 +352,6 @@ def test_every_option_changes_something(quick, texts, tmp_path, baseline, monkey
         assert len(log_of(tmp_path / "out")) == 6
     same = option in ("save_steps", "logging_steps")
     assert (weights_of(tmp_path / "out") == weights_of(baseline)) == same
-
-
-def test_micro_batches_add_up_to_the_mean_of_the_step(quick, tmp_path, monkeypatch):
-    """Its loss, and its gradient, are those of a mean that is weighted by their numbers of samples."""
-    seen = []
-
-    def step(self, model, inputs, *rest, original=PretrainingTrainer.training_step):
-        loss = original(self, model, inputs, *rest)
-        found = {name: one.grad.clone() for name, one in self.model.named_parameters()}
-        self.model.zero_grad()
-        values = [self.model(batch, None).total for batch in inputs["step"].batches]
-        total = sum(value * share for value, share in zip(values, inputs["step"].shares, strict=True))
-        total.backward()
-        seen.append((inputs["step"], loss, total))
-        torch.testing.assert_close(found, {name: one.grad for name, one in self.model.named_parameters()})
-        return loss
-
-    monkeypatch.setattr(PretrainingTrainer, "training_step", step)
-    quick(tmp_path / "out", micro_batch_size=3, steps=1, logging_steps=1, encoder_options={"dropout": 0.0})
-    ((made, loss, total),) = seen
-    assert [len(batch["labels"]) for batch in made.batches] == [3, 3, 2]
-    assert made.shares == [3 / 8, 3 / 8, 2 / 8]
-    torch.testing.assert_close(loss, total.detach())
-    assert log_of(tmp_path / "out")[0]["mlm"] == pytest.approx(float(loss))
 
 
 @pytest.mark.parametrize(
@@ -412,11 +389,11 @@ def test_no_step_leaves_the_model_as_it_was(quick, tmp_path, tiny_model):
 MOMENTS = {
     "while the corpus is read": lambda: kill_at_call(tokens, "_save", 3),
     "before the corpus is whole": lambda: kill_at_call(tokens, "_finish", 1),
-    "before any state": lambda: kill_at_call(PretrainingTrainer, "training_step", 2),
-    "in the middle": lambda: kill_at_call(PretrainingTrainer, "training_step", 4),
+    "before any state": lambda: kill_at_call(StepTrainer, "training_step", 2),
+    "in the middle": lambda: kill_at_call(StepTrainer, "training_step", 4),
     "while the optimiser of a state is written": lambda: kill_at_call(torch, "save", 4),
     "before the last file of a state is written": lambda: kill_at_call(TrainerState, "save_to_json", 2),
-    "after a line of the log": lambda: kill_at_call(PretrainingTrainer, "log", 2, after=True),
+    "after a line of the log": lambda: kill_at_call(StepTrainer, "log", 2, after=True),
     "while the model is written": lambda: kill_at_call(Pretrainer, "save", 1),
     "before the folder gets its name": lambda: kill_at_call(artifacts, "_replace_folder", 1),
 }
@@ -442,13 +419,13 @@ def test_a_killed_pretraining_goes_on_and_ends_with_the_same_bytes(quick, tmp_pa
 def interrupt_at(monkeypatch, count, error=KeyboardInterrupt):
     calls = []
 
-    def step(self, *rest, original=PretrainingTrainer.training_step):
+    def step(self, *rest, original=StepTrainer.training_step):
         calls.append(1)
         if len(calls) == count:
             raise error
         return original(self, *rest)
 
-    monkeypatch.setattr(PretrainingTrainer, "training_step", step)
+    monkeypatch.setattr(StepTrainer, "training_step", step)
     return calls
 
 
@@ -493,7 +470,7 @@ def test_a_full_disk_is_an_oserror_and_leaves_nothing(quick, tmp_path, monkeypat
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(trainer, "save_weights", full)
+    monkeypatch.setattr(loop, "save_weights", full)
     with pytest.raises(OSError, match="No space left on device"):
         quick(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -3,65 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import os
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from killed_processes import forks, kill_at_call
-from retrievalkit import artifacts
+from killed_processes import forks, kill_at_call, start
+from retrievalkit import artifacts, cli
 from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError
 from retrievalkit.model import retriever
-from retrievalkit.train import processes, selection, trainer
-from retrievalkit.train import retriever as program
-from retrievalkit.train.retriever import TrainingOptions, train
+from retrievalkit.train import loop, processes, selection, session
+from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 
 pytestmark = forks
-
-
-def start(function, folder, count):
-    """Fork processes with the environment that torchrun gives; what `function` returns is stored in the folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    def run(rank):
-        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        os.environ.update({name: str(value) for name, value in own.items()})
-        processes.join()
-        torch.save(function(), folder / f"{rank}.pt")
-
-    context = multiprocessing.get_context("fork")
-    started = [context.Process(target=run, args=(rank,), daemon=True) for rank in range(count)]
-    for one in started:
-        one.start()
-    return started
-
-
-@pytest.fixture
-def together(tmp_path_factory):
-    """Runs a function in several processes; returns what it returned in each."""
-
-    def together(function, count=2):
-        folder = tmp_path_factory.mktemp("processes")
-        started = start(function, folder, count)
-        for one in started:
-            one.join(timeout=300)
-        assert [one.exitcode for one in started] == [0] * count
-        return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(count)]
-
-    return together
 
 
 # --- who is who ----------------------------------------------------------------------------------------------------
@@ -127,16 +90,16 @@ def test_what_one_process_finds_wrong_ends_all_and_the_first_tells(together):
 
 @given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 5))
 def test_texts_are_dealt_once_and_evenly(sizes, count):
-    hands = processes.deal(sizes, count)
-    assert sorted(text for hand in hands for text in hand) == list(range(len(sizes)))
-    assert all(hand == sorted(hand) for hand in hands)
-    assert max(map(len, hands)) - min(map(len, hands)) <= 1
-    loads = [sum(sizes[text] for text in hand) for hand in hands]
+    shares = processes.divide(sizes, count)
+    assert sorted(text for share in shares for text in share) == list(range(len(sizes)))
+    assert all(share == sorted(share) for share in shares)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    loads = [sum(sizes[text] for text in share) for share in shares]
     assert max(loads) - min(loads) <= max(sizes, default=0)
 
 
 def test_one_process_has_all_texts_in_their_order():
-    assert processes.deal([5, 9, 1], 1) == [[0, 1, 2]]
+    assert processes.divide([5, 9, 1], 1) == [[0, 1, 2]]
 
 
 # --- gathering -----------------------------------------------------------------------------------------------------
@@ -160,7 +123,7 @@ def made(texts, vectors=None, masked=False, weights=False, dtype=torch.float32):
 
 
 # Whose texts are which; in the last two, one process has none.
-HANDS = [[[0, 3, 4], [1, 2]], [[1], [0, 2, 3, 4]], [[0, 1, 2, 3, 4], []], [[], [0, 1]]]
+SHARES = [[[0, 3, 4], [1, 2]], [[1], [0, 2, 3, 4]], [[0, 1, 2, 3, 4], []], [[], [0, 1]]]
 
 
 @pytest.mark.parametrize(
@@ -176,16 +139,16 @@ HANDS = [[[0, 3, 4], [1, 2]], [[1], [0, 2, 3, 4]], [[0, 1, 2, 3, 4], []], [[], [
     ids=str,
 )
 def test_every_process_has_all_representations_in_order(together, options):
-    def gathered(hands):
-        own = made(hands[processes.rank()], **options)
-        whole = processes.gather(own, hands)
+    def gathered(shares):
+        own = made(shares[processes.rank()], **options)
+        whole = processes.gather(own, shares)
         total = whole.vectors.float().sum() + (0 if whole.weights is None else whole.weights.float().sum())
         torch.autograd.backward(total)
         return whole.detach(), [one.grad for one in (own.vectors, own.weights) if one is not None]
 
-    for rank, found in enumerate(together(lambda: [gathered(hands) for hands in HANDS])):
-        for (whole, gradients), hands in zip(found, HANDS, strict=True):
-            texts = sorted(text for hand in hands for text in hand)
+    for rank, found in enumerate(together(lambda: [gathered(shares) for shares in SHARES])):
+        for (whole, gradients), shares in zip(found, SHARES, strict=True):
+            texts = sorted(text for share in shares for text in share)
             assert (whole.kept, whole.parts, len(whole)) == (0, PARTS, len(texts))
             for row, text in enumerate(texts):
                 check_row(whole, row, made([text], **options), exact=bool(options))
@@ -193,7 +156,7 @@ def test_every_process_has_all_representations_in_order(together, options):
                 assert (whole.vector_mask is not None) == options.get("masked", False)
             # A text that was made for its shape alone has no part in the sum.
             for gradient in gradients:
-                assert torch.equal(gradient, torch.full_like(gradient, float(bool(hands[rank]))))
+                assert torch.equal(gradient, torch.full_like(gradient, float(bool(shares[rank]))))
 
 
 def check_row(whole, row, part, exact):
@@ -377,8 +340,9 @@ def quick(tiny_model, tiny_collection, examples, tmp_path_factory, monkeypatch, 
         arguments = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": examples}
         options = STEP | {name: value for name, value in changes.items() if name in fields}
         arguments |= {name: value for name, value in changes.items() if name not in fields}
-        arguments |= {"encoder_options": {"dropout": dropout}, "options": TrainingOptions(**options)}
-        return train(output=output, **arguments)
+        resume = arguments.pop("resume", False)
+        spec = RetrieverSpec(encoder_options={"dropout": dropout}, **arguments)
+        return train(spec, output, TrainingOptions(**options), resume=resume)
 
     return quick
 
@@ -387,10 +351,11 @@ def one_step(quick, output, **changes):
     """The gradients of a step, the weights after it, and the values that were logged."""
     seen = {}
 
-    class Watching(trainer.RetrieverTrainer):
-        def __init__(self, objective, *arguments, **options):
+    class Watching(loop.StepTrainer):
+        def __init__(self, step, *arguments, **options):
             # So that rounding does not hide a mistake.
-            super().__init__(objective.double(), *arguments, **options)
+            step.module.double()
+            super().__init__(step, *arguments, **options)
 
         def training_step(self, model, *arguments):
             assert model is self.model, "not wrapped: nothing else takes a mean of the gradients"
@@ -405,12 +370,12 @@ def one_step(quick, output, **changes):
             super()._maybe_log_save_evaluate(*arguments, **options)
             seen["weights"] = {name: one.detach().clone() for name, one in self.model.named_parameters()}
 
-    original = program.RetrieverTrainer
-    program.RetrieverTrainer = Watching
+    original = session.StepTrainer
+    session.StepTrainer = Watching
     try:
         manifest = quick(output, **changes)
     finally:
-        program.RetrieverTrainer = original
+        session.StepTrainer = original
     assert manifest["counts"]["steps"] == 1
     return seen
 
@@ -452,7 +417,7 @@ RESUMED = {"limit": 24, "epochs": 2, "save_steps": 2, "logging_steps": 4, "poole
 
 # Of six steps, states are saved after 2, 4 and 6; dev questions are judged after 3 and 6.
 MOMENTS = {
-    "in a step": (1, lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 4)),
+    "in a step": (1, lambda: kill_at_call(loop.StepTrainer, "training_step", 4)),
     "before its random state is written": (1, lambda: kill_at_call(torch, "save", 2)),
     "while dev questions are judged": (0, lambda: kill_at_call(selection.DevSet, "measure", 2)),
     "while the folder is finished": (0, lambda: kill_at_call(retriever.Retriever, "save", 1)),
@@ -552,13 +517,18 @@ def test_torchrun_says_what_is_wrong_once(tmp_path, tiny_model, tiny_collection)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_commands_are_not_started_by_torchrun(monkeypatch):
-    from click.testing import CliRunner
-
-    from retrievalkit.cli import main
-
+@pytest.mark.parametrize(
+    "command", [["run", "recipe.yaml"], ["rerank", "apply", "model"], ["encode", "model"]], ids=str
+)
+def test_other_commands_are_not_started_by_torchrun(monkeypatch, command):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    ended = CliRunner().invoke(main, ["run", "recipe.yaml", "--output", "out"])
+    ended = CliRunner().invoke(cli.main, [*command, "--output", "out"])
     assert ended.exit_code == 2
-    assert "rkit run runs in one process" in ended.output
-    assert CliRunner().invoke(main, ["train", "--help"]).exit_code == 0
+    name = " ".join(command[:-1])
+    assert f"rkit {name} runs in one process. Start it without torchrun, which is for rkit train, " in ended.output
+
+
+@pytest.mark.parametrize("command", [["train"], ["pretrain"], ["rerank", "train"]], ids=str)
+def test_every_training_may_be_started_by_torchrun(monkeypatch, command):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert CliRunner().invoke(cli.main, [*command, "--help"]).exit_code == 0

@@ -19,9 +19,9 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.mine import parts as mining
-from retrievalkit.train import processes, refresh, sampling, trainer
+from retrievalkit.train import loop, processes, refresh, sampling
 from retrievalkit.train.refresh import RefreshOptions, refresh_options, share_changed
-from retrievalkit.train.retriever import TrainingOptions, train
+from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 
 pytestmark = pytest.mark.precision
 
@@ -50,9 +50,8 @@ def quick(tiny_model, tiny_collection, examples):
 
     def quick(output, *, refresh=REFRESH, resume=False, corpus=str(tiny_collection.corpus), loss=None, **options):
         arguments = {"model": tiny_model, "corpus": corpus, "examples": examples, "pooler": "mean", "loss": loss}
-        return train(
-            output=output, refresh=refresh, resume=resume, options=TrainingOptions(**(QUICK | options)), **arguments
-        )
+        spec = RetrieverSpec(refresh=refresh, **arguments)
+        return train(spec, output, TrainingOptions(**(QUICK | options)), resume=resume)
 
     return quick
 
@@ -144,13 +143,13 @@ def test_without_the_option_nothing_changes(quick, refreshed, tmp_path):
 
 # States are saved after steps 3, 6 and 8, and negatives are mined after step 4.
 MOMENTS = {
-    "before the refresh": lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 4),
+    "before the refresh": lambda: kill_at_call(loop.StepTrainer, "training_step", 4),
     "while the corpus is encoded": lambda: kill_at_call(refresh.Mining, "run", 1),
     "between two parts": lambda: kill_at_call(mining.MinedParts, "write", 1, after=True),
     "before the negatives are written": lambda: kill_at_call(refresh, "write_examples", 1),
     "after the negatives are written": lambda: kill_at_call(refresh, "write_examples", 1, after=True),
-    "after the refresh, before a state": lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 6),
-    "after the refresh and a state": lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 7),
+    "after the refresh, before a state": lambda: kill_at_call(loop.StepTrainer, "training_step", 6),
+    "after the refresh and a state": lambda: kill_at_call(loop.StepTrainer, "training_step", 7),
 }
 
 
@@ -182,8 +181,8 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
         ({"refresh": RefreshOptions(every=1, keep=3)}, "there is no other set"),
         ({"refresh": RefreshOptions(every=1, drop_answers=True)}, "the examples have none"),
         ({"refresh": RefreshOptions(every=1, reranker="nowhere", reranker_above=0)}, "cannot load the model 'nowhere'"),
-        ({"negatives": 0}, "there are none to be mined anew"),
-        ({"loss": "distill_kl"}, "a teacher's scores, which negatives that are mined"),
+        ({"negatives": 0}, "there are none to mine anew"),
+        ({"loss": "distill_kl"}, "a teacher's scores, which negatives mined"),
     ],
 )
 def test_a_refresh_that_cannot_be_is_refused_before_anything_is_written(quick, tmp_path, options, problem):
@@ -239,7 +238,7 @@ def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp
     def run(rank):
         own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         os.environ.update({name: str(value) for name, value in own.items()})
-        mined, drawn = refresh.Negatives.mine, trainer.RetrieverTrainer.training_step
+        mined, drawn = refresh.NegativeMiner.mine, loop.StepTrainer.training_step
         calls = []
 
         def watched(*arguments):
@@ -247,11 +246,11 @@ def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp
             return mined(*arguments)
 
         def stepped(self, *arguments):
-            rows = self.collator.sampler.examples
+            rows = self.step.samples.examples
             calls.append([row.negatives for row in rows])
             return drawn(self, *arguments)
 
-        refresh.Negatives.mine, trainer.RetrieverTrainer.training_step = watched, stepped
+        refresh.NegativeMiner.mine, loop.StepTrainer.training_step = watched, stepped
         quick(tmp_path / "out")
         (tmp_path / f"{rank}.json").write_text(json.dumps(calls))
         processes.leave()

@@ -11,7 +11,7 @@ from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.train.objective import Objective
 from retrievalkit.train.rehearsal import first_draws, rehearse
-from retrievalkit.train.retriever import TrainingOptions, train
+from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 from retrievalkit.train.sampling import ExampleSampler
 from retrievalkit.train.selection import DevSet
 
@@ -116,7 +116,7 @@ def parts(tmp_path_factory, monkeypatch, fresh_registry):
 def trained(tiny_model, tiny_collection, output, **more):
     options = TrainingOptions(epochs=1, limit=8, batch_size=4, precision="fp32")
     folder = str(tiny_collection.folder)
-    return train(model=tiny_model, corpus=folder, examples=folder, output=output, options=options, **more)
+    return train(RetrieverSpec(model=tiny_model, corpus=folder, examples=folder, **more), output, options)
 
 
 @pytest.mark.parametrize(

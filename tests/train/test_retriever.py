@@ -21,8 +21,8 @@ from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.model import retriever
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
-from retrievalkit.train import selection, trainer
-from retrievalkit.train.retriever import TrainingOptions, train
+from retrievalkit.train import loop, selection
+from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 from retrievalkit.train.selection import DevSet
 
 pytestmark = pytest.mark.precision
@@ -56,7 +56,8 @@ def quick(tiny_model, tiny_collection, examples):
         arguments["examples"] = examples["train"]
         options = QUICK | {name: value for name, value in changes.items() if name in fields}
         arguments |= {name: value for name, value in changes.items() if name not in fields}
-        return train(output=output, options=TrainingOptions(**options), **arguments)
+        run = {name: arguments.pop(name) for name in ("resume", "overwrite") if name in arguments}
+        return train(RetrieverSpec(**arguments), output, TrainingOptions(**options), **run)
 
     return quick
 
@@ -67,7 +68,7 @@ def trained(tiny_model, tiny_collection, tmp_path_factory):
     output = tmp_path_factory.mktemp("trained") / "checkpoint"
     options = TrainingOptions(epochs=8, batch_size=16, learning_rate=2e-2, precision="fp32", logging_steps=6)
     folder = str(tiny_collection.folder)
-    train(model=tiny_model, corpus=folder, examples=folder, pooler="mean", output=output, options=options)
+    train(RetrieverSpec(model=tiny_model, corpus=folder, examples=folder, pooler="mean"), output, options)
     return output
 
 
@@ -133,7 +134,7 @@ def test_the_learning_rate_rises_and_falls_linearly(quick, tmp_path):
 def test_the_folder_is_a_checkpoint_and_nothing_is_beside_it(trained):
     names = {path.name for path in trained.iterdir()} - {"logs"}
     weights = {"encoder", "pooler.safetensors", "retrievalkit.json"}
-    assert names == weights | {"README.md", "manifest.json", "training.jsonl"}
+    assert names == weights | {"README.md", "manifest.json", "training.jsonl", "training.html"}
     assert list(trained.parent.iterdir()) == [trained]
 
 
@@ -177,7 +178,7 @@ def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, t
 
 
 def test_without_tensorboard_there_are_no_logs(quick, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(loop.importlib.util, "find_spec", lambda name: None)
     quick(tmp_path / "out")
     assert not (tmp_path / "out" / "logs").exists()
 
@@ -273,15 +274,8 @@ def baseline(tiny_model, tiny_collection, examples, tmp_path_factory):
     output = tmp_path_factory.mktemp("baseline") / "out"
     corpus = str(tiny_collection.corpus)
     options = TrainingOptions(**QUICK)
-    train(
-        model=tiny_model,
-        corpus=corpus,
-        examples=examples["train"],
-        dev=examples["test"],
-        pooler="mean",
-        output=output,
-        options=options,
-    )
+    places = {"corpus": corpus, "examples": examples["train"], "dev": examples["test"]}
+    train(RetrieverSpec(model=tiny_model, pooler="mean", **places), output, options)
     return output
 
 
@@ -293,9 +287,9 @@ def test_every_option_is_among_those_that_are_changed():
 def test_every_option_changes_something(quick, tmp_path, baseline, examples, monkeypatch, option):
     saved = []
     monkeypatch.setattr(
-        trainer.RetrieverTrainer,
+        loop.StepTrainer,
         "_save_checkpoint",
-        lambda self, *rest, save=trainer.RetrieverTrainer._save_checkpoint: saved.append(1) or save(self, *rest),
+        lambda self, *rest, save=loop.StepTrainer._save_checkpoint: saved.append(1) or save(self, *rest),
     )
     quick(tmp_path / "out", dev=examples["test"], **{option: OTHERWISE[option]})
     if option == "save_steps":
@@ -321,7 +315,7 @@ def test_every_option_changes_something(quick, tmp_path, baseline, examples, mon
         ({"micro_batch_size": 0}, "micro_batch_size is 0"),
         ({"save_steps": 0}, "save_steps is 0"),
         ({"logging_steps": 0}, "logging_steps is 0"),
-        ({"warmup_ratio": 2}, "warmup_ratio is 2, and must be at most 1"),
+        ({"warmup_ratio": 2}, "warmup_ratio is 2, and must be at least 0 and at most 1"),
         ({"batch_size": 1, "negatives": 0}, "nothing to contrast"),
         ({"batch_tokens": 100, "micro_batch_size": 2}, "batch_tokens has no effect"),
     ],
@@ -382,15 +376,15 @@ def cut_file_and_kill(model, path):
 # Where a training of nine steps is killed: states are saved after steps 2, 4, 6, 8 and 9, dev questions are judged
 # after steps 3, 6 and 9.
 MOMENTS = {
-    "before any state": lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 2),
-    "in the middle of an epoch": lambda: kill_at_call(trainer.RetrieverTrainer, "training_step", 6),
+    "before any state": lambda: kill_at_call(loop.StepTrainer, "training_step", 2),
+    "in the middle of an epoch": lambda: kill_at_call(loop.StepTrainer, "training_step", 6),
     "between the end of an epoch and dev selection": lambda: kill_at_call(DevSet, "measure", 3),
     "between the best state and what is known of it": lambda: kill_at_call(selection, "save_weights", 1, after=True),
-    "while the weights of a state are written": lambda: setattr(trainer, "save_weights", cut_file_and_kill),
+    "while the weights of a state are written": lambda: setattr(loop, "save_weights", cut_file_and_kill),
     "while the optimiser of a state is written": lambda: kill_at_call(torch, "save", 4),
     "before the last file of a state is written": lambda: kill_at_call(TrainerState, "save_to_json", 3),
     "between two states, the older still there": lambda: kill_at_call(TrainerState, "save_to_json", 3, after=True),
-    "after a line of the log": lambda: kill_at_call(trainer.RetrieverTrainer, "log", 3, after=True),
+    "after a line of the log": lambda: kill_at_call(loop.StepTrainer, "log", 3, after=True),
     "while the checkpoint is written": lambda: kill_at_call(Retriever, "save", 1),
     "after the states are removed": lambda: kill_at_call(Path, "unlink", 1),
     "before the folder gets its name": lambda: kill_at_call(artifacts, "_replace_folder", 1),
@@ -402,16 +396,9 @@ def uninterrupted(tiny_model, tiny_collection, examples, tmp_path_factory):
     """The bytes of a training that was not killed."""
     output = tmp_path_factory.mktemp("uninterrupted") / "out"
     options = QUICK | {name: value for name, value in RESUMED.items() if name != "separate_towers"}
-    train(
-        model=tiny_model,
-        corpus=str(tiny_collection.corpus),
-        examples=examples["train"],
-        dev=examples["test"],
-        pooler="mean",
-        output=output,
-        options=TrainingOptions(**options),
-        separate_towers=True,
-    )
+    places = {"corpus": str(tiny_collection.corpus), "examples": examples["train"], "dev": examples["test"]}
+    spec = RetrieverSpec(model=tiny_model, pooler="mean", separate_towers=True, **places)
+    train(spec, output, TrainingOptions(**options))
     return bytes_of(output)
 
 
@@ -437,7 +424,7 @@ def test_a_training_can_be_killed_again_and_again(quick, tmp_path, examples, uni
     output = tmp_path / "out"
 
     def killed():
-        kill_at_call(trainer.RetrieverTrainer, "training_step", 4)
+        kill_at_call(loop.StepTrainer, "training_step", 4)
         quick(output, dev=examples["test"], resume=True, **RESUMED)
 
     codes = []
@@ -464,21 +451,26 @@ def test_a_training_that_ends_in_the_middle_of_an_epoch_takes_no_step_more(quick
 def interrupt_at(monkeypatch, count):
     calls = []
 
-    def step(self, *rest, original=trainer.RetrieverTrainer.training_step):
+    def step(self, *rest, original=loop.StepTrainer.training_step):
         calls.append(1)
         if len(calls) == count:
             raise KeyboardInterrupt
         return original(self, *rest)
 
-    monkeypatch.setattr(trainer.RetrieverTrainer, "training_step", step)
+    monkeypatch.setattr(loop.StepTrainer, "training_step", step)
     return calls
 
 
-def test_a_resumed_training_does_not_start_anew(quick, tmp_path, monkeypatch):
+def test_a_resumed_training_does_not_start_anew(quick, tmp_path, monkeypatch, capfd):
+    """And it says what an interruption keeps, and where it goes on."""
     calls = interrupt_at(monkeypatch, 6)
     with pytest.raises(KeyboardInterrupt):
         quick(tmp_path / "out", save_steps=2)
+    assert "Interrupted at step 5; the state after step 4 is kept: run the same command with --resume." in (
+        capfd.readouterr().err
+    )
     quick(tmp_path / "out", save_steps=2, resume=True)
+    assert "resuming after step 4 of 6\n" in capfd.readouterr().err
     assert len(calls) == 8, "six steps, of which four were saved, and the last two again"
 
 
@@ -645,7 +637,7 @@ def test_a_full_disk_is_an_oserror_and_leaves_nothing(quick, tmp_path, monkeypat
         msg = "Error while serializing: I/O error: No space left on device (os error 28)"
         raise RuntimeError(msg)
 
-    monkeypatch.setattr(trainer, "save_weights", full)
+    monkeypatch.setattr(loop, "save_weights", full)
     with pytest.raises(OSError, match="No space left on device") as caught:
         quick(tmp_path / "out")
     assert caught.value.filename.endswith(".out.partial")

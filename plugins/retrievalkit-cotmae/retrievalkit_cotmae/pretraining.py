@@ -1,4 +1,4 @@
-"""The pre-training of CoT-MAE v2 (Wu et al. 2023): a span of a document is rebuilt from two views of another.
+"""The pre-training of CoT-MAE v2 (Wu et al. 2023): a span of a document is reconstructed from two views of another.
 
 With a and b two spans of a document, a' and b' the same with words masked, h the last states and z the logits of a', E
 the word embeddings without their gradient, and e(x) the embeddings of a text from its second token on:
@@ -9,21 +9,21 @@ the word embeddings without their gradient, and e(x) the embeddings of a text fr
     L_ar   = CE of every next token of b, from AR([v, e(b)])            v = DEN, and v = SPR E
     L      = L_mlm + L_ae(DEN) + L_ae(SPR E) + L_ar(DEN) + L_ar(SPR E)
 
-and the same with a and b exchanged. All logits are of the encoder's vocabulary head, which learns from each term.
+and the same with a and b exchanged. All logits come from the encoder's vocabulary head, which every term trains.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress, TokenStates, VocabularyHead
-from retrievalkit.data.masking import UNLABELLED, Masker, pad_labels
+from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labels
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import PARTNERS, Document
 from retrievalkit.errors import OptionError, UnsupportedError
@@ -33,6 +33,7 @@ from retrievalkit_cotmae.decoders import Decoder
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Partner = Literal["nearby", "random_sampled", "overlap"]
 Normalization = Literal["none", "l1"]
+Row = TypeVar("Row")
 _MIXED: tuple[Partner, ...] = ("nearby", "random_sampled", "overlap")
 _MASK_RATIO, _DECODER_MASK_RATIO = 0.30, 0.45
 _LEAST_SUM = 1e-4
@@ -41,9 +42,8 @@ _LEAST_SUM = 1e-4
 class CoTMAEv2(Pretrainer):
     """Contextual masked auto-encoding with a dense and a sparse view, an auto-encoding and an auto-regressive decoder.
 
-    A sample is a span of a document, drawn anew in each epoch, with a partner. What is left is the encoder with its
-    vocabulary head; the decoders are dropped. Terms of weight 0 are not computed, and a decoder without terms is not
-    made.
+    A sample is a span of a document, drawn anew in each epoch, with a partner. The encoder and its vocabulary head are
+    saved; the decoders are dropped. Terms of weight 0 are not computed, and a decoder without terms is not created.
     """
 
     wants = "two spans"
@@ -67,28 +67,28 @@ class CoTMAEv2(Pretrainer):
         sparse_head: Literal["complete", "projection"] = "complete",
         sparse_normalization: Normalization = "none",
     ) -> None:
-        """Choose the terms and how they are made.
+        """Choose the terms and their details.
 
         Args:
             encoder: The encoder to train.
-            max_length: Most tokens of a text, special tokens included.
-            encoder_mlm: Weight of the masked language model of the encoder.
+            max_length: Maximum number of tokens per text, special tokens included.
+            encoder_mlm: Weight of the encoder's masked language modelling.
             ae_dense: Weight of the AE decoder on the dense view.
             ae_sparse: Weight of the AE decoder on the sparse view.
             ar_dense: Weight of the AR decoder on the dense view.
             ar_sparse: Weight of the AR decoder on the sparse view.
-            partners: Of which kinds a span's partner is, one of them drawn for each sample: the span in front or behind
-                ("nearby"), another one at most 100 spans away ("random_sampled"), some sentences of the span and those
-                behind them ("overlap").
-            directions: Each of two spans is rebuilt from the other ("both"), or the partner from the span ("one").
-            mask_ratio: Share of a text's tokens that is masked for the encoder.
-            decoder_mask_ratio: Share of a text's tokens that is masked for the AE decoder.
+            partners: Kinds of partner for a span, one of them drawn for each sample: the span before or after it
+                ("nearby"), another span at most 100 spans away ("random_sampled"), or some sentences of the span and
+                those after them ("overlap").
+            directions: Reconstruct each of two spans from the other ("both"), or the partner from the span ("one").
+            mask_ratio: Fraction of a text's tokens that is masked for the encoder.
+            decoder_mask_ratio: Fraction of a text's tokens that is masked for the AE decoder.
             whole_words: Whether all tokens of a word are masked together.
             decoder_layers: Layers of each decoder.
-            sparse_head: Logits of the sparse view are of the "complete" vocabulary head, or of its "projection" alone,
-                as Eq. 4 is printed.
-            sparse_normalization: Weights of a text go into the decoders as they are ("none"), or divided by their sum
-                ("l1").
+            sparse_head: Compute the logits of the sparse view with the "complete" vocabulary head, or with its
+                "projection" only, as Eq. 4 is printed.
+            sparse_normalization: Pass the weights of a text to the decoders as they are ("none"), or divided by their
+                sum ("l1").
         """
         super().__init__(encoder, max_length)
         self.weights = {
@@ -106,7 +106,7 @@ class CoTMAEv2(Pretrainer):
         self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
         self.decoder_masker = Masker(self.vocabulary, decoder_mask_ratio, whole_words)
         shape, width = encoder.layer_shape(), encoder.info.width
-        positions = 0 if _embeddings_tell_places(encoder, self.vocabulary) else max_length
+        positions = 0 if _embeddings_have_positions(encoder, self.vocabulary) else max_length
         self.decoders = nn.ModuleDict(
             {
                 name: Decoder(width, shape, layers=decoder_layers, causal=name == "ar", positions=positions)
@@ -116,31 +116,53 @@ class CoTMAEv2(Pretrainer):
         )
 
     def samples(self, document: Document) -> int:
-        """One of each document that has a span and another."""
+        """One per document that has at least two spans."""
         return int(len(document.spans) > 1)
 
     def sample(self, document: Document, number: int, draw: random.Random) -> tuple[Pieces, Pieces]:  # noqa: ARG002
-        """Any span, and its partner."""
+        """A random span, and its partner."""
         anchor = draw.randrange(len(document.spans))
         partner = PARTNERS[draw.choice(self.partners)](document, anchor, draw)
         both = (document.text(part).cut(self.room, draw) for part in (document.spans[anchor], partner))
         return next(both), next(both)
 
     def collate(self, samples: Sequence[tuple[Pieces, Pieces]], draw: random.Random) -> dict[str, Batch | Tensor]:
-        """What the encoder and each decoder are given: of each row, the decoders rebuild one text from the other."""
-        first, second = [one for one, _ in samples], [other for _, other in samples]
-        encoded, decoded = (first + second, second + first) if self.both else (first, second)
+        """Inputs and labels of the encoder and of each decoder: in each row, one text is reconstructed from another."""
+        rows: dict[str, list[tuple[list[int], list[int]]]] = {"encoder": [], "ae": []}
+        for pair in samples:
+            # Sample after sample, so that the masks do not depend on the size of the batch.
+            rows["encoder"] += [self.masker(pieces, draw) for pieces in (pair if self.both else pair[:1])]
+            if self._views("ae"):
+                rows["ae"] += [self.decoder_masker(pieces, draw) for pieces in self._decoded(pair)]
         batch: dict[str, Batch | Tensor] = {}
-        self._mask("encoder", encoded, self.masker, batch, draw)
-        if self._views("ae"):
-            self._mask("ae", decoded, self.decoder_masker, batch, draw)
+        for name, masked in rows.items():
+            if masked:
+                ordered = self._by_direction(masked)
+                batch[f"{name}_texts"] = self.encoder.collate([ids for ids, _ in ordered], "document")
+                batch[f"{name}_labels"] = pad_labels([labels for _, labels in ordered])
         if self._views("ar"):
-            texts = self.encoder.collate([self.vocabulary.wrap(pieces.ids) for pieces in decoded], "document")
+            wrapped = [self.vocabulary.wrap(pieces.ids) for pair in samples for pieces in self._decoded(pair)]
+            texts = self.encoder.collate(self._by_direction(wrapped), "document")
             batch |= {"ar_texts": texts, "ar_labels": next_tokens(texts)}
         return batch
 
+    def _decoded(self, pair: tuple[Pieces, Pieces]) -> tuple[Pieces, ...]:
+        return pair[::-1] if self.both else pair[1:]
+
+    def _by_direction(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows of the first direction, then those of the other."""
+        return [*rows[::2], *rows[1::2]] if self.both else rows
+
+    def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
+        """The masked tokens, or for the AR decoder the following tokens, that each term predicts."""
+        counts = {"encoder_mlm": count_labels(batch["encoder_labels"])} if self.weights["encoder_mlm"] else {}
+        for name in self.decoders:
+            labels = count_labels(batch[f"{name}_labels"])
+            counts |= {f"{name}_{view}": labels for view in self._views(name)}
+        return counts
+
     def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
-        """The sum of all terms."""
+        """The weighted sum of all terms."""
         states = self.encoder(batch["encoder_texts"], [self.encoder.info.layers])
         assert states.head is not None
         terms: dict[str, Tensor] = {}
@@ -153,11 +175,10 @@ class CoTMAEv2(Pretrainer):
             for view in self._views(name):
                 decoded = decoder(vectors[view], embeddings, texts.attention_mask)
                 terms[f"{name}_{view}"] = token_loss(decoded, states.head, batch[f"{name}_labels"])
-        total = torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()
-        return LossValue(total, {name: term.detach() for name, term in terms.items()})
+        return LossValue.weighted(terms, self.weights)
 
     def bottlenecks(self, states: TokenStates) -> dict[str, Tensor]:
-        """View -> (batch, width), the vector that decoders are given of each text; of the views that have a term."""
+        """View -> (batch, width), the vectors that the decoders start from, for the views that have a term."""
         views = {view for name in self.decoders for view in self._views(name)}
         made = {"dense": states.last[:, 0]} if "dense" in views else {}
         if "sparse" in views:
@@ -181,23 +202,11 @@ class CoTMAEv2(Pretrainer):
         """The views that a decoder has a term for."""
         return [view for view in ("dense", "sparse") if self.weights[f"{decoder}_{view}"]]
 
-    def _mask(
-        self,
-        name: str,
-        texts: Sequence[Pieces],
-        masker: Masker,
-        batch: dict[str, Batch | Tensor],
-        draw: random.Random,
-    ) -> None:
-        masked = [masker(pieces, draw) for pieces in texts]
-        batch[f"{name}_texts"] = self.encoder.collate([ids for ids, _ in masked], "document")
-        batch[f"{name}_labels"] = pad_labels([labels for _, labels in masked])
-
     def _check(self, decoder_mask_ratio: float, decoder_layers: int) -> None:
         """Refuse what cannot be, and options without an effect."""
         if not self.vocabulary.before:
             msg = (
-                "cot_mae_v2 wants a [CLS]-like token in front of a text, and this tokenizer puts none. Try another "
+                "cot_mae_v2 needs a [CLS]-like token in front of a text, and this tokenizer adds none. Try another "
                 "model."
             )
             raise UnsupportedError(msg)
@@ -216,14 +225,14 @@ class CoTMAEv2(Pretrainer):
         }
         for name, has_no_effect in idle.items():
             if has_no_effect:
-                msg = f"{name} would have no effect: the terms that it is for have weight 0. Leave it out."
+                msg = f"{name} would have no effect: the terms it applies to have weight 0. Leave it out."
                 raise OptionError(msg)
         if sparse:
             self.encoder.word_embeddings()
 
 
 def project(weights: Tensor, words: Tensor, normalization: Normalization = "none") -> Tensor:
-    """Weights over the vocabulary as a vector: the words' vectors, weighted and added up.
+    """Weights over the vocabulary as a vector: the weighted sum of the word embeddings.
 
     Args:
         weights: (batch, vocabulary).
@@ -240,13 +249,13 @@ def project(weights: Tensor, words: Tensor, normalization: Normalization = "none
 
 
 def next_tokens(texts: Batch) -> Tensor:
-    """(batch, tokens) long: at each place the token that follows it, or `UNLABELLED` where none does."""
+    """(batch, tokens) long: at each position the next token, or `UNLABELLED` at the end."""
     tokens = texts.input_ids.masked_fill(texts.attention_mask == 0, UNLABELLED)
     return nn.functional.pad(tokens[:, 1:], (0, 1), value=UNLABELLED)
 
 
-def _embeddings_tell_places(encoder: Encoder, vocabulary: Vocabulary) -> bool:
-    """Whether one token has other embeddings in other places; where positions come in later (ModernBERT) it has not."""
+def _embeddings_have_positions(encoder: Encoder, vocabulary: Vocabulary) -> bool:
+    """Whether a token's embedding depends on its position; with rotary positions (ModernBERT) it does not."""
     token = vocabulary.ordinary[-1]
     text = encoder.collate([vocabulary.wrap([token, token])], "document")
     device = next(encoder.parameters()).device

@@ -15,6 +15,7 @@ from retrievalkit.data.pieces import Pieces
 from retrievalkit.data.spans import Document
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.lexical import token_loss
+from retrievalkit.train.parts import Part, run_parts, slices
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 PAIRS = (
@@ -468,7 +469,7 @@ def test_looking_for_places_leaves_the_encoder_in_its_mode(tiny_model):
 
 
 def test_a_tokenizer_without_a_cls_token_is_refused(pretrainer_of, tmp_path):
-    with pytest.raises(UnsupportedError, match="this tokenizer puts none"):
+    with pytest.raises(UnsupportedError, match="this tokenizer adds none"):
         pretrainer_of(testing.tiny_model(tmp_path, architecture="llama"))
 
 
@@ -492,3 +493,29 @@ def test_a_head_without_a_projection_as_wide_as_the_states(pretrainer_of, monkey
     states.head = lambda hidden: hidden
     with pytest.raises(UnsupportedError, match=r"Set pretrainer\.sparse_head=complete"):
         pretrainer.bottlenecks(states)
+
+
+# --- a step in parts -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"directions": "one", "encoder_mlm": 0.0, "ae_sparse": 3.0}], ids=str)
+def test_the_micro_batch_size_changes_neither_loss_nor_gradient(pretrainer_of, options):
+    """Each of the five terms is the mean over its own tokens, and the same tokens are masked."""
+    samples = samples_of(pretrainer_of())
+    made = []
+    for size in (None, 1, 2):
+        pretrainer = shaken(pretrainer_of(**options))
+        source, parts = random.Random(0), []
+        for part in next(slices(len(samples), size)):
+            batch = pretrainer.collate(samples[part], source)
+            parts.append(Part(batch, len(samples[part]), pretrainer.counts(batch)))
+        loss = lambda part, made=pretrainer: made(part.batch, Progress(0, 0.0, 10))  # noqa: E731
+        logged = run_parts(parts, loss, torch.Tensor.backward)
+        gradients = {name: one.grad for name, one in pretrainer.named_parameters() if one.grad is not None}
+        made.append((logged, gradients))
+    (expected, gradients), *others = made
+    for logged, found in others:
+        torch.testing.assert_close(logged, expected, rtol=1e-6, atol=0)
+        assert found.keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(found[name], gradient, rtol=1e-7, atol=1e-10, msg=f"gradient of {name}")

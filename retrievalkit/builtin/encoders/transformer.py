@@ -34,7 +34,7 @@ from retrievalkit.builtin.encoders.lora import LowRank, add_adapters, save_adapt
 from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
 from retrievalkit.data.pieces import Vocabulary
-from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.errors import InputError, LengthError, UnsupportedError
 from retrievalkit.model.pretrained import load_pretrained, locate_model, model_file, quiet
 
 
@@ -312,8 +312,8 @@ class Transformer(Encoder):
     def _check_lengths(self, limit: int) -> None:
         for side, length in self.lengths.items():
             if not 3 <= length <= limit:
-                msg = f"{side}_length is {length}, and '{self.source}' takes 3 to {limit} tokens. Set --{side}-length."
-                raise UnsupportedError(msg)
+                option = f"{side}_length"
+                raise LengthError(option, length, str(self.source), 3, limit)
 
     def _end(self) -> list[int]:
         if self.tokenizer.eos_token_id is None:

@@ -1,4 +1,4 @@
-"""Masked language modelling: the plain objective, which every masked language model began with."""
+"""Masked language modelling, the objective of BERT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress
-from retrievalkit.data.masking import Masker, pad_labels
+from retrievalkit.data.masking import Masker, count_labels, pad_labels
 from retrievalkit.data.pieces import Pieces
 from retrievalkit.lexical import token_loss
 
@@ -18,12 +18,12 @@ Ratio = Annotated[float, Field(gt=0, lt=1)]
 
 
 class MaskedLanguageModel(Pretrainer):
-    """Words are hidden and predicted from what is around them (BERT: Devlin et al. 2019).
+    """Predicts masked words from their context (BERT: Devlin et al. 2019).
 
-    It trains a vocabulary head for a model that has none, and adapts a model to texts of another kind.
+    It trains a vocabulary head for a model without one, and adapts a model to another domain.
 
     Args:
-        mask_ratio: Share of a text's tokens that is masked.
+        mask_ratio: Fraction of a text's tokens that is masked.
         whole_words: Whether all tokens of a word are masked together.
     """
 
@@ -39,8 +39,11 @@ class MaskedLanguageModel(Pretrainer):
             "labels": pad_labels([labels for _, labels in masked]),
         }
 
+    def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
+        """The masked tokens."""
+        return {"mlm": count_labels(batch["labels"])}
+
     def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
-        """The mean cross-entropy of the masked tokens."""
+        """The mean cross entropy of the masked tokens."""
         states = self.encoder(batch["texts"], [self.encoder.info.layers])
-        loss = token_loss(states.last, states.head, batch["labels"])
-        return LossValue(loss, {"mlm": loss.detach()})
+        return LossValue.weighted({"mlm": token_loss(states.last, states.head, batch["labels"])}, {})

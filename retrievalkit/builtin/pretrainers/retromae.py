@@ -1,6 +1,6 @@
-"""RetroMAE (Xiao et al. 2022): a text is rebuilt from its [CLS] vector and little else.
+"""RetroMAE (Xiao et al. 2022): a text is reconstructed from its [CLS] vector and little else.
 
-The initialisation that MLR starts from.
+MLR starts from models pre-trained this way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from retrievalkit.contracts import Batch, Encoder, LayerShape, LossValue, Pretrainer, Progress
-from retrievalkit.data.masking import UNLABELLED, Masker, pad_labels
+from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labels
 from retrievalkit.data.pieces import Pieces
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.lexical import token_loss
@@ -32,15 +32,15 @@ class RetroMAE(Pretrainer):
         queries = P + h;  keys and values = [h, E_1, ..., E_n]
         loss = CE of the masked tokens by the encoder + CE of all tokens by the decoder
 
-    Each position sees h and a random share of the other positions, drawn anew for each, never itself. The decoder uses
-    the encoder's embeddings and vocabulary head and trains both. Its positions are its own, so that encoders whose
-    positions are no embeddings (ModernBERT) have them too.
+    Each position attends to h and a random fraction of the other positions, drawn anew for each, never to itself. The
+    decoder uses the encoder's embeddings and vocabulary head and trains both. It has position embeddings of its own,
+    for encoders that have none (ModernBERT).
 
     Args:
-        mask_ratio: Share of a text's tokens that is masked for the encoder.
-        decoder_mask_ratio: Share of the positions that a position of the decoder does not see.
+        mask_ratio: Fraction of a text's tokens that is masked for the encoder.
+        decoder_mask_ratio: Fraction of the positions hidden from each position of the decoder.
         whole_words: Whether all tokens of a word are masked together.
-        decoder_weight: The decoder's loss is multiplied by it.
+        decoder_weight: Weight of the decoder's loss.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RetroMAE(Pretrainer):
         super().__init__(encoder, max_length)
         if not self.vocabulary.before:
             msg = (
-                "retromae wants a [CLS]-like token in front of a text, and this tokenizer puts none. Try another model."
+                "retromae needs a [CLS]-like token in front of a text, and this tokenizer adds none. Try another model."
             )
             raise UnsupportedError(msg)
         self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
@@ -65,7 +65,7 @@ class RetroMAE(Pretrainer):
         self.decoder = EnhancedDecoder(encoder.info.width, max_length, encoder.layer_shape())
 
     def collate(self, samples: Sequence[Pieces], draw: random.Random) -> dict[str, Batch | Tensor]:
-        """The masked texts, their labels, and the texts as they are."""
+        """The masked texts, their labels, and the unmasked texts."""
         masked = [self.masker(pieces, draw) for pieces in samples]
         return {
             "masked": self.encoder.collate([ids for ids, _ in masked], "document"),
@@ -73,34 +73,44 @@ class RetroMAE(Pretrainer):
             "texts": self.encoder.collate([self.vocabulary.wrap(pieces.ids) for pieces in samples], "document"),
         }
 
+    def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
+        """The masked tokens of the encoder, and all tokens that the decoder predicts."""
+        return {
+            "encoder_mlm": count_labels(batch["labels"]),
+            "decoder": count_labels(_decoder_labels(batch["texts"])),
+        }
+
     def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - of the contract
-        """The encoder's loss and the decoder's."""
+        """The sum of the encoder's loss and the weighted loss of the decoder."""
         texts: Batch = batch["texts"]
         states = self.encoder(batch["masked"], [self.encoder.info.layers])
-        encoder_loss = token_loss(states.last, states.head, batch["labels"])
+        terms = {"encoder_mlm": token_loss(states.last, states.head, batch["labels"])}
         decoded = self.decoder(states.last[:, :1], self.encoder.embed(texts), self._visible(texts.attention_mask))
-        hidden = texts.special_mask | ~texts.attention_mask.bool()
-        decoder_loss = token_loss(decoded, states.head, texts.input_ids.masked_fill(hidden, UNLABELLED))
-        terms = {"encoder_mlm": encoder_loss.detach(), "decoder": decoder_loss.detach()}
-        return LossValue(encoder_loss + self.decoder_weight * decoder_loss, terms)
+        terms["decoder"] = token_loss(decoded, states.head, _decoder_labels(texts))
+        return LossValue.weighted(terms, {"decoder": self.decoder_weight})
 
     def _visible(self, attention_mask: Tensor) -> Tensor:
-        """(batch, tokens, tokens) bool: which positions (last axis) each position sees."""
+        """(batch, tokens, tokens) bool: the positions (last axis) that each position attends to."""
         texts, tokens = attention_mask.shape
         visible = torch.rand(texts, tokens, tokens, device=attention_mask.device) >= self.decoder_mask_ratio
         visible &= ~torch.eye(tokens, dtype=torch.bool, device=attention_mask.device)
-        # In the first place stands the [CLS] vector, which every position sees.
+        # The first position holds the [CLS] vector, which is visible to all.
         visible[:, :, 0] = True
         return visible & attention_mask[:, None, :].bool()
 
 
+def _decoder_labels(texts: Batch) -> Tensor:
+    """(batch, tokens) long: every token of the text itself."""
+    return texts.input_ids.masked_fill(texts.special_mask | ~texts.attention_mask.bool(), UNLABELLED)
+
+
 class EnhancedDecoder(nn.Module):
-    """One transformer layer whose queries are positions and a text's vector, and whose keys are the text's embeddings.
+    """One transformer layer whose queries are positions plus the text's vector, and whose keys are its embeddings.
 
     Args:
-        width: Of the states.
-        positions: Most tokens of a text.
-        shape: What the layer is made of: as the encoder's.
+        width: Hidden size.
+        positions: Maximum number of tokens per text.
+        shape: Sizes and activation, as in the encoder's layers.
     """
 
     def __init__(self, width: int, positions: int, shape: LayerShape) -> None:
@@ -117,9 +127,9 @@ class EnhancedDecoder(nn.Module):
         """The states from which the tokens are predicted.
 
         Args:
-            vector: (batch, 1, width) of the text.
-            embeddings: (batch, tokens, width) of the tokens.
-            visible: (batch, tokens, tokens) bool, which keys (last axis) each query sees.
+            vector: (batch, 1, width), the text's vector.
+            embeddings: (batch, tokens, width), the embeddings of its tokens.
+            visible: (batch, tokens, tokens) bool, the keys (last axis) that each query attends to.
 
         Returns:
             (batch, tokens, width).

@@ -200,5 +200,5 @@ def test_other_architectures_have_it_too(pretrainer_of, loss_of, tmp_path, archi
 
 
 def test_a_tokenizer_without_a_cls_token_is_refused(pretrainer_of, tmp_path):
-    with pytest.raises(UnsupportedError, match="this tokenizer puts none"):
+    with pytest.raises(UnsupportedError, match="this tokenizer adds none"):
         pretrainer_of("retromae", testing.tiny_model(tmp_path, architecture="llama"))

@@ -9,11 +9,13 @@ import torch
 
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
+from retrievalkit.model.pretrained import load_weights, save_weights
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.train.resume import last_checkpoint
+from retrievalkit.train.loop import StepSampler
+from retrievalkit.train.objective import Objective
+from retrievalkit.train.resume import last_state
 from retrievalkit.train.retriever_step import StepCollator
 from retrievalkit.train.sampling import ExampleSampler, StepAssembler
-from retrievalkit.train.trainer import Objective, StepSampler, load_weights, save_weights
 
 EXAMPLES = [
     Example(str(row), "what is the capital of peru " * (row % 3 + 1), (f"p{row}",), (f"n{row}",)) for row in range(9)
@@ -127,13 +129,13 @@ def test_the_last_whole_state_is_the_one_to_resume_from(tmp_path):
     whole = json.dumps({"global_step": 1})
     for step, text in ((5, whole), (10, whole), (100, whole[:9]), (200, None)):
         write_state(tmp_path, step, text)
-    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert last_state(tmp_path) == tmp_path / "checkpoint-10"
 
 
 def test_there_may_be_no_whole_state(tmp_path):
-    assert last_checkpoint(tmp_path / "nowhere") is None
+    assert last_state(tmp_path / "nowhere") is None
     write_state(tmp_path, 5, None)
-    assert last_checkpoint(tmp_path) is None
+    assert last_state(tmp_path) is None
 
 
 @pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])

@@ -1,0 +1,105 @@
+"""How a long training shows where it is: a bar on a terminal, lines now and then in a log."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import transformers
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+# Seconds between two lines of a log.
+_INTERVAL = 10.0
+
+
+class Bar:
+    """Progress on standard error.
+
+    Args:
+        title: Name of what is done, such as "training".
+        unit: Name of what is counted, in the plural.
+        shown: Whether to show anything; of several processes one does.
+    """
+
+    def __init__(self, title: str, unit: str = "steps", *, shown: bool = True) -> None:
+        self.title = title
+        self.unit = unit
+        self.shown = shown
+        self.console = Console(stderr=True)
+        self.done = self._first = 0
+        self.total: int | None = None
+        self._status = ""
+        self._started = self._printed = time.monotonic()
+        self._rich: Progress | None = None
+
+    def start(self, total: int | None = None, done: int = 0) -> None:
+        """Begin, `done` of the `total` having been done before."""
+        self.total, self.done, self._first = total, done, done
+        self._started = self._printed = time.monotonic()
+        if self.shown and self.console.is_terminal:
+            columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TimeElapsedColumn())
+            self._rich = Progress(
+                TextColumn(f"[bold]{self.title}"), *columns, TextColumn("{task.fields[status]}"), console=self.console
+            )
+            self._task = self._rich.add_task("", total=total, completed=done, status="")
+            self._rich.start()
+
+    def update(self, done: int, status: str | None = None) -> None:
+        """Show how much is done, and what there is to say of it."""
+        self.done, self._status = done, self._status if status is None else status
+        if self._rich is not None:
+            self._rich.update(self._task, completed=done, status=self._status)
+        elif time.monotonic() - self._printed >= _INTERVAL:
+            self._print()
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        if self.shown:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        """End; a log gets a last line."""
+        if self._rich is not None:
+            self._rich.stop()
+            self._rich = None
+        elif self.done > self._first:
+            self._print()
+        self._first = self.done
+
+    def _print(self) -> None:
+        self._printed = time.monotonic()
+        self.say(self.line())
+
+    def line(self) -> str:
+        """Such as "training: 40 of 600 steps, loss 1.2345, 0:02:10 left"."""
+        counted = f"{self.done:,}" if self.total is None else f"{self.done:,} of {self.total:,}"
+        parts = [f"{self.title}: {counted} {self.unit}", self._status]
+        if self.total is not None and self._first < self.done < self.total:
+            seconds = (time.monotonic() - self._started) / (self.done - self._first) * (self.total - self.done)
+            parts.append(f"{timedelta(seconds=round(seconds))} left")
+        return ", ".join(part for part in parts if part)
+
+
+class ShowProgress(transformers.TrainerCallback):
+    """Keeps a bar up to date with the Trainer."""
+
+    def __init__(self, bar: Bar) -> None:
+        self.bar = bar
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Start where the training starts."""
+        self.bar.start(state.max_steps, state.global_step)
+        if state.global_step:
+            self.bar.say(f"resuming after step {state.global_step:,} of {state.max_steps:,}")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Move on by a step."""
+        self.bar.update(state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+        """Show the loss and the dev measure."""
+        shown = {name: value for name, value in (logs or {}).items() if name == "loss" or name.startswith("dev_")}
+        if shown:
+            self.bar.update(state.global_step, ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))

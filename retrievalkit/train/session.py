@@ -1,0 +1,196 @@
+"""From a training step to a finished folder: the one path of `rkit train`, `rkit pretrain` and `rkit rerank train`.
+
+Everything is checked before anything is written; the training runs in a hidden folder beside the output, where a killed
+one is resumed; the finished folder gets weights, manifest, model card and curves, and then its name. Of several
+processes the main one writes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retrievalkit import artifacts
+from retrievalkit.artifacts import NOT_WEIGHTS
+from retrievalkit.model.precision import default_device, resolve_precision
+from retrievalkit.model.pretrained import load_weights, quiet
+from retrievalkit.train import processes
+from retrievalkit.train.card import ModelCard
+from retrievalkit.train.curves import write_curves
+from retrievalkit.train.loop import EpochEnds, StepSampler, StepTrainer, tensorboard, trainer_arguments
+from retrievalkit.train.options import LoopOptions
+from retrievalkit.train.progress import Bar, ShowProgress
+from retrievalkit.train.resume import (
+    LOG,
+    LOGS,
+    OPTIONS,
+    STATES,
+    WEIGHTS,
+    cut_log,
+    finished,
+    interruption,
+    last_state,
+    only_resumable_kept,
+    prepare_partial,
+    step_of,
+)
+from retrievalkit.train.selection import BEST, BestState
+from retrievalkit.train.step import TrainingStep
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that is ready to start.
+
+    Attributes:
+        step: What is trained, and how.
+        kind: Kind of the folder, such as "checkpoint".
+        command: The command that writes it, such as "train".
+        options: Everything the user chose, for the manifest.
+        inputs: Fingerprints of model and data, for the manifest.
+        card: Makes the model card from the manifest.
+        extra: More entries of the manifest.
+    """
+
+    step: TrainingStep[Any]
+    kind: str
+    command: str
+    options: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    card: Callable[[Manifest], ModelCard]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a training must have in common with a cut-off one to resume it."""
+        return {"options": dict(self.options), "inputs": dict(self.inputs)}
+
+
+def run_training(
+    make: Callable[[], Training], options: LoopOptions, output: str | Path, *, resume: bool, overwrite: bool
+) -> Manifest:
+    """Train and write a folder.
+
+    Args:
+        make: Reads data and model.
+        options: Options of the loop.
+        output: The folder to write.
+        resume: Go on with a training to the same output that was cut off; a finished one is left as it is.
+        overwrite: Replace an existing output folder.
+
+    Returns:
+        The manifest of the folder.
+
+    Raises:
+        InputError: Something about the input is wrong; nothing was written.
+    """
+    processes.join()
+    with processes.together():
+        options.check()
+        if not resume:
+            artifacts.check_output(output, overwrite=overwrite)
+        training = make()
+        done = finished(output, training.kind, training.identity) if resume else None
+        if done is None:
+            artifacts.check_output(output, overwrite=overwrite)
+            training.step.rehearse()
+    # As the main process saw it: it alone writes, and the others may have looked a moment later.
+    if done := processes.from_main(done):
+        return done
+    with processes.together():
+        if processes.is_main():
+            prepare_partial(output, training.identity, resume=resume)
+    with _staging(output, overwrite=overwrite) as staging:
+        with only_resumable_kept(staging, training.step.work), quiet():
+            steps = _train(training.step, options, staging)
+        manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
+    return processes.from_main(manifest)
+
+
+def _staging(output: str | Path, *, overwrite: bool) -> AbstractContextManager[Path]:
+    """The folder to train in, which the main process renames at the end."""
+    if processes.is_main():
+        return artifacts.write_folder(output, overwrite=overwrite, keep_partial=True)
+    return nullcontext(artifacts.partial_folder(output))
+
+
+def _train(step: TrainingStep[Any], options: LoopOptions, staging: Path) -> int:
+    """Train, from the last saved state if there is one, and leave the best state in the module.
+
+    Returns:
+        The number of steps.
+    """
+    step.open(staging)
+    sampler = StepSampler(step.samples, options.batch_size)
+    total = options.total_steps(len(sampler))
+    if total == 0:
+        return 0
+    # Equal already, unless a component draws its initial weights in a way of its own.
+    processes.share_weights(step.module)
+    last = processes.from_main(last_state(staging / STATES))
+    if processes.is_main():
+        cut_log(staging / LOG, last)
+    if last and step_of(last) == total:
+        # In the middle of an epoch, the Trainer would do one step more.
+        load_weights(step.module, last / WEIGHTS)
+    else:
+        _loop(step, options, sampler, staging, total, last)
+    if processes.is_main() and (staging / BEST).exists():
+        load_weights(step.module, staging / BEST)
+    return total
+
+
+def _loop(
+    step: TrainingStep[Any], options: LoopOptions, sampler: StepSampler, staging: Path, total: int, last: Path | None
+) -> None:
+    arguments = trainer_arguments(options, staging / STATES, total)
+    trainer = StepTrainer(step, arguments, sampler=sampler, log_file=staging / LOG)
+    bar = Bar(step.title, shown=processes.is_main())
+    best = BestState(step, staging) if step.dev is not None and processes.is_main() else None
+    trainer.add_callback(EpochEnds(trainer, staging, bar, best))
+    if processes.is_main():
+        for callback in (ShowProgress(bar), *tensorboard(staging / LOGS)):
+            trainer.add_callback(callback)
+    if last is not None:
+        step.restore(step_of(last) // len(sampler), staging)
+    try:
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
+    except KeyboardInterrupt:
+        bar.stop()
+        bar.say(interruption(trainer.state.global_step, staging / STATES))
+        raise
+    finally:
+        bar.stop()
+
+
+def _finish(training: Training, options: LoopOptions, staging: Path, steps: int) -> Manifest:
+    """Save what was trained and describe it; what resuming alone needed is removed."""
+    step = training.step
+    step.save(staging)
+    for folder in (STATES, step.work):
+        if folder is not None:
+            shutil.rmtree(staging / folder, ignore_errors=True)
+    for name in (BEST, OPTIONS):
+        (staging / name).unlink(missing_ok=True)
+    several = {"processes": processes.count()} if processes.count() > 1 else {}
+    manifest = artifacts.write_manifest(
+        staging,
+        training.kind,
+        command=training.command,
+        options=training.options,
+        inputs=training.inputs,
+        counts={**step.counts, "steps": steps},
+        fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
+        precision=resolve_precision(options.precision, default_device()),
+        **training.extra,
+        **several,
+    )
+    (staging / "README.md").write_text(training.card(manifest).text(), encoding="utf-8")
+    write_curves(staging)
+    return manifest

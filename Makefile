@@ -3,18 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := $(wildcard plugins/*)
-# Tests run in as many processes as there are processors, each with one thread; one suite that fails does not hide the next.
+SUITES := tests $(PLUGINS:%=%/tests)
+# Tests run in as many processes as there are processors, each with one thread.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())")
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
-.PHONY: install install-dev quickstart test lint coverage docs dist release clean
+.PHONY: install install-dev quickstart test test-slow test-precision lint coverage docs dist release clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
 
 test: install-dev lint
-	failed=0; for tests in tests $(PLUGINS:%=%/tests); do $(PYTEST) $$tests || failed=1; done; exit $$failed
+	$(PYTEST) -m "not slow" $(SUITES)
+
+# What takes more than ten seconds each: kills, several processes, the guide and the tour by the letter.
+test-slow: install-dev
+	$(PYTEST) -m slow $(SUITES)
+
+# The tests that encode, in the number format that precision "auto" does not mean on this processor.
+test-precision: install-dev
+	auto=$$($(BIN)/python -c 'import torch; from retrievalkit.model.precision import resolve_precision; print(resolve_precision("auto", torch.device("cpu")))'); \
+	RKIT_PRECISION=$$(test "$$auto" = fp32 && echo bf16 || echo fp32) $(PYTEST) -m "precision and not slow" $(SUITES)
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -25,10 +35,7 @@ lint: install-dev
 # How much of the sources the tests run; fails below the floor in pyproject.toml.
 coverage: install-dev
 	rm -f .coverage
-	for tests in tests $(PLUGINS:%=%/tests); do \
-	  $(PYTEST) --cov --cov-append --cov-report= --cov-fail-under=0 $$tests || exit 1; \
-	done
-	$(BIN)/coverage report
+	$(PYTEST) --cov --cov-report=term $(SUITES)
 
 # The documentation site, in site/; a warning (a dead link, a missing page) is an error.
 docs: $(VENV)/installed-docs

@@ -85,12 +85,19 @@ class RkitGroup(click.Group):
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Run, and turn the errors that a user can cause into a message and an exit code."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
         try:
-            return super().main(*args, standalone_mode=standalone_mode, **extra)  # type: ignore[call-overload]
-        except (RetrievalkitError, OSError, KeyboardInterrupt) as error:
-            if not standalone_mode:
-                raise
+            # Not standalone, because click itself would report Ctrl-C as "Aborted!" with exit code 1.
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.Abort as error:
+            sys.exit(report(error.__cause__ or error))
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except (RetrievalkitError, OSError) as error:
             sys.exit(report(error))
+        sys.exit(code if isinstance(code, int) else 0)
 
 
 class RootGroup(RkitGroup):
@@ -196,7 +203,7 @@ def report(error: BaseException) -> int:
     if isinstance(error, RetrievalkitError):
         click.echo(f"Error: {error}", err=True)
         return error.exit_code
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt | EOFError | click.Abort):
         click.echo("Interrupted.", err=True)
         return 130
     assert isinstance(error, OSError)

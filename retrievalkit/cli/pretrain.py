@@ -49,7 +49,10 @@ def pretrain(
     settings: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Pre-train a model on documents (several GPUs: torchrun --nproc-per-node 2 --no-python rkit pretrain ...)."""
+    """Pre-train a model on documents.
+
+    On several GPUs: torchrun --nproc-per-node 2 --no-python rkit pretrain ...
+    """
     from retrievalkit import registry
     from retrievalkit.train import processes
     from retrievalkit.train.options import PretrainingOptions

@@ -71,7 +71,10 @@ def train(
     settings: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Train a retriever on examples (on several GPUs: torchrun --nproc-per-node 2 --no-python rkit train ...)."""
+    """Train a retriever on examples.
+
+    On several GPUs: torchrun --nproc-per-node 2 --no-python rkit train ...
+    """
     from retrievalkit import registry
     from retrievalkit.train import processes
     from retrievalkit.train.options import TrainingOptions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,34 +10,31 @@ import numpy as np
 
 from retrievalkit_pyserini.bulk import vectors
 from retrievalkit_pyserini.documents import DocumentSearcher, DocumentWriter
-from retrievalkit_pyserini.handles import as_interface, bind, constructor, setter, then
+from retrievalkit_pyserini.handles import bind, constructor, then
 from retrievalkit_pyserini.java import java_class, java_megabytes
 
 FIELD = "vector"
 """As Anserini's searcher of vectors has it."""
 
-MOST_DIMENSIONS = 4096
+MOST_DIMENSIONS = 1024
+"""Lucene's own limit for the vectors of its default codec."""
+
 WRITE_BUFFER_MEGABYTES = 1024.0
 """Of vectors and their graph: every time that Lucene writes them out it starts another graph, to be joined later."""
 
-_INT8 = ("lucene104.Lucene104HnswScalarQuantizedVectorsFormat", "lucene99.Lucene99HnswScalarQuantizedVectorsFormat")
-_LONGER = ("codecs.DelegatingKnnVectorsFormat", "IndexHnswDenseVectors$DelegatingKnnVectorsFormat")
-
 
 class GraphWriter(DocumentWriter):
-    """Writes an index of vectors.
+    """Writes an index of vectors with Lucene's default codec: 16 neighbours per vector, 100 candidates to choose from.
+
+    Another graph needs a subclass of the codec, which only a Java program can write.
 
     Args:
-        folder: Where the index goes.
-        m: Neighbours of a vector in the graph.
-        ef_construction: Vectors that are looked at to find them.
-        int8: Whether vectors are compared by numbers of eight bits.
-        threads: Threads for adding.
+        folder: The index to write.
+        threads: Threads that add vectors.
     """
 
-    def __init__(self, folder: Path, *, m: int, ef_construction: int, int8: bool, threads: int) -> None:
+    def __init__(self, folder: Path, *, threads: int) -> None:
         def configure(config: Any) -> None:
-            config.setCodec(_codec(m, ef_construction, int8))
             config.setRAMBufferSizeMB(min(WRITE_BUFFER_MEGABYTES, java_megabytes() / 4))
 
         super().__init__(folder, configure, threads=threads)
@@ -50,34 +46,6 @@ class GraphWriter(DocumentWriter):
     def add_vectors(self, first: int, ids: Sequence[str], rows: np.ndarray) -> None:
         """Add vectors from a row on, each with the id of its text."""
         self.add(first, ids, then(vectors(rows), self._field))
-
-
-def _codec(m: int, ef_construction: int, int8: bool) -> Any:
-    """Lucene's own codec with such a graph.
-
-    A Java program would override the codec's choice of a format; no class can be written here, so its field is set.
-    """
-    codecs = "org.apache.lucene.codecs"
-    exact = f"{codecs}.lucene99.Lucene99HnswVectorsFormat"
-    graph = (_first_class(*(f"{codecs}.{name}" for name in _INT8)) if int8 else java_class(exact))(m, ef_construction)
-    # Lucene takes vectors of 1,024 numbers by itself.
-    longer = _first_class(*(f"io.anserini.index.{name}" for name in _LONGER))
-    codec = java_class(java_class(f"{codecs}.Codec").getDefault().getClass().getName())()
-    # Not by pyjnius, which frees a reference twice where it sets a field.
-    assign = bind(setter(codec, "defaultKnnVectorsFormat"), 0, codec, longer(graph, MOST_DIMENSIONS))
-    as_interface("java.lang.Runnable", assign).run()
-    return codec
-
-
-def _first_class(*names: str) -> Any:
-    """The first of these Java classes that this Anserini has: 2 (of Pyserini 2) has other names than 1."""
-    jnius = importlib.import_module("jnius")
-    for name in names[:-1]:
-        try:
-            return java_class(name)
-        except jnius.JavaException:
-            continue
-    return java_class(names[-1])
 
 
 class GraphSearcher(DocumentSearcher):

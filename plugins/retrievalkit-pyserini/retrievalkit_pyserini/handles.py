@@ -33,13 +33,6 @@ def constructor(owner: str, *arguments: Type) -> Any:
     return _lookup().findConstructor(java_type(owner), _signature("void", *arguments))
 
 
-def setter(owner: Any, name: str) -> Any:
-    """The handle (object, value) that sets a field of an object's class, a private one too."""
-    field = next(one for one in owner.getClass().getDeclaredFields() if one.getName() == name)
-    field.setAccessible(True)
-    return _lookup().unreflectSetter(field)
-
-
 def array_constructor(array: str) -> Any:
     """The handle that makes an array of a given length; named as Java does, such as "[I" for one of int."""
     return java_class("java.lang.invoke.MethodHandles").arrayConstructor(java_type(array))

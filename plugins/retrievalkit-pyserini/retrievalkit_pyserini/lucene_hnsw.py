@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,11 +38,7 @@ class LuceneHnsw(Indexer):
     gives another graph each time, and so may find other texts.
 
     Args:
-        m: Neighbours of a vector in the graph: more find more, and take more memory and time to build.
-        ef_construction: Vectors that are looked at to find the neighbours: more make a better graph, more slowly.
         ef_search: Vectors that a query looks for, at least: more find more of the nearest, more slowly.
-        quantization: "int8" compares vectors by eight bits a number: four times less to read, and a little less exact
-            in what is found.
         threads: Threads for building and searching; none = one for each processor.
     """
 
@@ -51,19 +47,12 @@ class LuceneHnsw(Indexer):
     def __init__(
         self,
         *,
-        m: int = 16,
-        ef_construction: int = 100,
         ef_search: int = 100,
-        quantization: Literal["none", "int8"] = "none",
         threads: int | None = None,
     ) -> None:
-        check(2 <= m <= 512, f"m is {m}, and must be from 2 to 512")
-        # From Pyserini 2 on, Lucene halves it and refuses 0.
-        check(2 <= ef_construction <= 3200, f"ef_construction is {ef_construction}, and must be from 2 to 3200")
         check(ef_search > 0, f"ef_search is {ef_search}, and must be 1 or more")
         self.threads = thread_count(threads)
-        self.m, self.ef_construction, self.ef_search = m, ef_construction, ef_search
-        self.int8 = quantization == "int8"
+        self.ef_search = ef_search
         self._store: VectorStore | None = None
         self._searcher: GraphSearcher | None = None
 
@@ -82,8 +71,7 @@ class LuceneHnsw(Indexer):
         return {"texts": len(source), "vectors": source.rows}
 
     def _write(self, source: VectorStore, folder: Path) -> None:
-        shape = {"m": self.m, "ef_construction": self.ef_construction}
-        with GraphWriter(folder, **shape, int8=self.int8, threads=self.threads) as writer:
+        with GraphWriter(folder, threads=self.threads) as writer:
             first = 0
             for block in source.blocks(max(1, NUMBERS_AT_ONCE // source.dim)):
                 assert block.vectors is not None

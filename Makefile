@@ -9,22 +9,26 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) i
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
-.PHONY: install install-dev quickstart test test-slow test-precision lint coverage docs dist release clean
+.PHONY: install install-dev quickstart test test-slow test-tour test-precision lint coverage docs dist release clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
 
 test: install-dev lint
-	$(PYTEST) -m "not slow" $(SUITES)
+	$(PYTEST) -m "not slow and not tour" $(SUITES)
 
 # What takes more than ten seconds each: kills, several processes, the guide and the tour by the letter.
 test-slow: install-dev
 	$(PYTEST) -m slow $(SUITES)
 
+# The README's tour as printed: about ten minutes.
+test-tour: install-dev
+	$(BIN)/python -m pytest -m tour tests/test_documentation.py
+
 # The tests that encode, in the number format that precision "auto" does not mean on this processor.
 test-precision: install-dev
 	auto=$$($(BIN)/python -c 'import torch; from retrievalkit.model.precision import resolve_precision; print(resolve_precision("auto", torch.device("cpu")))'); \
-	RKIT_PRECISION=$$(test "$$auto" = fp32 && echo bf16 || echo fp32) $(PYTEST) -m "precision and not slow" $(SUITES)
+	RKIT_PRECISION=$$(test "$$auto" = fp32 && echo bf16 || echo fp32) $(PYTEST) -m "precision and not slow and not tour" $(SUITES)
 
 lint: install-dev
 	$(BIN)/ruff check .

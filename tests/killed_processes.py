@@ -13,6 +13,11 @@ import pytest
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
+def first_fast(moments):
+    """The moments as parameters of a test; all but the first are slow."""
+    return [pytest.param(one, marks=() if row == 0 else pytest.mark.slow) for row, one in enumerate(moments)]
+
+
 def kill():
     """End this process at once: nothing is tidied up, as when a machine fails."""
     os.kill(os.getpid(), signal.SIGKILL)

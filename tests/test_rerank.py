@@ -16,7 +16,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 
-from killed_processes import forks, in_another_process, kill_at_call
+from killed_processes import first_fast, forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, rerank
 from retrievalkit.cli import main
 from retrievalkit.contracts import Progress
@@ -349,7 +349,7 @@ def uninterrupted(tiny_model, tiny_collection, euro, tmp_path_factory):
 
 
 @forks
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", first_fast(MOMENTS))
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(quick, tmp_path, euro, uninterrupted, moment):
     output = tmp_path / "out"
 

@@ -188,7 +188,7 @@ def test_a_recipe_may_run_a_plugins_command(use, tmp_path):
     )
     result = rkit("run", str(tmp_path / "recipe.yaml"), "--output", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
-    assert "greet-me Ada" in result.output
+    assert "Hello Ada" in result.output
 
 
 # --- checks --------------------------------------------------------------------------------------------------------

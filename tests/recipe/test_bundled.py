@@ -127,6 +127,7 @@ def test_a_small_table_of_two_stages_runs(tiny, tmp_path, need):
     assert (tmp_path / "out/full/seed-42/stage2.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_the_four_stages_run(tiny, tmp_path, need):
     """Pre-training, two stages, a re-ranker and what it teaches, and an ablation."""
     tiny |= {"pooler_options": {"top_k": 16}, "mined_depth": 10, "negatives": 1, "distilled_negatives": 2}

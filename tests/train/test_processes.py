@@ -386,6 +386,7 @@ def assert_close(one, other, **tolerance):
         torch.testing.assert_close(tensor, other[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3])
 def test_several_processes_have_the_gradients_and_the_weights_of_one(together, quick, tmp_path, count):
     steps = {name: options for name, options in STEPS.items() if count == 2 or "fewer" in name}
@@ -429,6 +430,7 @@ def bytes_of(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes(
     together, quick, tmp_path, examples, tmp_path_factory
 ):

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from killed_processes import forks, in_another_process, kill_at_call
+from killed_processes import first_fast, forks, in_another_process, kill_at_call
 from mining_by_name import mine_by_name
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
@@ -154,7 +154,7 @@ MOMENTS = {
 
 
 @forks
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", first_fast(MOMENTS))
 def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp_path, moment):
     """It ends with the bytes of the training that was not killed."""
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerState
 
-from killed_processes import forks, in_another_process, kill, kill_at_call
+from killed_processes import first_fast, forks, in_another_process, kill, kill_at_call
 from retrievalkit import artifacts
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
@@ -403,7 +403,7 @@ def uninterrupted(tiny_model, tiny_collection, examples, tmp_path_factory):
 
 
 @forks
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", first_fast(MOMENTS))
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(quick, tmp_path, examples, uninterrupted, moment):
     output = tmp_path / "out"
 
@@ -419,6 +419,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(quick, tmp_path,
     assert list(tmp_path.iterdir()) == [output]
 
 
+@pytest.mark.slow
 @forks
 def test_a_training_can_be_killed_again_and_again(quick, tmp_path, examples, uninterrupted):
     output = tmp_path / "out"

@@ -51,7 +51,8 @@ def pretrain(tiny_model, collection):
     """Runs the command on the tiny collection."""
 
     def pretrain(output, *words):
-        given = ("--model", tiny_model, "--corpus", collection.corpus, "--output", output)
+        given = ("--model", tiny_model, "--output", output)
+        given += () if "--corpus" in words else ("--corpus", collection.corpus)
         return rkit("pretrain", "--pretrainer", "cot_mae_v2", *given, *QUICK, *words)
 
     return pretrain

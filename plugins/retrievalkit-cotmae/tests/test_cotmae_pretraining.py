@@ -481,7 +481,7 @@ def test_words_narrower_than_the_states_have_no_sparse_view(pretrainer_of, tmp_p
     sizes = {"embedding_size": 12, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.AutoConfig.for_model("electra", vocab_size=264, intermediate_size=64, **sizes)
     transformers.ElectraForMaskedLM(config).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedError, match="as wide as the states"):
+    with pytest.raises(UnsupportedError, match="as wide as the hidden states"):
         pretrainer_of(str(tmp_path))
     pretrainer = pretrainer_of(str(tmp_path), **only("ae_dense", "ar_dense"))
     assert loss_of(pretrainer).total.isfinite()

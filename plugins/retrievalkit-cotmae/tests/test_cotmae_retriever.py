@@ -194,6 +194,7 @@ def test_search_is_exact_for_every_view(views, tiny_model, collection, tmp_path)
         assert (np.count_nonzero(weights, axis=1) == 24).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("views", ["sparse", "both"])
 def test_training_to_search_on_the_command_line(views, tiny_model, collection, tmp_path):
     """Trained is better than untrained, and a checkpoint is encoded and searched without naming its parts again."""

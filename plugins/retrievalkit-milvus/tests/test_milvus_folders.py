@@ -91,6 +91,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_several_processes(folder, opened, assert_found, case):
     """While another process has an index open it can be searched; and a process ends by itself, and says nothing."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM, str(folder)]

@@ -344,7 +344,8 @@ def taught(tmp_path_factory, tiny_collection):
 def train(folder, tiny_model, tiny_collection, rows, *words):
     write_examples(folder / "train.jsonl", rows)
     base = ("train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", folder / "train.jsonl")
-    base += ("--output", folder / "model", "--epochs", 2, "--batch-size", 8, "--precision", "fp32", "--negatives", 2)
+    base += ("--output", folder / "model", "--epochs", 2, "--batch-size", 8, "--precision", "fp32")
+    base += () if "--negatives" in words else ("--negatives", 2)
     return CliRunner().invoke(main, [str(word) for word in (*base, *words)])
 
 

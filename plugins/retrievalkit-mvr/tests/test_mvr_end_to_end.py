@@ -87,7 +87,7 @@ def test_layers_of_one_viewer_self_contrastive(bert, collection, tmp_path):
         (["--set", "pooler.viewer=2"], "did you mean 'viewers'"),
         (
             ["--set", "loss.temperature=0.1", "--set", "loss.floor=0.2"],
-            "Set either temperature, or annealing and floor",
+            "Set either temperature, or annealing",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A Lucene index of vectors in a graph (HNSW): every vector is a document, its number the vector's row."""
+"""A Lucene HNSW index of vectors: every vector is a document, whose number is the vector's row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from retrievalkit_pyserini.handles import as_interface, bind, constructor, sette
 from retrievalkit_pyserini.java import java_class, java_megabytes
 
 FIELD = "vector"
-"""As Anserini's searcher of vectors has it."""
+"""Field name that Anserini's dense searcher expects."""
 
 MOST_DIMENSIONS = 4096
 WRITE_BUFFER_MEGABYTES = 1024.0
-"""Of vectors and their graph: every time that Lucene writes them out it starts another graph, to be joined later."""
+"""For vectors and their graph: every flush starts a new graph, which Lucene must merge later."""
 
 _INT8 = ("lucene104.Lucene104HnswScalarQuantizedVectorsFormat", "lucene99.Lucene99HnswScalarQuantizedVectorsFormat")
 _LONGER = ("codecs.DelegatingKnnVectorsFormat", "IndexHnswDenseVectors$DelegatingKnnVectorsFormat")
@@ -31,8 +31,8 @@ class GraphWriter(DocumentWriter):
     Args:
         folder: Where the index goes.
         m: Neighbours of a vector in the graph.
-        ef_construction: Vectors that are looked at to find them.
-        int8: Whether vectors are compared by numbers of eight bits.
+        ef_construction: Number of vectors examined to find the neighbours.
+        int8: Whether to compare vectors quantised to eight bits per number.
         threads: Threads for adding.
     """
 
@@ -60,10 +60,10 @@ def _codec(m: int, ef_construction: int, int8: bool) -> Any:
     codecs = "org.apache.lucene.codecs"
     exact = f"{codecs}.lucene99.Lucene99HnswVectorsFormat"
     graph = (_first_class(*(f"{codecs}.{name}" for name in _INT8)) if int8 else java_class(exact))(m, ef_construction)
-    # Lucene takes vectors of 1,024 numbers by itself.
+    # Lucene by default limits vectors to 1,024 dimensions.
     longer = _first_class(*(f"io.anserini.index.{name}" for name in _LONGER))
     codec = java_class(java_class(f"{codecs}.Codec").getDefault().getClass().getName())()
-    # Not by pyjnius, which frees a reference twice where it sets a field.
+    # Set through a method handle, because pyjnius frees a reference twice when it sets a field.
     assign = bind(setter(codec, "defaultKnnVectorsFormat"), 0, codec, longer(graph, MOST_DIMENSIONS))
     as_interface("java.lang.Runnable", assign).run()
     return codec

@@ -4,7 +4,7 @@
     rkit search hnsw --queries QUERIES --k 100 --output hnsw.trec
 
 The folder holds `lucene/` (an index that Pyserini's LuceneHnswDenseSearcher opens too) and the vectors themselves,
-hard-linked where possible: what the graph finds is scored by them.
+hard-linked where possible, from which the scores of the graph's hits are computed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _VECTORS = "vectors"
 class LuceneHnsw(Indexer):
     """Lucene's graph of neighbours (HNSW, Malkov and Yashunin 2018), for one and many vectors a text.
 
-    Which texts are found is approximate (`rkit index --check` measures recall); their scores are exact: inner products
-    of the vectors as they are, in float32, and for several vectors the sum of the best. Building in several threads
-    gives another graph each time, and so may find other texts.
+    Retrieval is approximate (`rkit index --check` measures recall); scores are exact: float32 inner products of the
+    original vectors, or the sum of the best for several vectors. Building with several threads gives a different graph
+    each time, so hits may differ.
 
     Args:
-        m: Neighbours of a vector in the graph: more find more, and take more memory and time to build.
-        ef_construction: Vectors that are looked at to find the neighbours: more make a better graph, more slowly.
-        ef_search: Vectors that a query looks for, at least: more find more of the nearest, more slowly.
-        quantization: "int8" compares vectors by eight bits a number: four times less to read, and a little less exact
-            in what is found.
-        threads: Threads for building and searching; none = one for each processor.
+        m: Neighbours of a vector in the graph: more improve recall, and take more memory and build time.
+        ef_construction: Vectors examined to find the neighbours: more give a better graph and a slower build.
+        ef_search: Minimum number of vectors to retrieve per query: more improve recall and slow down search.
+        quantization: "int8" compares vectors quantised to eight bits per number: a quarter of the data to read, at
+            slightly lower recall.
+        threads: Threads for building and searching; none = one per processor.
     """
 
     indexes = "vectors"
@@ -72,7 +72,7 @@ class LuceneHnsw(Indexer):
 
         Raises:
             UnsupportedError: The folder has no vectors, or weights as well, or vectors that are too long for Lucene.
-            RetrievalkitError: Lucene could not write, for want of space or of memory. Nothing is left behind.
+            RetrievalkitError: Lucene ran out of disk space or memory. No files are left behind.
         """
         _check_source(source)
         folder = Path(index_dir)
@@ -152,7 +152,7 @@ def _check_source(source: VectorStore) -> None:
     if not source.dim or source.vocabulary:
         has = "vectors and weights" if source.dim else "weights over a vocabulary and no vectors"
         msg = (
-            f"'{source.folder}' holds {has}; indexer 'lucene_hnsw' searches vectors alone. "
+            f"'{source.folder}' holds {has}; indexer 'lucene_hnsw' searches only vectors. "
             f"Use --indexer {'flat' if source.dim else 'impact'}."
         )
         raise UnsupportedError(msg)

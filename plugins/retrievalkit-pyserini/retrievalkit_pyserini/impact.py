@@ -4,7 +4,7 @@
     rkit search impact --queries QUERIES --k 1000 --output impact.trec
 
 The folder holds `lucene/` (an index that Pyserini's LuceneImpactSearcher opens too, whose terms are the columns of the
-weights), `ids.txt` and `impact.json` (by what weights were multiplied).
+weights), `ids.txt` and `impact.json` (the scale applied to the weights).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Impact(Indexer):
                 writer.add_impacts(block.first, source.ids[block.first : block.first + block.texts], impacts)
             if not loss.terms:
                 msg = (
-                    f"all weights of '{source.folder}' come to 0 when multiplied by {quantizer.scale:g} and rounded. "
+                    f"all weights of '{source.folder}' are 0 when multiplied by {quantizer.scale:g} and rounded. "
                     "Set a larger scale, or none."
                 )
                 raise UnsupportedError(msg)
@@ -141,7 +141,7 @@ class Impact(Indexer):
         self._searcher = ImpactSearcher(folder / INDEX, len(self._ids))
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """For each query the best texts, equal scores in the order of the index; found exactly, of impacts."""
+        """For each query, the best texts, with ties in index order; exact with respect to impacts."""
         check_k(k)
         searcher, ids = self._opened()
         weights = self._weights_of(queries)
@@ -166,7 +166,7 @@ class Impact(Indexer):
         return opened(self._searcher), opened(self._ids)
 
     def _weights_of(self, queries: Representation) -> Any:
-        """A CSR of the queries' weights, by which scores come out on the scale of the weights as they were."""
+        """A CSR of the queries' weights, divided by the scale so that scores match those of the original weights."""
         import scipy.sparse
 
         weights = viewed(queries, "weights").weights

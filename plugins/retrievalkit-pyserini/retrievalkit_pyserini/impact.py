@@ -41,20 +41,19 @@ _SETTINGS = "impact.json"
 
 
 class Impact(Indexer):
-    """Lucene's impact index of learned sparse weights, which become whole numbers.
+    """Lucene's impact index of learned sparse weights, rounded to integers.
 
-    A score is the sum of query weight times rounded text weight, on the scale of the weights as they were: queries are
-    not rounded. A text that shares no term with a query is not found. Where a folder holds vectors too, they are left
-    aside. What rounding loses is reported when the index is built.
+    A score is the sum of query weight times rounded text weight, on the scale of the original weights; queries are not
+    rounded. A text that shares no term with a query is never a hit. Vectors in the same folder are ignored. Building
+    the index reports the quantisation loss.
 
     Args:
         bits: Bits of an impact: the greatest is 2**bits - 1.
         scale: What a weight is multiplied by before it is rounded; none = the greatest weight becomes the greatest
             impact. Where a few weights are far greater than all others, a larger scale rounds the others more finely
             and clips these.
-        sample: Texts that are searched for their nearest ones by weights and by impacts, to report how many of those
-            stay the same.
-        threads: Threads for searching; none = one for each processor. Changes no hit.
+        sample: Number of texts to use as queries over weights and over impacts, to report the share of common hits.
+        threads: Threads for searching; none = one per processor. Does not affect hits.
     """
 
     indexes = "vectors"
@@ -77,9 +76,9 @@ class Impact(Indexer):
         """Round the weights of all texts and index them.
 
         Returns:
-            Counts of "texts", "terms" (impacts above 0), "terms_dropped" (weights that came to 0), "terms_clipped";
-            "relative_error", what rounding changed as a share of all weight; "overlap_at_10", which share of their ten
-            nearest texts the sampled texts keep; "vectors_left_aside" where there are any.
+            Counts of "texts", "terms" (impacts above 0), "terms_dropped" (weights rounded to 0), "terms_clipped";
+            "relative_error", the change by rounding relative to the total weight; "overlap_at_10", the share of their
+            ten nearest texts that the sampled texts keep; "vectors_left_aside", if the folder has vectors.
 
         Raises:
             UnsupportedError: The folder has no weights, negative ones, or none that is more than 0 once rounded.

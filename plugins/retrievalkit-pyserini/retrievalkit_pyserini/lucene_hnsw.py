@@ -123,13 +123,13 @@ class LuceneHnsw(Indexer):
         return scores_of(queries, store, [store.ids.rows(some) for some in ids])
 
     def _wanted(self, k: int) -> int:
-        """How many vectors to look for, so that they are of about k texts."""
+        """The number of vectors to retrieve so that they cover about k texts."""
         store, _ = self._opened()
         rows = int(store.rows)
         return min(rows, max(self.ef_search, k) * -(-rows // len(store)))
 
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query the texts, ascending, of the vectors that its vectors lead to: k or more, if there are."""
+        """For each query, the texts of the vectors that its vectors retrieve, ascending; at least k, if they exist."""
         store, searcher = self._opened()
         vectors = vectors_alone(queries, store.dim).cpu()
         mask = torch.ones(vectors.shape[:2], dtype=torch.bool) if queries.vector_mask is None else queries.vector_mask
@@ -165,7 +165,7 @@ def _check_source(source: VectorStore) -> None:
 
 
 def _by_query(rows: Sequence[np.ndarray], counts: Sequence[int]) -> Iterator[np.ndarray]:
-    """What each query's vectors found, joined."""
+    """The concatenated hits of each query's vectors."""
     start = 0
     for count in counts:
         yield np.concatenate([np.empty(0, dtype=np.int64), *rows[start : start + count]])

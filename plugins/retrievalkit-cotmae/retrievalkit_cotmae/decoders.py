@@ -1,10 +1,10 @@
-"""The decoders of CoT-MAE v2: one layer each, so weak that they have to rely on the vector in their first place.
+"""The decoders of CoT-MAE v2: one layer each, so weak that they must rely on the vector at the first position.
 
-Both are given the embeddings of a text with a vector of another text in the place of [CLS], and make the states from
-which the encoder's vocabulary head predicts tokens. Their layers have the encoder's heads, activation and dropout.
+Both take the embeddings of a text with [CLS] replaced by a vector of another text, and produce the states from which
+the encoder's vocabulary head predicts tokens. Their layers use the encoder's number of heads, activation and dropout.
 
-    AE  each place sees all:             layers as BERT's (the norm behind)
-    AR  each place sees what it follows: layers as GPT-2's (dropout, the norm in front, a last norm)
+    AE  each position attends to all positions:               layers as in BERT (post-norm)
+    AR  each position attends to itself and those before it:  layers as in GPT-2 (input dropout, pre-norm, final norm)
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _RESIDUAL_OUTPUTS = ("out_proj.weight", "linear2.weight")
 
 
 class Decoder(nn.Module):
-    """Layers over embeddings whose first place holds a vector.
+    """Transformer layers over embeddings whose first position holds a vector.
 
     Args:
-        width: Of the states.
-        shape: Of the layers.
-        layers: How many.
-        causal: Whether a place sees itself and those in front of it alone (AR), or all (AE).
-        positions: Most tokens of a text, where the decoder is to have positions of its own, for embeddings that do not
-            tell them; 0 = none.
+        width: Width of the states.
+        shape: Shape of the layers.
+        layers: Number of layers.
+        causal: Whether a position attends to itself and preceding positions only (AR), or to all positions (AE).
+        positions: Maximum number of tokens per text for which the decoder learns its own position embeddings, needed
+            if the encoder's embeddings carry no position; 0 = no position embeddings.
     """
 
     def __init__(self, width: int, shape: LayerShape, *, layers: int, causal: bool, positions: int = 0) -> None:
@@ -42,12 +42,12 @@ class Decoder(nn.Module):
         self._initialise()
 
     def forward(self, vectors: Tensor, embeddings: Tensor, attention_mask: Tensor) -> Tensor:
-        """The states from which tokens are predicted.
+        """Compute the states from which tokens are predicted.
 
         Args:
-            vectors: (batch, width), what stands in the first place, as it is.
-            embeddings: (batch, tokens, width) of a text.
-            attention_mask: (batch, tokens), 1 = a real token, padding behind.
+            vectors: (batch, width), used unchanged at the first position.
+            embeddings: (batch, tokens, width), the embeddings of the text.
+            attention_mask: (batch, tokens), 1 = real token; padding must be on the right.
 
         Returns:
             (batch, tokens, width).
@@ -63,10 +63,10 @@ class Decoder(nn.Module):
         return decoded
 
     def _masks(self, attention_mask: Tensor) -> dict[str, Any]:
-        """What is not seen, as torch's layers call it."""
+        """The attention masks, as keyword arguments of torch's layers."""
         if not self.causal:
             return {"src_key_padding_mask": ~attention_mask.bool()}
-        # Padding is behind the text, so no place of the text sees it anyway.
+        # Padding is on the right, so the causal mask already hides it from every position of the text.
         tokens = attention_mask.shape[1]
         ahead = torch.ones(tokens, tokens, dtype=torch.bool, device=attention_mask.device).triu(diagonal=1)
         return {"src_mask": ahead, "is_causal": True}
@@ -75,8 +75,8 @@ class Decoder(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
-            elif parameter.dim() > 1:  # else it is of a norm, which starts at 1
-                # As in GPT-2, what is added to the stream of states starts small.
+            elif parameter.dim() > 1:  # otherwise it belongs to a norm, which torch initialises to 1
+                # As in GPT-2, projections into the residual stream start small, so that depth does not inflate it.
                 small = self.causal and name.endswith(_RESIDUAL_OUTPUTS)
                 nn.init.normal_(parameter, std=_DEVIATION / (2 * len(self.layers)) ** 0.5 if small else _DEVIATION)
 
@@ -86,6 +86,6 @@ def _layer(width: int, shape: LayerShape, *, norm_first: bool) -> nn.Transformer
         width, shape.heads, shape.inner, shape.dropout, shape.activation, batch_first=True, norm_first=norm_first
     )
     layer.self_attn.dropout = shape.attention_dropout
-    # Inside the feed-forward part, where neither BERT nor GPT-2 drops.
+    # torch applies this dropout between the feed-forward layers, where neither BERT nor GPT-2 applies any.
     layer.dropout = nn.Identity()  # type: ignore[assignment]
     return layer

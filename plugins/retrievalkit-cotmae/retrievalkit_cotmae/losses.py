@@ -1,11 +1,11 @@
-"""The fine-tuning loss of CoT-MAE v2, and its FLOPS regulariser alone.
+"""The fine-tuning loss of CoT-MAE v2, and its FLOPS regulariser as a loss of its own.
 
-With s(q, d) the score (of the vectors and of the weights, added up), d+ the query's positive and t the temperature:
+With s(q, d) the score (dense plus sparse), d+ the query's positive and t the temperature:
 
     CE(s) = mean over queries q of  log sum over documents d of exp(s(q, d) / t)  -  s(q, d+) / t
     L     = CE(s_dense + s_sparse)  +  lambda_q FLOPS(weights of queries)  +  lambda_d FLOPS(weights of documents)
 
-or, as the authors' later code trains it, CE(s_dense) + CE(s_sparse) in the place of the first term.
+or, as in the authors' later code, with CE(s_dense) + CE(s_sparse) instead of the first term.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from retrievalkit_cotmae.regularizers import STEPS, Norm, Schedule, Sparsity
 
 
 class DenseSparse(Loss):
-    """Contrastive loss of dense vectors and sparse weights together, plus what keeps the weights sparse.
+    """Contrastive loss over dense vectors and sparse weights, plus regularisation that keeps the weights sparse.
 
-    For poolers that make vectors, weights or both: where there is one of them, it is the contrastive loss of that one.
-    FLOPS is taken over all queries of the step and over all its documents, as they are scored: after top-k.
+    For poolers that produce vectors, weights or both; with only one view, it is the contrastive loss of that view.
+    FLOPS is computed over all queries and all documents of the step, on the weights that are scored, i.e. after top-k.
 
     Args:
-        views: One cross entropy on the "summed" scores (the paper), or "separate" ones of dense and of sparse scores,
-            added.
-        temperature: Scores are divided by it.
+        views: One cross entropy over the "summed" scores (the paper), or the sum of "separate" cross entropies over
+            dense and sparse scores.
+        temperature: Divides the scores.
         flops_query: Lambda of the queries' regulariser.
         flops_document: Lambda of the documents' regulariser.
-        query_regularizer: "flops" (the paper), or "l1" of the queries' weights, as SPLADE's trainer has it.
-        schedule: Lambdas are "constant", or "quadratic": they rise with the square of the steps done (SPLADE).
-        schedule_steps: Steps until a quadratic schedule is at its lambdas.
+        query_regularizer: "flops" (the paper), or the "l1" norm of the queries' weights, as in SPLADE's trainer.
+        schedule: Keep the lambdas "constant", or increase them with the square of the step ("quadratic", SPLADE).
+        schedule_steps: Steps until the quadratic schedule reaches the full lambdas.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class DenseSparse(Loss):
         return LossValue(total, {name: term.detach() for name, term in (entropies | norms).items()})
 
     def _scores(self, queries: Representation, documents: Representation) -> dict[str, Tensor]:
-        """Name of a term -> (Q, D) scores."""
+        """The (Q, D) scores of each cross entropy, by the name of its term."""
         summed = {"contrastive": scores(queries, documents)}
         if self.views == "summed":
             return summed
-        # Both sides have the same views, or the summed scores would have been refused.
+        # Both sides have the same views: `scores` above rejects a mismatch.
         of_queries, of_documents = _views(queries), _views(documents)
         return {name: scores(view, of_documents[name]) for name, view in of_queries.items()}
 
@@ -94,17 +94,17 @@ class DenseSparse(Loss):
 
 
 class Flops(Loss):
-    """What keeps weights over a vocabulary sparse, alone: to be added to a loss that trains them.
+    """Sparsity regularisation of weights over a vocabulary, to be added to a loss that trains those weights.
 
-    `--loss contrastive+flops` is SPLADE's, `--loss distill_kl+flops` the same with a teacher. FLOPS is taken over all
-    queries of the step and over all its documents; it looks neither at scores nor at which document answers a query.
+    `--loss contrastive+flops` is SPLADE's loss, `--loss distill_kl+flops` the same with a teacher. FLOPS is computed
+    over all queries and all documents of the step; it depends neither on scores nor on which documents are positives.
 
     Args:
         flops_query: Lambda of the queries' regulariser.
         flops_document: Lambda of the documents' regulariser.
-        query_regularizer: "flops", or "l1" of the queries' weights, as SPLADE's trainer has it.
-        schedule: Lambdas are "constant", or "quadratic": they rise with the square of the steps done (SPLADE).
-        schedule_steps: Steps until a quadratic schedule is at its lambdas.
+        query_regularizer: "flops", or the "l1" norm of the queries' weights, as in SPLADE's trainer.
+        schedule: Keep the lambdas "constant", or increase them with the square of the step ("quadratic", SPLADE).
+        schedule_steps: Steps until the quadratic schedule reaches the full lambdas.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class Flops(Loss):
         """The regulariser of a batch, computed in float32 under autocast too."""
         if queries.weights is None or documents.weights is None:
             msg = (
-                "loss 'flops' keeps weights over a vocabulary sparse, and this pooler makes none. "
-                "Choose one that does, such as --pooler dense_sparse with views sparse or both, or leave flops out."
+                "loss 'flops' regularises weights over a vocabulary, but this pooler makes none. "
+                "Choose a pooler that does, such as --pooler dense_sparse with views=sparse or both, or drop flops."
             )
             raise UnsupportedError(msg)
         with torch.autocast(queries.device.type, enabled=False):
@@ -142,7 +142,7 @@ class Flops(Loss):
 
 
 def _views(representation: Representation) -> dict[str, Representation]:
-    """Vectors and weights, each by itself, as far as they are there."""
+    """The dense and the sparse view as separate representations, omitting a view that does not exist."""
     views = {}
     if representation.vectors is not None:
         views["dense"] = replace(representation, weights=None)

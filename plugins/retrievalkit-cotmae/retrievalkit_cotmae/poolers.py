@@ -1,13 +1,13 @@
-"""The representation of CoT-MAE v2: a dense vector and sparse weights over the vocabulary, of one encoder.
+"""The representation of CoT-MAE v2: a dense vector and sparse weights over the vocabulary, from one encoder.
 
-With h_t the last hidden state of token t, t = 0 the first one ([CLS]), z_t[j] its logit for term j by the encoder's own
-masked language model head, and top_k(x) the k largest entries of x, the others 0:
+With h_t the last hidden state of token t, t = 0 being the first token ([CLS]), z_t[j] its logit for term j from the
+encoder's own masked language model head, and top_k(x) the vector x with all but its k largest entries set to 0:
 
     DEN    = h_0
     SPR[j] = max over the tokens t of the text of  log(1 + relu(z_t[j]))
     score  = <DEN_q, DEN_d>  +  <top_k(SPR_q), top_k(SPR_d)>
 
-SPR alone, over all tokens and without top_k, is SPLADE-max (Formal et al. 2021).
+SPR by itself, over all tokens and without top_k, is SPLADE-max (Formal et al. 2021).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from retrievalkit.errors import OptionError, UnsupportedError
 
 
 class DenseSparse(Pooler):
-    """A dense vector, sparse weights over the vocabulary, or both, whose scores add up.
+    """A dense vector, sparse weights over the vocabulary, or both, with their scores summed.
 
-    The sparse view is for encoders with a vocabulary head, the dense view for those that put a [CLS]-like token in
-    front of each text. Weights are float32: what half precision computes is the product with the vocabulary.
+    The sparse view needs an encoder with a vocabulary head; the dense view suits encoders that start each text with a
+    [CLS]-like token. Weights are float32; mixed precision applies only to the product with the vocabulary matrix.
     """
 
     default_loss = "dense_sparse"
@@ -48,19 +48,19 @@ class DenseSparse(Pooler):
         """Choose the views and their sizes.
 
         Args:
-            info: Of the encoder.
-            views: What a text becomes: its "dense" vector, its "sparse" weights, or "both".
-            top_k: How many weights of a text are kept, the largest, of queries and documents, in training too; the
-                others are 0 and get no gradient. Among equals the term of the lowest number is kept. None = all.
-            pooled_tokens: The tokens that weights are pooled over: those of the "text" (the paper), or "all", [CLS] and
-                [SEP] included (SPLADE). Padding never is.
-            dimension: Length of the dense vector, by one linear map with bias for queries and documents alike. None =
-                the hidden state itself.
-            layers: One dense vector of a document from each of these layers, in any order; 0 = embeddings, -1 = the
-                last. A query's is of the last, and so is the sparse view. None = the last.
-            keep: Which of a document's dense vectors are indexed: "all", or in training all and in the index the
-                "last" layer's alone, as the loss self_contrastive wants it.
-            normalize: Whether dense vectors are divided by their length (L2). The paper does not.
+            info: Properties of the encoder.
+            views: Represent a text by its "dense" vector, its "sparse" weights, or "both".
+            top_k: Number of largest weights to keep per query or document, in training as well; the others are set to
+                0 and receive no gradient. Ties keep the term with the lower id. None = all.
+            pooled_tokens: Tokens to pool weights over: those of the "text" (the paper), or "all", including [CLS] and
+                [SEP] (SPLADE). Padding is always excluded.
+            dimension: Length of the dense vector, produced by one linear map with bias shared by queries and
+                documents. None = the hidden state itself.
+            layers: Layers that each contribute one dense vector per document, in any order; 0 = embeddings, -1 = the
+                last. Queries and the sparse view always use the last layer. None = the last.
+            keep: Dense vectors of a document to index: "all", or only the "last" layer's, with the others used in
+                training by the loss self_contrastive.
+            normalize: Whether to L2-normalise dense vectors. The paper does not.
         """
         super().__init__()
         if views == "sparse":
@@ -84,13 +84,13 @@ class DenseSparse(Pooler):
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
-        """The last layer of queries, those of the views of documents, and the head where there is a sparse view."""
+        """The last layer for queries, the layers of the views for documents, and the head for the sparse view."""
         last = (self.info.layers,)
         document = {*(self._dense_layers("document") if self.dense else ()), *(last if self.sparse else ())}
         return Needs(layers={"query": last, "document": tuple(sorted(document))}, vocabulary_head=self.sparse)
 
     def view_names(self, count: int) -> list[str]:
-        """Dense vectors by their layer."""
+        """Name dense vectors after their layers."""
         return [f"layer {layer}" for layer in self.layers[:count]]
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
@@ -107,8 +107,8 @@ class DenseSparse(Pooler):
         return self.layers if self.training or self.keep == "all" else self.layers[:1]
 
     def _vectors(self, states: TokenStates, side: Side) -> Tensor:
-        """(batch, m, dimension): the first real token's state in each layer, the highest layer first."""
-        first = states.attention_mask.long().argmax(dim=1)  # (batch,), not 0 where padding is on the left
+        """(batch, m, dimension): the first real token's state in each layer, highest layer first."""
+        first = states.attention_mask.long().argmax(dim=1)  # (batch,); above 0 if padding is on the left
         rows = torch.arange(len(first), device=first.device)
         vectors = torch.stack([states.layers[layer][rows, first] for layer in self._dense_layers(side)], dim=1)
         if self.projection is not None:
@@ -116,21 +116,21 @@ class DenseSparse(Pooler):
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def _weights(self, states: TokenStates) -> Tensor:
-        """(batch, vocabulary) float32: the pooled weights, at most `top_k` of a text above 0."""
-        assert states.head is not None, "the vocabulary head was asked for in `needs`"
+        """(batch, vocabulary) float32: the pooled weights, at most `top_k` per text above 0."""
+        assert states.head is not None, "`needs` requests the vocabulary head"
         mask = lexical.text_mask(states) if self.pooled_tokens == "text" else states.attention_mask.bool()
         weights = lexical.max_saturated(states.layers[self.info.layers], states.head, mask)
         return weights if self.top_k is None else lexical.keep_top_k(weights, self.top_k)
 
 
 def _check_idle(options: Mapping[str, object], view: str) -> None:
-    """Refuse options of a view that is not wanted; None stands for one that was not set."""
+    """Reject options that belong to a disabled view; None marks an option left at its default."""
     idle = [f"{name}={value}" for name, value in options.items() if value is not None]
     if idle:
         other = "sparse" if view == "dense" else "dense"
         msg = (
-            f"pooler 'dense_sparse': {', '.join(idle)} would have no effect with views={other}: it is of the {view} "
-            f"view. Leave it out, or set views to {view} or both."
+            f"pooler 'dense_sparse': {', '.join(idle)} would have no effect with views={other}: it applies to the "
+            f"{view} view. Drop it, or set views to {view} or both."
         )
         raise OptionError(msg)
 
@@ -145,7 +145,7 @@ def _check_top_k(top_k: int | None, info: EncoderInfo) -> None:
 
 
 def _distinct_layers(layers: tuple[int, ...] | None, info: EncoderInfo) -> tuple[int, ...]:
-    """The absolute layer numbers, the highest first."""
+    """Absolute layer numbers, highest first."""
     wanted = (-1,) if layers is None else layers
     absolute = sorted({absolute_layer(layer, info) for layer in wanted}, reverse=True)
     if not absolute or len(absolute) < len(wanted):

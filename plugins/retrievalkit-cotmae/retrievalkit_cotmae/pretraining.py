@@ -1,7 +1,7 @@
-"""The pre-training of CoT-MAE v2 (Wu et al. 2023): a span of a document is reconstructed from two views of another.
+"""The pre-training of CoT-MAE v2 (Wu et al. 2023): reconstruct one span of a document from two views of another.
 
-With a and b two spans of a document, a' and b' the same with words masked, h the last states and z the logits of a', E
-the word embeddings without their gradient, and e(x) the embeddings of a text from its second token on:
+With a and b two spans of a document, a' and b' their masked versions, h the last hidden states and z the logits of a',
+E the word embeddings (detached), and e(x) the embeddings of a text from its second token on:
 
     DEN    = h_0                                                        SPR[j] = max over t of log(1 + relu(z_t[j]))
     L_mlm  = CE of the masked tokens of a, from the encoder
@@ -9,7 +9,7 @@ the word embeddings without their gradient, and e(x) the embeddings of a text fr
     L_ar   = CE of every next token of b, from AR([v, e(b)])            v = DEN, and v = SPR E
     L      = L_mlm + L_ae(DEN) + L_ae(SPR E) + L_ar(DEN) + L_ar(SPR E)
 
-and the same with a and b exchanged. All logits come from the encoder's vocabulary head, which every term trains.
+and the same with a and b swapped. All logits come from the encoder's vocabulary head, which every term trains.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _LEAST_SUM = 1e-4
 class CoTMAEv2(Pretrainer):
     """Contextual masked auto-encoding with a dense and a sparse view, an auto-encoding and an auto-regressive decoder.
 
-    A sample is a span of a document, drawn anew in each epoch, with a partner. The encoder and its vocabulary head are
-    saved; the decoders are dropped. Terms of weight 0 are not computed, and a decoder without terms is not created.
+    A sample is a random span of a document, redrawn in each epoch, and its partner. The encoder and its vocabulary
+    head are saved; the decoders are discarded. Terms of weight 0 are not computed, and a decoder is created only if one
+    of its terms has a weight.
     """
 
     wants = "two spans"
@@ -77,17 +78,17 @@ class CoTMAEv2(Pretrainer):
             ae_sparse: Weight of the AE decoder on the sparse view.
             ar_dense: Weight of the AR decoder on the dense view.
             ar_sparse: Weight of the AR decoder on the sparse view.
-            partners: Kinds of partner for a span, one of them drawn for each sample: the span before or after it
-                ("nearby"), another span at most 100 spans away ("random_sampled"), or some sentences of the span and
-                those after them ("overlap").
-            directions: Reconstruct each of two spans from the other ("both"), or the partner from the span ("one").
-            mask_ratio: Fraction of a text's tokens that is masked for the encoder.
-            decoder_mask_ratio: Fraction of a text's tokens that is masked for the AE decoder.
-            whole_words: Whether all tokens of a word are masked together.
+            partners: Kinds of partner span, one of which is drawn per sample: the adjacent span ("nearby"), another
+                span at most 100 spans away ("random_sampled"), or some sentences of the span and those next to
+                them ("overlap").
+            directions: Reconstruct each span from the other ("both"), or only the partner from the span ("one").
+            mask_ratio: Fraction of tokens to mask in the encoder's input.
+            decoder_mask_ratio: Fraction of tokens to mask in the AE decoder's input.
+            whole_words: Whether to mask all tokens of a word together.
             decoder_layers: Layers of each decoder.
-            sparse_head: Compute the logits of the sparse view with the "complete" vocabulary head, or with its
-                "projection" only, as Eq. 4 is printed.
-            sparse_normalization: Pass the weights of a text to the decoders as they are ("none"), or divided by their
+            sparse_head: Compute the logits of the sparse view with the "complete" vocabulary head, or with only its
+                "projection", as printed in Eq. 4.
+            sparse_normalization: Pass the weights of a text to the decoders unchanged ("none"), or divided by their
                 sum ("l1").
         """
         super().__init__(encoder, max_length)
@@ -127,10 +128,10 @@ class CoTMAEv2(Pretrainer):
         return next(both), next(both)
 
     def collate(self, samples: Sequence[tuple[Pieces, Pieces]], draw: random.Random) -> dict[str, Batch | Tensor]:
-        """Inputs and labels of the encoder and of each decoder: in each row, one text is reconstructed from another."""
+        """Inputs and labels for the encoder and each decoder; each row reconstructs one text from another."""
         rows: dict[str, list[tuple[list[int], list[int]]]] = {"encoder": [], "ae": []}
         for pair in samples:
-            # Sample after sample, so that the masks do not depend on the size of the batch.
+            # Draw masks sample by sample, so that they do not depend on the batch size.
             rows["encoder"] += [self.masker(pieces, draw) for pieces in (pair if self.both else pair[:1])]
             if self._views("ae"):
                 rows["ae"] += [self.decoder_masker(pieces, draw) for pieces in self._decoded(pair)]
@@ -150,11 +151,11 @@ class CoTMAEv2(Pretrainer):
         return pair[::-1] if self.both else pair[1:]
 
     def _by_direction(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """The rows of the first direction, then those of the other."""
+        """Reorder rows: first those of one direction, then those of the other."""
         return [*rows[::2], *rows[1::2]] if self.both else rows
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
-        """The masked tokens, or for the AR decoder the following tokens, that each term predicts."""
+        """Number of tokens that each term predicts: masked tokens, or next tokens for the AR decoder."""
         counts = {"encoder_mlm": count_labels(batch["encoder_labels"])} if self.weights["encoder_mlm"] else {}
         for name in self.decoders:
             labels = count_labels(batch[f"{name}_labels"])
@@ -178,7 +179,7 @@ class CoTMAEv2(Pretrainer):
         return LossValue.weighted(terms, self.weights)
 
     def bottlenecks(self, states: TokenStates) -> dict[str, Tensor]:
-        """View -> (batch, width), the vectors that the decoders start from, for the views that have a term."""
+        """The decoders' input vectors (batch, width) by view, for the views that have a term."""
         views = {view for name in self.decoders for view in self._views(name)}
         made = {"dense": states.last[:, 0]} if "dense" in views else {}
         if "sparse" in views:
@@ -192,29 +193,29 @@ class CoTMAEv2(Pretrainer):
             return head
         if not isinstance(head, VocabularyHead) or head.weight.shape[1] != states.last.shape[2]:
             msg = (
-                "sparse_head=projection multiplies states and vocabulary head, and this model's head has no "
+                "sparse_head=projection multiplies states by the vocabulary projection, but this model's head has no "
                 "projection as wide as the states. Set pretrainer.sparse_head=complete."
             )
             raise UnsupportedError(msg)
         return VocabularyHead(nn.Identity(), head.weight, head.bias)
 
     def _views(self, decoder: str) -> list[str]:
-        """The views that a decoder has a term for."""
+        """The views for which a decoder has a term."""
         return [view for view in ("dense", "sparse") if self.weights[f"{decoder}_{view}"]]
 
     def _check(self, decoder_mask_ratio: float, decoder_layers: int) -> None:
-        """Refuse what cannot be, and options without an effect."""
+        """Reject unsupported encoders, an objective without terms, and options that would have no effect."""
         if not self.vocabulary.before:
             msg = (
-                "cot_mae_v2 needs a [CLS]-like token in front of a text, and this tokenizer adds none. Try another "
-                "model."
+                "cot_mae_v2 needs a [CLS]-like token at the start of a text, but this tokenizer adds none. Choose "
+                "another model."
             )
             raise UnsupportedError(msg)
         if not any(self.weights.values()):
-            msg = f"the weights of all terms ({', '.join(self.weights)}) are 0, so there is nothing to learn."
+            msg = f"all terms ({', '.join(self.weights)}) have weight 0, so there is nothing to learn. Set one above 0."
             raise OptionError(msg)
         if not self.partners:
-            msg = f"partners names no kind of partner. It takes some of {', '.join(_MIXED)}."
+            msg = f"option 'partners' is empty. Name at least one of {', '.join(_MIXED)}."
             raise OptionError(msg)
         sparse = self.weights["ae_sparse"] or self.weights["ar_sparse"]
         idle = {
@@ -225,19 +226,19 @@ class CoTMAEv2(Pretrainer):
         }
         for name, has_no_effect in idle.items():
             if has_no_effect:
-                msg = f"{name} would have no effect: the terms it applies to have weight 0. Leave it out."
+                msg = f"{name} would have no effect: the terms it applies to have weight 0. Drop it."
                 raise OptionError(msg)
         if sparse:
             self.encoder.word_embeddings()
 
 
 def project(weights: Tensor, words: Tensor, normalization: Normalization = "none") -> Tensor:
-    """Weights over the vocabulary as a vector: the weighted sum of the word embeddings.
+    """Project weights over the vocabulary to a vector: the weighted sum of the word embeddings.
 
     Args:
         weights: (batch, vocabulary).
-        words: (vocabulary, width); no gradient reaches them.
-        normalization: Whether the weights of a text are divided by their sum.
+        words: (vocabulary, width), detached.
+        normalization: "l1" divides the weights of a text by their sum.
 
     Returns:
         (batch, width), float32.
@@ -249,7 +250,7 @@ def project(weights: Tensor, words: Tensor, normalization: Normalization = "none
 
 
 def next_tokens(texts: Batch) -> Tensor:
-    """(batch, tokens) long: at each position the next token, or `UNLABELLED` at the end."""
+    """(batch, tokens) long: the next token at each position, or `UNLABELLED` at the end."""
     tokens = texts.input_ids.masked_fill(texts.attention_mask == 0, UNLABELLED)
     return nn.functional.pad(tokens[:, 1:], (0, 1), value=UNLABELLED)
 

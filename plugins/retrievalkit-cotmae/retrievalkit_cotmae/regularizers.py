@@ -1,13 +1,13 @@
-"""What keeps weights over a vocabulary sparse, and how hard it presses.
+"""Regularisers that keep weights over a vocabulary sparse, and their schedules.
 
-FLOPS (Paria et al. 2020) of a batch of N texts with weights x is the expected number of multiplications of an inverted
-index, made smooth. It presses on the terms that many texts have:
+FLOPS (Paria et al. 2020) of a batch of N texts with weights x is a smooth relaxation of the expected number of
+multiplications in an inverted index. It penalises terms that occur in many texts:
 
     FLOPS = sum over terms j of (mean over texts i of |x_ij|)^2
     L1    = mean over texts i of sum over terms j of |x_ij|
 
-Each side has a weight of its own, lambda. It is constant, or rises as SPLADE's does: lambda (t / T)^2 at step t, and
-lambda from step T on.
+Each side has its own weight lambda, either constant or increasing as in SPLADE: lambda (t / T)^2 at step t, and lambda
+from step T on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retrievalkit.errors import OptionError
 Schedule = Literal["constant", "quadratic"]
 Norm = Literal["flops", "l1"]
 STEPS = 50_000
-"""SPLADE's steps until a quadratic schedule is at its weight."""
+"""Steps until the quadratic schedule reaches its full weight, as in SPLADE."""
 
 
 def flops(weights: Tensor) -> Tensor:
@@ -42,14 +42,14 @@ NORMS: dict[Norm, Callable[[Tensor], Tensor]] = {"flops": flops, "l1": l1}
 
 @dataclass(frozen=True)
 class Sparsity:
-    """The regulariser of both sides, as a loss's options describe it.
+    """The regulariser of both sides, as configured by a loss's options.
 
     Attributes:
-        owner: The loss, for messages.
+        owner: Name of the loss, for messages.
         query: Lambda of the queries.
         document: Lambda of the documents.
-        query_norm: What is taken of the queries; of the documents it is FLOPS.
-        schedule: How the weights go with the steps.
+        query_norm: Norm of the queries' weights; documents always use FLOPS.
+        schedule: How the lambdas change over the steps.
         steps: T of the quadratic schedule.
     """
 
@@ -61,27 +61,27 @@ class Sparsity:
     steps: int
 
     def __post_init__(self) -> None:
-        """Refuse a number of steps that would have no effect."""
+        """Reject a number of steps that would have no effect."""
         if self.schedule == "constant" and self.steps != STEPS:
             msg = (
                 f"loss '{self.owner}': schedule_steps={self.steps} would have no effect with schedule=constant. "
-                f"Set schedule=quadratic too, or leave it out."
+                f"Set schedule=quadratic too, or drop it."
             )
             raise OptionError(msg)
 
     def rise(self, step: int) -> float:
-        """The share of the weights that applies at a step, counted from 0."""
+        """The fraction of the lambdas in effect at a step, counted from 0."""
         return 1.0 if self.schedule == "constant" else (min(step, self.steps) / self.steps) ** 2
 
     def terms(self, queries: Representation, documents: Representation) -> dict[str, Tensor]:
-        """The two norms before weighing; 0 for a side without weights."""
+        """The two norms before weighting; 0 for a side without weights."""
         return {
             f"{self.query_norm}_query": _norm(NORMS[self.query_norm], queries),
             "flops_document": _norm(flops, documents),
         }
 
     def total(self, terms: dict[str, Tensor], step: int) -> Tensor:
-        """The weighed sum of `terms` at a step."""
+        """The weighted sum of `terms` at a step."""
         query, document = terms.values()
         return self.rise(step) * (self.query * query + self.document * document)
 

@@ -422,8 +422,8 @@ def test_without_decoders_it_is_the_masked_language_model(pretrainer_of):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (only(), "the weights of all terms .encoder_mlm, ae_dense.* are 0"),
-        ({"partners": ""}, "partners names no kind of partner. It takes some of nearby, random_sampled, overlap"),
+        (only(), "all terms .encoder_mlm, ae_dense.* have weight 0"),
+        ({"partners": ""}, "option .partners. is empty. Name at least one of nearby, random_sampled, overlap"),
         ({"partners": "far"}, "'partners' of pretrainer 'cot_mae_v2'"),
         ({"ae_dense": -1.0}, "'ae_dense' of pretrainer 'cot_mae_v2' cannot be -1.0"),
         ({"decoder_layers": 0}, "'decoder_layers' .* cannot be 0"),

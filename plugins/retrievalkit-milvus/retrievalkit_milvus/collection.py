@@ -1,4 +1,4 @@
-"""A collection of Milvus that holds the texts of a vectors/ folder: written, searched, and read row by row."""
+"""A Milvus collection that holds the texts of a vectors/ folder: writing, searching, and reading rows."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from retrievalkit_milvus.layout import ID, ROW, TEXT, VECTOR, WEIGHTS, Layout, m
 from retrievalkit_milvus.server import PATIENT_RETRIES, RETRIES, Connection, import_pymilvus, milvus_errors, reason
 
 MOST_HITS = 16_384
-"""Hits of one query that Milvus returns at most."""
+"""Maximum number of hits that Milvus returns per query."""
 
 _HITS_IN_A_REQUEST = 200_000
 _QUERIES_IN_A_REQUEST = 256
 _BYTES_IN_A_REQUEST = 16_000_000
 _PROPERTY = "retrievalkit.fingerprint"
-# What a search must retrieve at least, in the words of each kind of index.
+# The search parameter of each index type that must be at least the number of hits.
 _BREADTH = {"HNSW": "ef", "HNSW_SQ": "ef", "HNSW_PQ": "ef", "DISKANN": "search_list", "SCANN": "reorder_k"}
 
 Hits = tuple[np.ndarray, np.ndarray]
-"""Rows and float32 scores, best first; equal scores in the order of the rows."""
+"""Rows and float32 scores, best first; ties in row order."""
 
 
 @dataclass(frozen=True)
 class VectorIndex:
-    """Milvus's index of the vectors; that of weights is always the same, and exact.
+    """Configuration of Milvus's index of the vectors; the index of weights has no options and is always exact.
 
     Attributes:
-        type: Its name in Milvus.
-        parameters: How it is built.
-        search_parameters: How it is searched.
+        type: Index type, as named by Milvus.
+        parameters: Build parameters.
+        search_parameters: Search parameters.
     """
 
     type: str
@@ -43,11 +43,11 @@ class VectorIndex:
     search_parameters: Mapping[str, Any]
 
     def is_exact(self, field: str) -> bool:
-        """Whether a search of this field misses nothing."""
+        """Whether searches of this field are exact."""
         return field == WEIGHTS or self.type == "FLAT"
 
     def search_options(self, field: str, limit: int) -> dict[str, Any]:
-        """How to search for so many rows."""
+        """Milvus's search options for retrieving `limit` rows."""
         parameters = dict(self.search_parameters) if field == VECTOR else {}
         if field == VECTOR and self.type in _BREADTH:
             breadth = _BREADTH[self.type]
@@ -56,15 +56,15 @@ class VectorIndex:
 
 
 class Collection:
-    """A collection that is there, and loaded.
+    """An existing collection, loaded for searching.
 
     Args:
-        connection: Where it is.
-        layout: What it holds.
+        connection: The Milvus that holds the collection.
+        layout: The expected contents.
         index: The index of its vectors.
 
     Raises:
-        ArtifactError: There is no such collection, or it holds something else.
+        ArtifactError: The collection does not exist, or has other contents.
     """
 
     def __init__(self, connection: Connection, layout: Layout, index: VectorIndex) -> None:
@@ -76,7 +76,7 @@ class Collection:
             if found == (layout.fingerprint, layout.rows):
                 connection.client.load_collection(layout.collection, retry_times=RETRIES)
         if found != (layout.fingerprint, layout.rows):
-            held = "is not there" if found is None else f"holds {found[1]:,} rows of '{found[0] or 'another program'}'"
+            held = "is missing" if found is None else f"holds {found[1]:,} rows of '{found[0] or 'another program'}'"
             msg = (
                 f"the collection '{layout.collection}' in {connection.place} {held}, and should hold {layout.rows:,} "
                 f"rows of '{layout.fingerprint}'. Index the vectors again."
@@ -85,17 +85,17 @@ class Collection:
 
     @property
     def most_vectors(self) -> int:
-        """The largest number of rows that a text has."""
+        """The largest number of rows of any text."""
         return self.layout.most_vectors
 
     def nearest(self, field: str, queries: Sequence[Any], limit: int, *, but: Sequence[int] = ()) -> Iterator[Hits]:
-        """For each query the rows with the greatest inner products; rows that share no term with it are left out.
+        """For each query, the rows with the largest inner products; rows that share no term with it are omitted.
 
         Args:
-            field: Where to search.
+            field: Field to search.
             queries: Vectors, or terms with their weights.
-            limit: Most rows of a query.
-            but: Texts whose rows are left out.
+            limit: Maximum number of rows per query.
+            but: Texts whose rows to exclude.
         """
         size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // limit))
         for start in range(0, len(queries), size):
@@ -113,10 +113,10 @@ class Collection:
             yield from map(_sorted, found)
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any texts, in the order given, with their vectors and weights."""
+        """Read the vectors and weights of the given texts, in the given order."""
         layout = self.layout
         rows, starts = layout.rows_of(np.asarray(texts, dtype=np.int64))
-        # Weights stand in a text's first row.
+        # A text's weights are stored in its first row.
         first, vectors, weights = rows[starts[:-1]], None, None
         entities = dict(self._rows(rows if layout.dim else first))
         if layout.dim:
@@ -139,11 +139,14 @@ class Collection:
                     self.layout.collection, ids=part, output_fields=[ROW, *self.layout.fields], retry_times=RETRIES
                 )
             if len(found) != len(part):
-                msg = f"the collection '{self.layout.collection}' has lost rows: {len(found)} of {len(part)} are there."
+                msg = (
+                    f"the collection '{self.layout.collection}' has lost rows: {len(found)} of {len(part)} exist. "
+                    f"Index the vectors again."
+                )
                 raise ArtifactError(msg)
             for entity in found:
                 if VECTOR in entity:
-                    # A list of Python's numbers is many times as large.
+                    # A list of Python floats takes several times the memory.
                     entity[VECTOR] = np.asarray(entity[VECTOR], dtype=np.float32)
                 yield entity[ROW], entity
 
@@ -152,12 +155,12 @@ class Collection:
 
 
 def state(connection: Connection, name: str) -> tuple[str, int] | None:
-    """A collection's fingerprint ("" if it is none of ours) and its number of rows; None if it is not there."""
+    """A collection's fingerprint ("" if another program created it) and number of rows; None if it does not exist."""
     client = connection.client
     if not client.has_collection(name, retry_times=RETRIES):
         return None
     described = client.describe_collection(name, retry_times=RETRIES)
-    # Milvus Lite forgets descriptions, and servers may know only properties of their own.
+    # Milvus Lite drops descriptions, and servers may reject custom properties, so the fingerprint can be in either.
     fingerprint = described["properties"].get(_PROPERTY) or described["description"].partition("retrievalkit ")[2]
     return fingerprint, int(client.get_collection_stats(name, retry_times=RETRIES)["row_count"])
 
@@ -171,12 +174,12 @@ def write(
     batch: int,
     replace: bool,
 ) -> None:
-    """Put a vectors folder into a collection; it gets its name when it is complete, and nothing is left if it fails.
+    """Write a vectors folder to a collection, which is renamed to its final name once complete and dropped on failure.
 
     Raises:
-        InputError: There is a collection of that name with other contents, which is not to be replaced.
-        OptionError: Milvus does not make such an index.
-        RetrievalkitError: Milvus could not do it.
+        InputError: A collection of that name has other contents, and `replace` is false.
+        OptionError: Milvus does not support the index type or its parameters.
+        RetrievalkitError: Milvus reported an error.
     """
     client, name = connection.client, layout.collection
     with milvus_errors(f"make the collection '{name}'", connection.place):
@@ -186,7 +189,7 @@ def write(
         if found is not None and not replace:
             msg = (
                 f"{connection.place} has a collection '{name}' already, with other contents. Choose another name with "
-                f"--set collection=NAME, or have it replaced with --set replace=true."
+                f"--set collection=NAME, or replace it with --set replace=true."
             )
             raise InputError(msg)
         with _made(connection, f"{name}_partial") as partial:
@@ -194,7 +197,8 @@ def write(
             indexes = _indexes(connection, layout, index)
             client.create_collection(partial, **made)
             if not connection.lite:
-                # Whether it makes such an index it says while there is nothing to index: to write may take hours.
+                # Build the index on the empty collection first: writing may take hours, and would be wasted if the
+                # server then rejected the index parameters.
                 _make_index(connection, partial, indexes, index)
                 client.drop_collection(partial)
                 client.create_collection(partial, **made)
@@ -208,7 +212,7 @@ def write(
 
 @contextmanager
 def _made(connection: Connection, name: str) -> Iterator[str]:
-    """A name for a collection, which is dropped on errors; one that a killed process left is dropped at once."""
+    """Yield the name for a temporary collection, dropping any leftover of a killed process now and ours on errors."""
     client = connection.client
     client.drop_collection(name, retry_times=RETRIES)
     try:
@@ -217,7 +221,7 @@ def _made(connection: Connection, name: str) -> Iterator[str]:
         try:
             client.drop_collection(name, retry_times=RETRIES)
         except import_pymilvus().MilvusException:
-            # What went wrong first is worth saying.
+            # The original error is the one to report.
             pass
         raise
 
@@ -256,7 +260,7 @@ def _schema(layout: Layout, source: VectorStore) -> Any:
 def _indexes(connection: Connection, layout: Layout, index: VectorIndex) -> Any:
     indexes = connection.client.prepare_index_params()
     if layout.dim:
-        # pymilvus sends parameters one by one, and Milvus Lite looks for them where they were sent in earlier days.
+        # pymilvus sends each parameter separately, but Milvus Lite expects them in one entry, the older format.
         params = {"params": dict(index.parameters)} if connection.lite else dict(index.parameters)
         indexes.add_index(VECTOR, index_type=index.type, index_name=VECTOR, metric_type="IP", params=params)
     if layout.vocabulary:
@@ -266,11 +270,11 @@ def _indexes(connection: Connection, layout: Layout, index: VectorIndex) -> Any:
 
 def _make_index(connection: Connection, name: str, indexes: Any, index: VectorIndex) -> None:
     try:
-        # Milvus Lite makes it when the collection is loaded; to wait for it is to sleep.
+        # Milvus Lite builds the index when the collection is loaded, so waiting here would only poll in vain.
         connection.client.create_index(name, indexes, sync=not connection.lite, retry_times=PATIENT_RETRIES)
         connection.client.load_collection(name, retry_times=PATIENT_RETRIES)
     except import_pymilvus().MilvusException as error:
-        msg = f"{connection.place} makes no index of the type '{index.type}' with these parameters: "
+        msg = f"{connection.place} builds no index of the type '{index.type}' with these parameters: "
         raise OptionError(msg + reason(error)) from error
 
 
@@ -282,13 +286,13 @@ def _sorted(hits: Any) -> Hits:
 
 
 def _matrix(terms: Sequence[Mapping[int, float]], vocabulary: int) -> Any:
-    """The weights as scipy CSR (texts, vocabulary), without the term behind the vocabulary."""
+    """The weights as scipy CSR (texts, vocabulary), without the placeholder term past the vocabulary."""
     import scipy.sparse
 
-    kept = [{term: weight for term, weight in one.items() if term < vocabulary} for one in terms]
+    kept = [{term: weight for term, weight in row.items() if term < vocabulary} for row in terms]
     starts = np.cumsum([0, *map(len, kept)])
-    columns = np.array([term for one in kept for term in one], dtype=np.int64)
-    values = np.array([weight for one in kept for weight in one.values()], dtype=np.float32)
+    columns = np.array([term for row in kept for term in row], dtype=np.int64)
+    values = np.array([weight for row in kept for weight in row.values()], dtype=np.float32)
     matrix = scipy.sparse.csr_matrix((values, columns, starts), shape=(len(terms), vocabulary))
     matrix.sort_indices()
     return matrix

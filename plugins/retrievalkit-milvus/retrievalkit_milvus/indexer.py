@@ -1,10 +1,10 @@
-"""The indexer `milvus`: vectors and weights in Milvus, in a folder at first and on a cluster when it has to grow.
+"""The indexer `milvus`: vectors and weights in Milvus, embedded in a folder or on a server or cluster.
 
     rkit index vectors --indexer milvus --output index
     rkit index vectors --indexer milvus --set uri=http://localhost:19530 --output index
 
-Without an address, Milvus Lite keeps its files in the index folder. With one, the folder holds a reference: the
-collection's name, and the ids of its texts. Building and searching are the same code for both.
+Without a URI, Milvus Lite keeps its files in the index folder. With a URI, the folder holds a reference: the
+collection's name and the ids of its texts. Both share the code for building and searching.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
 
 
 class Milvus(Indexer):
-    """Searches with Milvus: embedded in this process, or on a server or cluster, by inner product.
+    """Inner-product search with Milvus, embedded in this process or on a server or cluster.
 
-    Covers one and many vectors a text, weights over a vocabulary, vectors and weights together, and queries of several
-    vectors (MaxSim). Queries of one vector and queries of weights are searched exactly with the index type FLAT. For
-    queries of several vectors, and for vectors and weights together, each part retrieves candidates, whose scores are
-    then computed exactly; texts that are not among any part's candidates are missed.
+    Supports one or many vectors per text, weights over a vocabulary, vectors and weights together, and queries with
+    several vectors (MaxSim). With the index type FLAT, search is exact for queries with a single vector and for queries
+    of weights. For queries with several vectors, and for vectors and weights together, each part retrieves candidates,
+    which are then scored exactly; texts that no part retrieves are missed.
 
-    A server's token is read from the environment variable MILVUS_TOKEN, and is stored nowhere.
+    The server's token is read from the environment variable MILVUS_TOKEN, and never stored.
 
     Args:
         uri: Address of a Milvus server, such as http://localhost:19530; "" = Milvus Lite, files in the index folder.
-        collection: Name of the collection; "" = made of what is indexed.
+        collection: Name of the collection; "" = derived from the indexed data and the index parameters.
         index_type: Milvus's index of the vectors: FLAT is exact; HNSW, IVF_FLAT, AUTOINDEX and others are approximate.
-        parameters: How that index is built, as NAME=NUMBER with commas, such as "M=16,efConstruction=200".
-        search_parameters: How it is searched, such as "nprobe=16" or "ef=200"; ef is raised to what a search returns.
-        view: What is kept and compared of texts that have vectors and weights: "all", "vectors" or "weights". An index
-            of both can be searched by one of them.
-        candidates: What each part retrieves at least: texts where vectors and weights are compared together, rows for
-            each vector where a query has several.
-        batch: Rows that are sent at once when the index is built.
-        replace: Replace a collection of the same name with other contents.
-        timeout: Seconds that a server has to answer when it is connected to.
+        parameters: Build parameters as comma-separated NAME=NUMBER pairs, such as "M=16,efConstruction=200".
+        search_parameters: Search parameters, such as "nprobe=16" or "ef=200"; ef is raised to the number of hits.
+        view: Which part of texts with vectors and weights to store and compare: "all", "vectors" or "weights". An index
+            of both can also be searched by either.
+        candidates: Minimum number of candidates per part: texts when vectors and weights are compared together, rows
+            per vector for queries with several vectors.
+        batch: Rows per request when building the index.
+        replace: Replace a collection of the same name that has other contents.
+        timeout: Seconds to wait for a server when connecting.
     """
 
     indexes = "vectors"
@@ -73,16 +73,16 @@ class Milvus(Indexer):
         timeout: float = 10.0,
     ) -> None:
         for name, value in (("candidates", candidates), ("batch", batch), ("timeout", timeout)):
-            _check(value > 0, f"option '{name}' of indexer 'milvus' is {value}, and must be more than 0.")
+            _check(value > 0, f"option '{name}' of indexer 'milvus' is {value}, and must be above 0.")
         fitting = not collection or _NAME.fullmatch(collection)
-        rule = "letters, digits and underscores, no digit first, 240 characters at most"
-        _check(bool(fitting), f"option 'collection' is '{collection}', and a name in Milvus has {rule}.")
+        rule = "of letters, digits and underscores, not start with a digit, and have 240 characters at most"
+        _check(bool(fitting), f"option 'collection' is '{collection}', and must consist {rule}.")
         if uri:
             check_uri(uri)
         self.uri = uri
         self.collection = collection
         built, searched = _numbers("parameters", parameters), _numbers("search_parameters", search_parameters)
-        # Below 2, the library that Milvus Lite makes it with takes the whole process down.
+        # Below 2, the library behind Milvus Lite's HNSW crashes the whole process.
         _check(built.get("M", 2) in range(2, 2049), f"the parameter M is {built.get('M')}, and must be from 2 to 2048.")
         self.index = VectorIndex(index_type.strip().upper(), built, searched)
         self.view = view
@@ -94,7 +94,7 @@ class Milvus(Indexer):
         self._ids: Any = None
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
-        """Send the vectors and weights, and write the reference to them."""
+        """Write the vectors and weights to Milvus, and their layout to the index folder."""
         source = VectorStore(source.folder, view=self.view)
         identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters, self.view)
         layout = Layout.of(source, identity, self.collection or f"rkit_{identity}")
@@ -114,7 +114,7 @@ class Milvus(Indexer):
         """Connect to the collection, or start Milvus Lite over its files."""
         layout, self._ids, built = Layout.read(index_dir, embedded=not self.uri)
         if built != [self.index.type, self.index.parameters]:
-            msg = f"'{index_dir}' has an index of another type or other parameters. To change these, index again."
+            msg = f"'{index_dir}' was built with another index type or other parameters. To change these, index again."
             raise OptionError(msg)
         layout = changed(layout.viewed(self.view), collection=self.collection or layout.collection)
         connection = connect(self.uri, timeout=self.timeout) if self.uri else embedded_view(index_dir / FOLDER)
@@ -128,7 +128,7 @@ class Milvus(Indexer):
             raise ArtifactError(msg) from error
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts: exact for FLAT where queries have one vector or weights alone, else among candidates."""
+        """The best texts: exact with FLAT for queries of one vector or only weights, otherwise among candidates."""
         check_k(k)
         opened = self._collection()
         queries = viewed(queries, self.view).float().to("cpu")
@@ -141,14 +141,14 @@ class Milvus(Indexer):
         return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of given texts by the scoring rule, from the vectors and weights that Milvus keeps."""
+        """The exact scores of given texts, computed from the vectors and weights stored in Milvus."""
         opened = self._collection()
         queries = viewed(queries, self.view).float().to("cpu")
         _check_comparable(queries, opened.layout)
         return scores_of(queries, opened, [self._ids.rows(one) for one in ids])
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
-        """For each query the texts, ascending, that one of its parts retrieves."""
+        """For each query, the texts that any of its parts retrieves, in ascending order."""
         opened, layout = self._collection(), self._collection().layout
         if wanted >= layout.texts:
             return [np.arange(layout.texts)] * len(queries)
@@ -174,12 +174,12 @@ def _check(fitting: bool, problem: str) -> None:
 
 
 def _numbers(option: str, text: str) -> dict[str, Any]:
-    """The values of "M=16,efConstruction=200"."""
+    """Parse parameters such as "M=16,efConstruction=200"."""
     values: dict[str, Any] = {}
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, equals, value = (one.strip() for one in part.partition("="))
         if not (name and equals and value):
-            msg = f"option '{option}' is '{text}', and is written NAME=VALUE with commas: M=16,efConstruction=200."
+            msg = f"option '{option}' is '{text}', and must be NAME=VALUE pairs with commas: M=16,efConstruction=200."
             raise OptionError(msg)
         try:
             values[name] = json.loads(value)
@@ -193,12 +193,12 @@ def _check_comparable(queries: Representation, layout: Layout) -> None:
     for what, (tensor, size) in sizes.items():
         has = 0 if tensor is None else tensor.shape[-1]
         if has != size:
-            msg = f"queries have {what} of size {has} and the index has {size}. Encode both with one model."
+            msg = f"queries have {what} of size {has} and the index has {size}. Encode both with the same model."
             raise UnsupportedError(msg)
 
 
 def _asked(queries: Representation) -> dict[str, list[Any]]:
-    """What is asked for in each field: all vectors of all queries, and the terms of each query."""
+    """The search inputs by field: all vectors of all queries, and the terms of each query."""
     asked: dict[str, list[Any]] = {}
     if queries.vectors is not None:
         vectors, mask = queries.vectors.flatten(0, 1), queries.vector_mask
@@ -211,7 +211,7 @@ def _asked(queries: Representation) -> dict[str, list[Any]]:
 
 
 def _owners(queries: Representation) -> list[int]:
-    """Which query each of the vectors of `_asked` belongs to."""
+    """The query that each vector of `_asked` belongs to."""
     assert queries.vectors is not None
     mask = torch.ones(queries.vectors.shape[:2]) if queries.vector_mask is None else queries.vector_mask
     owners: list[int] = mask.nonzero()[:, 0].tolist()

@@ -1,8 +1,8 @@
-"""How the texts of a vectors/ folder lie in a collection of Milvus: which rows are whose, and what a row holds.
+"""How the texts of a vectors/ folder map to rows of a Milvus collection, and the files of the index folder.
 
-A row (an entity of Milvus) holds one vector: `row` is its number and primary key, `text` the number of its text, `id`
-the text's id. A text's weights over a vocabulary stand in its first row; Milvus keeps no row without weights where some
-have them, so the others have one weight of a term behind the vocabulary, which no query has.
+A row (a Milvus entity) holds one vector: `row` is its number and primary key, `text` the number of its text, `id` the
+text's id. A text's weights over a vocabulary are stored in its first row. Milvus rejects empty sparse vectors, so the
+other rows have a single weight for a placeholder term past the vocabulary, which no query contains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_DIM, MOST_ID_BYTES = 32_768, 65_535
 """Milvus's limits."""
 
 FOLDER = "milvus.db"
-"""What Milvus Lite keeps its files in: part of an index folder."""
+"""The subfolder of an index folder in which Milvus Lite keeps its files."""
 
 IDS, _DESCRIPTION, _OFFSETS = "ids.txt", "milvus.json", "offsets.npy"
 _FORM = 1
@@ -33,17 +33,17 @@ _FORM = 1
 
 @dataclass(frozen=True)
 class Layout:
-    """What a collection holds; the index folder keeps it.
+    """The contents of a collection, as recorded in the index folder.
 
     Attributes:
         collection: The collection's name.
-        fingerprint: Says what was indexed, and how.
-        texts: How many texts.
-        rows: How many rows.
-        dim: Length of a vector; 0 where there are none.
-        vocabulary: Number of terms; 0 where there are no weights.
-        most_vectors: The largest number of rows that a text has.
-        offsets: (texts + 1,) the first row of each text where the number varies; else None.
+        fingerprint: Identifies the indexed data and the index parameters.
+        texts: Number of texts.
+        rows: Number of rows.
+        dim: Length of a vector; 0 without vectors.
+        vocabulary: Number of terms; 0 without weights.
+        most_vectors: The largest number of rows of any text.
+        offsets: (texts + 1,) the first row of each text; None if all texts have the same number of rows.
     """
 
     collection: str
@@ -60,45 +60,48 @@ class Layout:
         """The layout of a vectors folder."""
         rows, most = (source.rows, source.most_vectors) if source.dim else (len(source), 1)
         if source.dim > MOST_DIM:
-            msg = f"'{source.folder}' has vectors of {source.dim} numbers, and Milvus takes {MOST_DIM:,} at most."
+            msg = (
+                f"'{source.folder}' has vectors of {source.dim} numbers, and Milvus takes {MOST_DIM:,} at most. "
+                f"Use --indexer flat or faiss."
+            )
             raise UnsupportedError(msg)
         size = (len(source), rows, source.dim, source.vocabulary, most)
         return cls(collection, fingerprint, *size, source.offsets)
 
     @property
     def fields(self) -> list[str]:
-        """The fields that texts are compared by."""
+        """The fields by which texts are compared."""
         return [*([VECTOR] if self.dim else []), *([WEIGHTS] if self.vocabulary else [])]
 
     def viewed(self, view: str) -> Layout:
-        """The same without what is left aside: "vectors" leaves the weights, "weights" the vectors, "all" nothing.
+        """The layout restricted to one view: "vectors" drops the weights, "weights" the vectors, "all" nothing.
 
         Raises:
-            UnsupportedError: Nothing would be left.
+            UnsupportedError: The index lacks the requested view.
         """
         dim, vocabulary = 0 if view == "weights" else self.dim, 0 if view == "vectors" else self.vocabulary
         if not (dim or vocabulary):
             held = "vectors" if self.dim else "weights"
-            msg = f"the index holds {held} alone, and the option view is '{view}'. Leave it out."
+            msg = f"the index holds only {held}, and option 'view' is '{view}'. Drop the option."
             raise UnsupportedError(msg)
         return dataclasses.replace(self, dim=dim, vocabulary=vocabulary)
 
     def texts_of(self, rows: np.ndarray) -> np.ndarray:
-        """Which text each of these rows belongs to."""
+        """The text that each of these rows belongs to."""
         if self.offsets is None:
             return rows // self.most_vectors
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
         return texts
 
     def rows_of(self, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of these texts, text after text, and (texts + 1,) where each text starts among them."""
+        """The rows of these texts, text by text, and the offsets (texts + 1,) of each text among them."""
         if self.offsets is not None:
             return spread(self.offsets, texts)
         m = self.most_vectors
         return (texts[:, None] * m + np.arange(m)).reshape(-1), np.arange(len(texts) + 1) * m
 
     def entities(self, source: VectorStore, rows: int) -> Iterator[list[dict[str, Any]]]:
-        """All rows as Milvus takes them, at most `rows` at a time."""
+        """All rows as Milvus entities, in lists of at most `rows`."""
         entities: list[dict[str, Any]] = []
         for block in source.blocks(rows):
             for entity in self._of_block(block, source.ids):
@@ -123,9 +126,9 @@ class Layout:
             yield entity
 
     def write(self, folder: Path, ids: Ids, *, index: Any) -> None:
-        """Write the layout into an index folder, with what index it is, and the checksums of the folder's files."""
+        """Write the layout, the index's type and parameters, and the checksums of the folder's files."""
         with (folder / IDS).open("w", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(f"{one}\n" for one in ids)
+            stream.writelines(f"{text_id}\n" for text_id in ids)
         if self.offsets is not None:
             np.save(folder / _OFFSETS, np.asarray(self.offsets), allow_pickle=False)
         values = {name: value for name, value in vars(self).items() if name != "offsets"}
@@ -135,21 +138,21 @@ class Layout:
 
     @classmethod
     def read(cls, folder: Path, *, embedded: bool) -> tuple[Layout, Ids, Any]:
-        """What `write` has written: the layout, the ids, and what index it is.
+        """Read the output of `write`: the layout, the ids, and the index's type and parameters.
 
         Args:
             folder: The index folder.
-            embedded: Whether the files of Milvus Lite must be there too.
+            embedded: Whether the files of Milvus Lite must exist, too.
 
         Raises:
-            ArtifactError: A file is missing, cut or altered; or the index is on a server.
+            ArtifactError: A file is missing, truncated or altered; or `embedded` is true but the index is on a server.
         """
         values = _described(folder)
         names = [name for name in values["files"] if embedded or not name.startswith(FOLDER)]
         for name in names:
             _check_file(folder / name, **values["files"][name])
         if embedded and not any(name.startswith(FOLDER) for name in names):
-            msg = f"'{folder}' refers to a Milvus server. Say where that is, with the option uri."
+            msg = f"'{folder}' refers to a Milvus server. Give its address with the option uri."
             raise ArtifactError(msg)
         offsets = np.load(folder / _OFFSETS, mmap_mode="r") if _OFFSETS in names else None
         known = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
@@ -157,20 +160,20 @@ class Layout:
 
 
 def fingerprint(*parts: Any) -> str:
-    """A short name for what was indexed, and how."""
+    """A short hash that identifies the indexed data and the index parameters."""
     return hashlib.blake2b(json.dumps([_FORM, *parts]).encode(), digest_size=8).hexdigest()
 
 
 def most_id_bytes(ids: Ids) -> int:
-    """The length of the longest id, as Milvus counts it.
+    """The length of the longest id in UTF-8 bytes, as Milvus counts it.
 
     Raises:
-        UnsupportedError: It is longer than Milvus takes.
+        UnsupportedError: It exceeds Milvus's limit.
     """
-    longest = max(ids, key=lambda one: len(one.encode()))
+    longest = max(ids, key=lambda text_id: len(text_id.encode()))
     size = len(longest.encode())
     if size > MOST_ID_BYTES:
-        msg = f"the id '{longest[:40]}…' has {size:,} bytes, and Milvus takes {MOST_ID_BYTES:,} at most."
+        msg = f"the id '{longest[:40]}…' has {size:,} bytes, and Milvus takes {MOST_ID_BYTES:,} at most. Shorten it."
         raise UnsupportedError(msg)
     return size
 
@@ -180,10 +183,10 @@ def _described(folder: Path) -> dict[str, Any]:
         values: dict[str, Any] = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
         if values.pop("checksum") == _seal(values) and values["form"] == _FORM:
             return values
-        problem = f"{_DESCRIPTION} was altered, or is of another version"
+        problem = f"{_DESCRIPTION} was altered, or has another version"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"{_DESCRIPTION}: {error}"
-    msg = f"'{folder}' is no index of Milvus, or it is damaged ({problem}). Index the vectors again."
+    msg = f"'{folder}' is not a milvus index, or is damaged ({problem}). Index the vectors again."
     raise ArtifactError(msg)
 
 
@@ -206,7 +209,7 @@ def _check_file(path: Path, *, size: int, checksum: str) -> None:
         return
     cut = "was altered" if found == size else f"has {found or 0:,} bytes instead of {size:,}"
     problem = "is missing" if found is None else cut
-    msg = f"'{path}' {problem}: the index is not whole. Index the vectors again, or copy the folder again."
+    msg = f"'{path}' {problem}: the index is incomplete. Index the vectors again, or copy the folder again."
     raise ArtifactError(msg)
 
 

@@ -1,8 +1,8 @@
-"""From the rows that Milvus finds to the best texts, exactly where Milvus's index is exact.
+"""Ranking texts by the rows that Milvus retrieves; exact if Milvus's index is exact.
 
-The best k*m rows hold the best k texts where a text has m, and one row more shows whether a tie was cut off. Where that
-is not enough, more is asked for; and at Milvus's limit of hits, the same is asked again without the texts that are
-known.
+If each text has m rows, the best k*m rows contain the best k texts, and one more row shows whether a tie was cut off.
+If that does not suffice, the limit is doubled; at Milvus's maximum number of hits, the search is repeated without the
+texts already retrieved.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from retrievalkit_milvus.collection import Collection, Hits
 from retrievalkit_milvus.layout import VECTOR
 
 Found = tuple[np.ndarray, np.ndarray]
-"""The rows of texts and their float32 scores, best first; equal scores in the order of the index."""
+"""Numbers of texts and their float32 scores, best first; ties in index order."""
 
 
 def best_texts(collection: Collection, field: str, asked: Sequence[Any], k: int) -> list[Found]:
-    """The best texts of each query by one field; a query without terms finds nothing.
+    """The best texts of each query by one field; a query without terms has no hits.
 
     Args:
-        collection: Where to search.
-        field: What to compare.
-        asked: For each query a vector, or its terms with their weights.
-        k: Most texts of a query.
+        collection: Collection to search.
+        field: Field to compare.
+        asked: For each query, a vector, or its terms with their weights.
+        k: Maximum number of texts per query.
     """
     layout = collection.layout
     most = min(milvus.MOST_HITS, layout.rows)
@@ -53,7 +53,7 @@ def best_texts(collection: Collection, field: str, asked: Sequence[Any], k: int)
 
 
 def _beyond(collection: Collection, field: str, asked: Any, found: Found, k: int) -> Found:
-    """What was found, and what lies behind Milvus's limit of hits."""
+    """Extend the hits of a query past Milvus's maximum number of hits per search."""
     limit, known = milvus.MOST_HITS, np.sort(found[0])
     while True:
         (hits,) = collection.nearest(field, [asked], limit, but=known.tolist())
@@ -70,7 +70,7 @@ def _texts(collection: Collection, hits: Hits, k: int) -> Found:
 
 
 def _is_sure(collection: Collection, field: str, found: Found, hits: Hits, k: int, limit: int) -> bool:
-    """Whether no row that was not retrieved can change the k best texts."""
+    """Whether no row outside the hits can change the best k texts."""
     if len(hits[0]) < limit:
         return True
     if len(found[0]) < k:
@@ -79,7 +79,7 @@ def _is_sure(collection: Collection, field: str, found: Found, hits: Hits, k: in
 
 
 def _merged(left: Found, right: Found, k: int) -> Found:
-    """The k best of both, equal scores in the order of the index."""
+    """The best k of both; ties in index order."""
     texts, scores = np.concatenate([left[0], right[0]]), np.concatenate([left[1], right[1]])
     order = np.lexsort((texts, -scores))[:k]
     return texts[order], scores[order]

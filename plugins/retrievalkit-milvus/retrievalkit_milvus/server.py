@@ -1,6 +1,6 @@
 """Connections to Milvus: to a server by its address, or to Milvus Lite in this process, over a folder of files.
 
-Both speak the same protocol, so that everything above this module is the same for both.
+Both speak the same protocol, so the other modules need not distinguish them.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from retrievalkit.errors import ArtifactError, InputError, MissingDependencyErro
 
 TOKEN = "MILVUS_TOKEN"
 RETRIES, PATIENT_RETRIES = 5, 15
-"""Tries of a request before a server counts as gone: some three seconds when searching, and half a minute when
-writing, where servers put off what is too much at once. pymilvus alone would try for minutes."""
+"""Attempts per request before a server counts as unreachable: about three seconds when searching, and half a minute
+when writing, since servers defer writes under load. pymilvus's default would retry for minutes."""
 
 _QUIET = ("pymilvus", "pymilvus.milvus_client", "milvus_lite")
 
 
 class Connection:
-    """A client of a Milvus server; closed by `close`, and at the latest when it is dropped or Python ends.
+    """A client of a Milvus server; closed by `close`, or when it is garbage-collected or Python exits.
 
     Attributes:
         client: The `pymilvus.MilvusClient`.
-        place: Names Milvus in messages.
-        lite: Whether it is a Milvus Lite, here or elsewhere.
-        close: Closes it; a second call does nothing.
+        place: Description of the server in messages.
+        lite: Whether the server is Milvus Lite, in this process or elsewhere.
+        close: Closes the connection; further calls do nothing.
     """
 
     def __init__(self, client: Any, place: str, *, server: Any = None, folder: Path | None = None) -> None:
         self.client = client
         self.place = place
         self.close = weakref.finalize(self, _close, client, server, folder)
-        with milvus_errors("say its version", place):
+        with milvus_errors("report its version", place):
             self.lite = client.get_server_version().startswith("milvus_lite")
 
 
@@ -48,11 +48,11 @@ def connect(uri: str, *, timeout: float) -> Connection:
     """Connect to a server.
 
     Args:
-        uri: Its address, such as http://localhost:19530.
-        timeout: Seconds that it has to answer.
+        uri: The server's address, such as http://localhost:19530.
+        timeout: Seconds to wait for an answer.
 
     Raises:
-        InputError: Nothing answers there, or not as Milvus does, or it wants another token.
+        InputError: No server answers, the server is not Milvus, or it rejects the token.
     """
     client = _client(uri, timeout=timeout, token=os.environ.get(TOKEN, ""))
     return Connection(client, f"Milvus at '{uri}'")
@@ -60,7 +60,7 @@ def connect(uri: str, *, timeout: float) -> Connection:
 
 @contextmanager
 def embedded(folder: Path) -> Iterator[Connection]:
-    """Milvus Lite over a folder that is to be written; at the end all of it is on disk, and the folder can be moved."""
+    """Run Milvus Lite over a folder for writing; afterwards all data is on disk, and the folder can be moved."""
     connection = _start(folder)
     try:
         yield connection
@@ -69,10 +69,10 @@ def embedded(folder: Path) -> Iterator[Connection]:
 
 
 def embedded_view(folder: Path) -> Connection:
-    """Milvus Lite over a folder that is only to be read.
+    """Run Milvus Lite over a folder for reading only.
 
-    Milvus Lite locks its folder and writes to it even when it is only searched. So it gets a folder of its own, of
-    links to the files: several processes can search an index, and a search cannot damage one.
+    Milvus Lite locks its folder and writes to it even when only searching. It therefore runs on a temporary folder of
+    links to the files, so that several processes can search an index, and no search can damage it.
     """
     view = Path(tempfile.mkdtemp(prefix="rkit-milvus-"))
     try:
@@ -84,34 +84,34 @@ def embedded_view(folder: Path) -> Connection:
 
 
 def check_uri(uri: str) -> None:
-    """Refuse an address that cannot be one, or that holds a password.
+    """Reject a malformed address, or an address that contains credentials.
 
     Raises:
-        OptionError: Says what is wrong.
+        OptionError: The address is malformed or contains credentials.
     """
     try:
         parts = urlsplit(uri)
         secret, complete = "@" in parts.netloc, bool(parts.hostname) and parts.port != 0
     except ValueError:
-        # The port is no number.
+        # The port is not a number.
         secret, complete = False, False
     if secret:
-        msg = f"option 'uri' holds a user or a password, which would stay in the manifest. Put them into {TOKEN}."
+        msg = f"option 'uri' holds a user or a password, which would be stored in the manifest. Set {TOKEN} instead."
         raise OptionError(msg)
     if not complete or parts.scheme not in ("http", "https", "tcp"):
         msg = (
             f"option 'uri' is '{uri}', and must be the address of a Milvus server, such as http://localhost:19530; "
-            f"leave it out for Milvus Lite, which keeps its files in the index folder."
+            f"drop it to use Milvus Lite, which keeps its files in the index folder."
         )
         raise OptionError(msg)
 
 
 @contextmanager
 def milvus_errors(doing: str, place: str) -> Iterator[None]:
-    """Turn what pymilvus raises into an error that says in one line what could not be done, where, and why.
+    """Convert errors of pymilvus to a one-line error that names the operation, the server and the reason.
 
     Raises:
-        RetrievalkitError: Milvus could not do it.
+        RetrievalkitError: Milvus reported an error.
     """
     grpc, pymilvus = _import_grpc(), import_pymilvus()
     try:
@@ -122,16 +122,16 @@ def milvus_errors(doing: str, place: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """What an error of pymilvus says, in one line."""
+    """The message of a pymilvus or gRPC error, in one line."""
     text = str(getattr(error, "message", "") or (error.details() if hasattr(error, "details") else error))
     return " ".join(text.split())[:500]
 
 
 def import_pymilvus() -> Any:
-    """The module pymilvus, with nothing on the terminal but what is raised.
+    """Import pymilvus with its logging silenced.
 
     Raises:
-        MissingDependencyError: It is not installed.
+        MissingDependencyError: pymilvus is not installed.
     """
     _import_grpc()
     try:
@@ -145,7 +145,7 @@ def import_pymilvus() -> Any:
 
 
 def _import_grpc() -> Any:
-    # gRPC's C++ part writes to the terminal by itself, and watches forks that do not concern it.
+    # gRPC's C++ core logs to the terminal, and its fork handlers interfere with unrelated subprocesses.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     try:
@@ -161,8 +161,8 @@ def _client(uri: str, **options: Any) -> Any:
         return pymilvus.MilvusClient(uri=uri, **options)
     except (pymilvus.MilvusException, grpc.RpcError, ValueError) as error:
         msg = (
-            f"no Milvus answers at '{uri}' ({reason(error)}). See that it runs, that the address is right, and "
-            f"that {TOKEN} holds its token where it wants one."
+            f"no Milvus answers at '{uri}' ({reason(error)}). Check that it runs, that the address is right, and "
+            f"that {TOKEN} holds its token if it requires one."
         )
         raise InputError(msg) from error
 
@@ -180,7 +180,7 @@ def _start(folder: Path, *, remove: Path | None = None) -> Connection:
         msg = f"Milvus Lite cannot open '{folder}': {' '.join(str(error).split())}. Index the vectors again."
         raise ArtifactError(msg) from error
     try:
-        # Such a server takes the pings of an impatient client for an attack.
+        # The server closes connections that send frequent keepalive pings, which it treats as an attack.
         options = {"grpc.keepalive_time_ms": 3_600_000}
         client = _client(f"http://127.0.0.1:{port}", timeout=30, grpc_options=options)
         return Connection(client, "Milvus Lite", server=(server, database), folder=remove)
@@ -195,9 +195,9 @@ def _close(client: Any, server: Any, folder: Path | None) -> None:
     if server is not None:
         grpc_server, database = server
         try:
-            # With no time to close, it would cancel calls that there are none of, and gRPC would print so.
+            # Without a grace period, the server cancels calls even if none is running, and gRPC prints a message.
             grpc_server.stop(grace=5).wait()
-        except RuntimeError:  # Python 3.12 and later: no thread can be started, as this takes, once Python is ending
+        except RuntimeError:  # a grace period needs a thread, which Python 3.12 and later cannot start while exiting
             grpc_server.stop(grace=None).wait()
         database.close()
     if folder is not None:
@@ -205,7 +205,7 @@ def _close(client: Any, server: Any, folder: Path | None) -> None:
 
 
 def _link(source: str, target: str) -> None:
-    """A link to a file that holds vectors, which are never changed; a copy of the small files around them."""
+    """Link data files, which Milvus Lite never modifies, and copy all other (small) files."""
     if Path(source).suffix in (".parquet", ".idx"):
         try:
             Path(target).symlink_to(Path(source).absolute())

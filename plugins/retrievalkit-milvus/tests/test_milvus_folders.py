@@ -197,7 +197,7 @@ def test_what_is_there_is_kept(build, client, server, draw, store, tmp_path, ope
     with pytest.raises(ArtifactError, match=r"holds 14 rows of '.*', and should hold 12"):
         opened(again, **options)
     client.drop_collection("kept")
-    with pytest.raises(ArtifactError, match=r"'kept' in .* is not there"):
+    with pytest.raises(ArtifactError, match=r"'kept' in .* is missing"):
         opened(again, **options)
 
 
@@ -273,7 +273,7 @@ def test_the_token_is_sent_and_never_written(folder, monkeypatch, server, build,
     [
         ({"uri": "http://root:Milvus@localhost:19530"}, "MILVUS_TOKEN"),
         ({"uri": "localhost:19530"}, "must be the address"),
-        ({"uri": "index/milvus.db"}, "leave it out for Milvus Lite"),
+        ({"uri": "index/milvus.db"}, "drop it to use Milvus Lite"),
         ({"uri": "http://localhost:door"}, "must be the address"),
         ({"uri": "http://"}, "must be the address"),
         ({"collection": "1st"}, "letters, digits and underscores"),

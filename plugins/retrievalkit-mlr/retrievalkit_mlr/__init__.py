@@ -1,4 +1,4 @@
-"""Multi-layer representations (MLR) for retrievalkit: pooling over layers or tokens, and the self-contrastive loss."""
+"""Multi-layer representations (MLR) for retrievalkit: pooling across layers or tokens, the self-contrastive loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 @hookimpl
 def register_poolers(register: Callable[[str, str], None]) -> None:
-    """Register the four ways to turn several vectors of a text into what is indexed."""
+    """Register the four poolers, which differ in how they turn a document's vectors into what is indexed."""
     register("multi_layer", "retrievalkit_mlr.poolers:MultiLayer")
     register("self_contrastive", "retrievalkit_mlr.poolers:SelfContrastive")
     register("layer_average", "retrievalkit_mlr.poolers:LayerAverage")
@@ -20,5 +20,5 @@ def register_poolers(register: Callable[[str, str], None]) -> None:
 
 @hookimpl
 def register_losses(register: Callable[[str, str], None]) -> None:
-    """Register the loss that self-contrastive pooling is trained with."""
+    """Register the loss that trains self-contrastive pooling."""
     register("self_contrastive", "retrievalkit_mlr.losses:SelfContrastive")

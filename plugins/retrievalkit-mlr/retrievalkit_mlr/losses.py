@@ -1,15 +1,16 @@
 """The self-contrastive loss of "Investigating Multi-layer Representations for Dense Passage Retrieval".
 
-With S(q, d)_i the inner product of a query with the i-th vector of a document, the vector that is kept being the first,
-and d+ the query's own positive:
+With S(q, d)_i the inner product of a query with the i-th vector of a document, the kept vector being the first, and d+
+the query's own positive:
 
     s(q, d)  = S(q, d)_1 if d is d+, otherwise max_i S(q, d)_i
     L_con    = mean over queries of  log sum_d exp s(q, d)  -  s(q, d+)
     L_reg    = mean over queries of  log sum_i exp S(q, d+)_i  -  S(q, d+)_1
     L        = L_con + lambda L_reg
 
-The kept vector of the positive has to beat the best vector of every negative (L_con) and the other vectors of its own
-document (L_reg), so that it alone can be indexed. The positives of other queries are negatives like any other: max.
+The kept vector of the positive must beat the best vector of every negative (L_con) and the other vectors of its own
+document (L_reg), so that only the kept vector needs to be indexed. Positives of other queries count as negatives and
+are therefore also scored by their best vector.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from retrievalkit.score import scores
 class SelfContrastive(Loss):
     """Contrastive loss of the kept vectors against all vectors of negatives, and a regulariser within each positive.
 
-    For poolers that mark one vector as kept (`self_contrastive`). Documents of one vector make it the plain contrastive
-    loss. Lexical weights, where there are any, add to the scores of L_con; L_reg they cannot change.
+    For poolers that mark one vector as kept (`self_contrastive`). With one vector per document it reduces to the plain
+    contrastive loss. Lexical weights, if any, add to the scores of L_con; they do not affect L_reg, which compares
+    vectors of the same document.
 
     Args:
-        regularization: Lambda, the weight of L_reg. The paper: 1 for layers 10,12 and for ME-BERT, 0.1 for all layers
-            and from RetroMAE, 0.01 for ColBERT and on MS MARCO.
-        temperature: Scores are divided by it in both terms.
-        negatives: How a negative is scored: by the "max" over its vectors (the paper), or by its "kept" one alone.
+        regularization: Lambda, the weight of L_reg. The paper uses 1 for layers 10,12 and for ME-BERT, 0.1 for all
+            layers and for RetroMAE, 0.01 for ColBERT and on MS MARCO.
+        temperature: Divides the scores in both terms.
+        negatives: Score a negative by the "max" over its vectors (the paper), or by its "kept" vector only.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class SelfContrastive(Loss):
         kept: int,
         ignore: Tensor | None,
     ) -> Tensor:
-        """(Q, D): the kept vector's score for each query's own positive, the negatives' rule for all others."""
+        """(Q, D): each query's own positive scored by its kept vector, all others according to `negatives`."""
         logits = scores(queries, documents if self.negatives == "max" else _only(documents, kept))
         positive = own.dense[:, kept] + own.lexical  # (Q,)
         logits = logits.scatter(1, positives[:, None], positive[:, None])
@@ -95,8 +97,8 @@ class OwnScores:
     """The scores of each query with its own positive.
 
     Attributes:
-        dense: (Q, m), one for each vector of the positive, -inf where it has none.
-        lexical: (Q,), or 0.0 where there are no weights.
+        dense: (Q, m), the score of each vector of the positive, -inf for masked vectors.
+        lexical: (Q,), or 0.0 without weights.
     """
 
     dense: Tensor
@@ -115,14 +117,14 @@ def _own_scores(queries: Representation, documents: Representation, positives: T
 
 
 def _checked_kept(queries: Representation, documents: Representation) -> int:
-    """The index of the vector kept; an error where the representations are not what the loss is for."""
+    """The index of the kept vector; raises UnsupportedError if the loss does not support these representations."""
     problem = ""
     if queries.vectors is None or documents.vectors is None:
-        problem = "needs dense vectors, and this pooler makes none"
+        problem = "needs dense vectors, but this pooler makes none"
     elif queries.vectors.shape[1] != 1:
-        problem = f"compares one vector of a query, and this pooler makes {queries.vectors.shape[1]}"
+        problem = f"needs one vector per query, but this pooler makes {queries.vectors.shape[1]}"
     elif documents.kept is None:
-        problem = "needs a pooler that keeps one of a document's vectors (Representation.kept), and this one keeps all"
+        problem = "needs a pooler that keeps one vector per document (Representation.kept), but this one keeps all"
     if problem:
         msg = f"loss 'self_contrastive' {problem}. Choose --pooler self_contrastive, or --loss contrastive."
         raise UnsupportedError(msg)
@@ -131,6 +133,6 @@ def _checked_kept(queries: Representation, documents: Representation) -> int:
 
 
 def _only(documents: Representation, kept: int) -> Representation:
-    """The documents with the kept vector alone."""
+    """The documents, reduced to their kept vectors."""
     assert documents.vectors is not None
     return replace(documents, vectors=documents.vectors[:, kept : kept + 1], vector_mask=None, kept=0)

@@ -4,7 +4,7 @@ After "Investigating Multi-layer Representations for Dense Passage Retrieval". A
 from the last layer (see `retrievalkit_mlr.sources`); a query has one, from the last layer. The document is indexed as
 
     multi_layer        all m: the score is the largest of the m inner products
-    self_contrastive   d_1 alone; the others are there in training only, where the loss sets them against it
+    self_contrastive   d_1 only; the others exist only in training, where the loss contrasts them with d_1
     layer_average      (d_1 + ... + d_m) / m
     scalar_mix         sum_i softmax(alpha)_i d_i, alpha learned
 """
@@ -23,7 +23,7 @@ from retrievalkit_mlr.sources import TokenRule, choose_source, masked_mean, text
 
 
 class MultiVector(Pooler):
-    """What the four poolers share: options, the query's vector, and the m vectors of a document."""
+    """The base of the four poolers: options, the query's vector, and the m vectors of a document."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class MultiVector(Pooler):
         """Choose where a document's vectors come from.
 
         Args:
-            info: Of the encoder.
-            layers: One vector from each of these layers, in any order; 0 = embeddings, -1 = the last. None = -3,-1
+            info: Properties of the encoder.
+            layers: Layers that each contribute one vector, in any order; 0 = embeddings, -1 = the last. None = -3,-1
                 (layers 10 and 12 of 12), unless `tokens` is set.
-            tokens: One vector from each of the first so many tokens of the last layer (8: ME-BERT), or from "all" of
-                them (ColBERT); instead of `layers`.
-            token: Which state of a layer is a text's vector: the "first" token's, the "mean" over all tokens, or
-                "auto": the first where it is a special token ([CLS]), the mean where there is none (T5).
-            normalize: Whether every vector is divided by its length (L2), averages after averaging. The paper does not;
-                encoders that were trained on cosines want it, with a temperature of about 0.05 in the loss.
+            tokens: Number of leading tokens of the last layer that each contribute one vector (8: ME-BERT), or "all"
+                tokens (ColBERT); instead of `layers`.
+            token: Which state of a layer represents the text: the "first" token's, the "mean" over all tokens, or
+                "auto": the first token's if it is a special token ([CLS]), otherwise the mean (T5).
+            normalize: Whether to L2-normalise every vector (averages after averaging). The paper does not; encoders
+                trained with cosine similarity need it, with a temperature of about 0.05 in the loss.
         """
         super().__init__()
         self.info = info
@@ -55,7 +55,7 @@ class MultiVector(Pooler):
         self.setup()
 
     def setup(self) -> None:
-        """Check the source and make parameters; for subclasses, so that the options are declared once."""
+        """Check the source and create parameters; overridden instead of `__init__`, which declares the options once."""
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
@@ -63,49 +63,49 @@ class MultiVector(Pooler):
         return Needs(layers={"query": (self.info.layers,), "document": self.source.layers})
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """A query's one vector (batch, 1, width), or what the documents become."""
+        """The vectors of queries (batch, 1, width), or the pooled vectors of documents."""
         representation = self.represent(states, side)
         if self.normalize and representation.vectors is not None:
             representation.vectors = nn.functional.normalize(representation.vectors, dim=-1)
         return representation
 
     def represent(self, states: TokenStates, side: Side) -> Representation:
-        """What `forward` returns, before any normalisation."""
+        """The representation that `forward` returns, before normalisation."""
         if side == "query":
             return self.text_vector(states)
         return self.combine(*self.source(states))
 
     def text_vector(self, states: TokenStates) -> Representation:
-        """The last layer's vector of each text: what a plain dual encoder makes of it."""
+        """The last layer's vector of each text, as in a plain dual encoder."""
         return Representation(vectors=text_vector(states, self.info.layers, self.token)[:, None])
 
     @abstractmethod
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """What becomes of the vectors (batch, m, width) and their mask (batch, m)."""
+        """Combine the vectors (batch, m, width), given their mask (batch, m), into the document's representation."""
 
 
 class MultiLayer(MultiVector):
-    """All m vectors of a document, in training and in the index; the best of them counts."""
+    """All m vectors of a document, in training and in the index; the best-scoring vector determines the score."""
 
     def view_names(self, count: int) -> list[str]:
-        """By layer, or by token."""
+        """Name vectors after their layers or tokens."""
         return self.source.names(count)
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """All of them."""
+        """All m vectors, unchanged."""
         return Representation(vectors=vectors, vector_mask=mask)
 
 
 class SelfContrastive(MultiVector):
-    """All m vectors in training, for the loss `self_contrastive`; the index gets the last layer's alone.
+    """All m vectors in training, for the loss `self_contrastive`; only the last layer's vector in the index.
 
-    So it is indexed and searched exactly as a plain dual encoder is, and encoding computes nothing more.
+    Indexing, searching and encoding are therefore exactly those of a plain dual encoder, at the same cost.
     """
 
     default_loss = "self_contrastive"
 
     def setup(self) -> None:
-        """The kept vector must be one of the m."""
+        """Check that the kept vector is one of the m."""
         if self.source.layers[0] != self.info.layers:
             listed = ",".join(str(layer) for layer in sorted(self.source.layers))
             msg = (
@@ -121,7 +121,7 @@ class SelfContrastive(MultiVector):
         return Needs(layers={"query": (self.info.layers,), "document": document})
 
     def represent(self, states: TokenStates, side: Side) -> Representation:
-        """(batch, m, width) for documents in training, otherwise (batch, 1, width); the first is the one kept."""
+        """(batch, m, width) for documents in training, otherwise (batch, 1, width); the first vector is kept."""
         if side == "document" and not self.training:
             kept = self.text_vector(states)
             kept.kept = 0
@@ -129,39 +129,39 @@ class SelfContrastive(MultiVector):
         return super().represent(states, side)
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """All of them, the first marked as the one kept."""
+        """All m vectors, with the first marked as kept."""
         return Representation(vectors=vectors, vector_mask=mask, kept=0)
 
 
 class LayerAverage(MultiVector):
-    """The average of the m vectors as the document's one vector."""
+    """The average of the m vectors as the document's single vector."""
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """Their mean (batch, 1, width), over those that there are."""
-        there = vectors.new_ones(vectors.shape[:2], dtype=torch.bool) if mask is None else mask
-        return Representation(vectors=masked_mean(vectors, there)[:, None])
+        """The mean (batch, 1, width) of the unmasked vectors."""
+        valid = vectors.new_ones(vectors.shape[:2], dtype=torch.bool) if mask is None else mask
+        return Representation(vectors=masked_mean(vectors, valid)[:, None])
 
 
 class ScalarMix(MultiVector):
-    """A learned weighting of the m vectors as the document's one vector: sum_i softmax(alpha)_i d_i.
+    """A learned weighting of the m vectors as the document's single vector: sum_i softmax(alpha)_i d_i.
 
-    One alpha for each chosen layer, highest layer first, or for each token position; zeros at the start, where it is
-    the average. There is no overall scale, as ELMo's mix has. Where a text is too short to have all m vectors, the
-    weights of those it has add up to 1.
+    One alpha per selected layer, highest layer first, or per token position, initialised to 0, which makes the mix the
+    average. Unlike ELMo's mix, it has no overall scale. If a text is too short to have all m vectors, the weights of
+    its vectors are renormalised to sum to 1.
     """
 
     def setup(self) -> None:
-        """One alpha for each vector."""
+        """Create one alpha per vector."""
         if self.source.size is None:
             msg = (
-                "pooler 'scalar_mix' learns one weight for each vector, and tokens=all makes as many as a text has "
-                "tokens. Set a number, such as tokens=8, or layers."
+                "pooler 'scalar_mix' learns one weight per vector, but with tokens=all the number of vectors varies "
+                "with the text. Set a number, such as tokens=8, or layers."
             )
             raise OptionError(msg)
         self.alpha = nn.Parameter(torch.zeros(self.source.size))
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """Their mix (batch, 1, width)."""
+        """The weighted sum (batch, 1, width) of the unmasked vectors."""
         alpha = self.alpha.expand(vectors.shape[:2])  # (batch, m)
         if mask is not None:
             alpha = alpha.masked_fill(~mask, float("-inf"))

@@ -1,7 +1,7 @@
-"""Where a document's several vectors come from: one from each of some layers, or one from each of its tokens.
+"""Sources of a document's vectors: one vector per selected layer, or one per token.
 
-Either way the first of them is the text's ordinary vector, the one that a plain dual encoder would use: it is what
-queries are encoded to, and what self-contrastive pooling keeps.
+The first vector is always the text's ordinary vector, as in a plain dual encoder: queries are encoded to it, and
+self-contrastive pooling keeps it.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from retrievalkit.errors import OptionError
 
 TokenRule = Literal["auto", "first", "mean"]
 DEFAULT_LAYERS = (-3, -1)
-"""Layers 10 and 12 of 12, the paper's best."""
+"""Layers 10 and 12 of 12, the paper's best combination."""
 
 
 class Source(Protocol):
-    """Makes the vectors of a batch of documents."""
+    """Extracts the vectors of a batch of documents."""
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The layers whose states are needed, the highest first."""
+        """The layers whose states are needed, highest first."""
 
     @property
     def size(self) -> int | None:
-        """How many vectors a text has; None = as many as it has tokens."""
+        """Number of vectors per text; None = one per token."""
 
     def names(self, count: int) -> list[str]:
-        """What the first `count` vectors are called."""
+        """The names of the first `count` vectors."""
 
     def __call__(self, states: TokenStates) -> tuple[Tensor, Tensor | None]:
-        """The vectors (batch, m, width), and which of them there are (batch, m), or None where all are."""
+        """The vectors (batch, m, width) and a mask (batch, m) of those that exist, or None if all do."""
 
 
 @dataclass(frozen=True)
 class LayerVectors:
-    """One vector from each chosen layer, the highest first."""
+    """One vector per selected layer, highest first."""
 
     layers: tuple[int, ...]
     token: TokenRule
 
     @property
     def size(self) -> int:
-        """As many as there are layers."""
+        """The number of layers."""
         return len(self.layers)
 
     def names(self, count: int) -> list[str]:
-        """By layer."""
+        """Name vectors after their layers."""
         return [f"layer {layer}" for layer in self.layers[:count]]
 
     def __call__(self, states: TokenStates) -> tuple[Tensor, None]:
@@ -62,9 +62,9 @@ class LayerVectors:
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """One vector from each of the first `size` tokens of the last layer, or from each of all its tokens (None).
+    """One vector per token of the last layer, for the first `size` tokens or for all (None).
 
-    Where a text's vector is the mean over its tokens (T5), that mean comes first, and `size` - 1 tokens follow.
+    If a text's ordinary vector is the mean over its tokens (T5), that mean comes first, and `size` - 1 tokens follow.
     """
 
     layers: tuple[int, ...]
@@ -72,43 +72,43 @@ class TokenVectors:
     token: TokenRule
 
     def names(self, count: int) -> list[str]:
-        """The text's ordinary vector ([CLS], or the mean) is the lead; tokens are numbered behind it."""
+        """Name the text's ordinary vector ([CLS], or the mean) "lead", and number the tokens after it."""
         return ["lead", *(f"token {number}" for number in range(1, count))]
 
     def __call__(self, states: TokenStates) -> tuple[Tensor, Tensor]:
-        """The vectors (batch, m, width), and True where the text has such a token."""
+        """The vectors (batch, m, width) and a mask (batch, m), False past the end of a text."""
         (layer,) = self.layers
         hidden = states.layers[layer]  # (batch, tokens, width)
         lead = text_vector(states, layer, self.token)  # (batch, width)
         has_first = _takes_first(states, self.token)  # (batch,)
         n_tokens, width = hidden.shape[1:]
         rest = self.size - 1 if self.size else n_tokens - int(bool(has_first.all()))
-        # The first token is not taken again where it is the lead.
+        # If the first token is the lead, start at the second so as not to repeat it.
         start = _first_position(states) + has_first.long()  # (batch,)
         positions = start[:, None] + torch.arange(rest, device=hidden.device)  # (batch, m - 1)
         inside = positions.clamp(max=n_tokens - 1)
-        there = (positions < n_tokens) & states.attention_mask.bool().gather(1, inside)  # (batch, m - 1)
+        valid = (positions < n_tokens) & states.attention_mask.bool().gather(1, inside)  # (batch, m - 1)
         others = hidden.gather(1, inside[:, :, None].expand(-1, -1, width))  # (batch, m - 1, width)
         vectors = torch.cat([lead[:, None], others], dim=1)  # (batch, m, width)
-        mask = torch.cat([torch.ones_like(has_first)[:, None], there], dim=1)  # (batch, m)
+        mask = torch.cat([torch.ones_like(has_first)[:, None], valid], dim=1)  # (batch, m)
         return vectors, mask
 
 
 def choose_source(
     info: EncoderInfo, layers: Sequence[int] | None, tokens: int | Literal["all"] | None, token: TokenRule
 ) -> Source:
-    """The source that a pooler's options name.
+    """Create the source that a pooler's options specify.
 
     Raises:
-        OptionError: Both layers and tokens are named, a layer is named twice, or there are no layers or tokens.
-        UnsupportedError: The encoder has no such layer.
+        OptionError: Both layers and tokens are set, a layer is repeated, or no layers or tokens are given.
+        UnsupportedError: The encoder lacks one of the layers.
     """
     if tokens is not None:
         if layers is not None:
-            msg = f"layers={_listed(layers)} and tokens={tokens} are both set, and only one can be. Leave one out."
+            msg = f"layers={_listed(layers)} and tokens={tokens} are both set, but exclude each other. Drop one."
             raise OptionError(msg)
         if tokens != "all" and tokens < 1:
-            msg = f"tokens is {tokens}: it is how many of the first tokens are taken, 1 or more, or 'all'."
+            msg = f"tokens is {tokens}, and must be 1 or more (the number of leading tokens), or 'all'."
             raise OptionError(msg)
         return TokenVectors((info.layers,), None if tokens == "all" else tokens, token)
     wanted = DEFAULT_LAYERS if layers is None else tuple(layers)
@@ -121,9 +121,9 @@ def choose_source(
 
 
 def text_vector(states: TokenStates, layer: int, token: TokenRule) -> Tensor:
-    """One vector for each text (batch, width) from one layer: the state of its first token, or the mean of all.
+    """One vector per text (batch, width) from one layer: the state of its first token, or the mean over all tokens.
 
-    "auto" takes the first token where it is a special one ([CLS]), and the mean where the text begins with a word (T5).
+    "auto" uses the first token if it is special ([CLS]), and the mean if the text begins with a word (T5).
     """
     hidden = states.layers[layer]  # (batch, tokens, width)
     first = hidden[torch.arange(len(hidden), device=hidden.device), _first_position(states)]  # (batch, width)
@@ -135,9 +135,9 @@ def text_vector(states: TokenStates, layer: int, token: TokenRule) -> Tensor:
 
 
 def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
-    """The mean (batch, width) of the vectors (batch, m, width) where the mask (batch, m) is True, or zeros if nowhere.
+    """The mean (batch, width) of the vectors (batch, m, width) whose mask (batch, m) is True; zeros if none is.
 
-    Summed in float32 at least, since bf16 would lose the small ones among many.
+    Accumulates in at least float32, since long sums in bf16 lose small addends.
     """
     dtype = torch.promote_types(vectors.dtype, torch.float32)
     total = vectors.masked_fill(~mask[:, :, None], 0.0).sum(dim=1, dtype=dtype)  # (batch, width)
@@ -145,7 +145,7 @@ def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
 
 
 def _takes_first(states: TokenStates, token: TokenRule) -> Tensor:
-    """(batch,) True where a text's vector is its first token's."""
+    """(batch,): True if the text's vector is the state of its first token."""
     starts_special = states.special_mask.bool().gather(1, _first_position(states)[:, None])[:, 0]
     if token == "auto":
         return starts_special
@@ -153,7 +153,7 @@ def _takes_first(states: TokenStates, token: TokenRule) -> Tensor:
 
 
 def _first_position(states: TokenStates) -> Tensor:
-    """(batch,) where the first real token stands: not 0 where padding is on the left."""
+    """(batch,): position of the first real token, above 0 if padding is on the left."""
     return states.attention_mask.long().argmax(dim=1)
 
 

@@ -243,9 +243,9 @@ def test_chunked_documents_lose_nothing():
 @pytest.mark.parametrize(
     ("q", "d", "message"),
     [
-        (queries(), replace(documents(), kept=None), "keeps one of a document's vectors"),
+        (queries(), replace(documents(), kept=None), "keeps one vector per document"),
         (Representation(weights=torch.ones(2, 3)), Representation(weights=torch.ones(4, 3)), "needs dense vectors"),
-        (Representation(vectors=torch.ones(2, 3, 2)), documents(), "one vector of a query, and this pooler makes 3"),
+        (Representation(vectors=torch.ones(2, 3, 2)), documents(), "one vector per query, but this pooler makes 3"),
     ],
 )
 def test_representations_that_it_is_not_for(q, d, message):

@@ -16,7 +16,7 @@ def register_poolers(register: Register) -> None:
 
 @hookimpl
 def register_losses(register: Register) -> None:
-    """Register the loss that viewers are trained with."""
+    """Register the loss that trains the viewers."""
     register("global_local", "retrievalkit_mvr.losses:GlobalLocal")
 
 

@@ -8,9 +8,9 @@ positive, and t the epoch, counted from 0:
     L_local  = mean over queries of  log sum_i exp(f_i(q, d+) / tau)  -  f(q, d+) / tau
     L        = L_global + lambda L_local
 
-L_global is the contrastive loss of the best vectors. L_local sets that best vector against the others of its own
-document, and its gradient reaches all of them, so that they do not collapse to one. The temperature falls from epoch
-to epoch: at first all vectors share the gradient, later the best one takes it.
+L_global is the contrastive loss of the best vectors. L_local contrasts the best vector with the others of its own
+document; its gradient reaches all of them, so that they do not collapse into one. The temperature is annealed over the
+epochs: at first all vectors share the gradient, later the best vector receives most of it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.score import scores
 
 ANNEALING, FLOOR = 0.1, 0.3
-# Epochs are sums of fractions, which may end this little below a whole number.
+# Progress accumulates fractions of an epoch, so rounding can leave it this far below a whole number.
 ROUNDING = 1e-6
 
 
 class GlobalLocal(Loss):
     """Contrastive loss of the best vectors, and a local loss within each positive, at an annealed temperature.
 
-    For poolers with several vectors a document (`viewers`, `multi_layer`). Documents of one vector make it the
-    contrastive loss at that temperature. Lexical weights, where there are any, add to the scores of the global part;
-    the local part they cannot change.
+    For poolers with several vectors per document (`viewers`, `multi_layer`). With one vector per document it reduces
+    to the contrastive loss at that temperature. Lexical weights, if any, add to the scores of the global part; they do
+    not affect the local part, which compares vectors of the same document.
 
     Args:
-        local_weight: Lambda, the weight of the local part; 0 = without it.
+        local_weight: Lambda, the weight of the local part; 0 disables it.
         annealing: Alpha: in epoch t, counted from 0, the temperature is exp(-alpha t).
-        floor: The temperature falls no lower; at most 1, where annealing starts.
-        temperature: One temperature for all epochs, instead of annealing.
+        floor: Minimum temperature; at most 1, the initial temperature.
+        temperature: A constant temperature for all epochs, instead of annealing.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class GlobalLocal(Loss):
         super().__init__()
         if temperature is not None and (annealing, floor) != (ANNEALING, FLOOR):
             msg = (
-                f"loss 'global_local': temperature={temperature} holds for all epochs, so that annealing={annealing} "
-                f"and floor={floor} have no effect. Set one or the other."
+                f"loss 'global_local': temperature={temperature} applies to all epochs, so annealing={annealing} "
+                f"and floor={floor} would have no effect. Set either temperature, or annealing and floor."
             )
             raise OptionError(msg)
         self.local_weight = local_weight
@@ -66,7 +66,7 @@ class GlobalLocal(Loss):
         self.fixed = temperature
 
     def temperature(self, progress: Progress) -> float:
-        """The temperature, which changes when an epoch begins."""
+        """The temperature of the current epoch; constant within an epoch."""
         if self.fixed is not None:
             return self.fixed
         epoch = math.floor(progress.epoch + ROUNDING)
@@ -98,7 +98,7 @@ class GlobalLocal(Loss):
 
 
 def _own_scores(queries: Representation, documents: Representation, positives: Tensor) -> Tensor:
-    """(Q, m): each query's scores with the vectors of its own positive, -inf where it has no such vector."""
+    """(Q, m): each query's scores with the vectors of its own positive, -inf for masked vectors."""
     assert queries.vectors is not None
     assert documents.vectors is not None
     own = (documents.vectors[positives] @ queries.vectors.transpose(1, 2))[:, :, 0]
@@ -106,18 +106,17 @@ def _own_scores(queries: Representation, documents: Representation, positives: T
 
 
 def _check_comparable(queries: Representation, documents: Representation) -> None:
-    """An error where the representations are not what the loss is for."""
+    """Raise UnsupportedError if the loss does not support these representations."""
     problem = ""
     if queries.vectors is None or documents.vectors is None:
-        problem = "needs dense vectors, and this pooler makes none. Choose --loss contrastive"
+        problem = "needs dense vectors, but this pooler makes none. Choose --loss contrastive"
     elif queries.vectors.shape[1] != 1:
         problem = (
-            f"compares one vector of a query, and this pooler makes {queries.vectors.shape[1]}. "
-            f"Choose --loss contrastive"
+            f"needs one vector per query, but this pooler makes {queries.vectors.shape[1]}. Choose --loss contrastive"
         )
     elif documents.kept is not None and documents.vectors.shape[1] > 1:
         problem = (
-            "scores a document by the best of its vectors, and this pooler indexes one of them alone. "
+            "scores a document by its best vector, but this pooler indexes only one of them. "
             "Choose --loss self_contrastive, or a pooler that keeps all vectors"
         )
     if problem:

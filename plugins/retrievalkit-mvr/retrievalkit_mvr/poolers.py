@@ -1,8 +1,8 @@
-"""The vectors of viewer tokens.
+"""The pooler that represents texts by the states of viewer tokens.
 
-After "Multi-View Document Representation Learning for Open-Domain Dense Retrieval": k viewer tokens stand in the place
-of a document's [CLS], all at position 0, so that they differ by their own embeddings alone and the text keeps its
-positions; a query has one viewer of its own. What the last layer makes of them are the vectors.
+After "Multi-View Document Representation Learning for Open-Domain Dense Retrieval": k viewer tokens replace a
+document's [CLS], all at position 0, so that they differ only in their embeddings and the text keeps its positions; a
+query has one viewer of its own. Their last hidden states are the vectors.
 
     document   [VIE_0] ... [VIE_k-1] text [SEP]     positions 0 ... 0, 1, 2, ...     k vectors
     query      [VIE] text [SEP]                     positions 0, 1, 2, ...           1 vector
@@ -33,20 +33,20 @@ STANDARD_DEVIATION = 0.02
 
 
 class Viewers(Pooler):
-    """One vector for each viewer token of a document, and one for a query; the best of a document's counts.
+    """One vector per viewer token of a document, and one per query; a document scores by its best vector.
 
     Args:
-        viewers: How many viewers a document has; a query has one.
-        source: Where viewers come from: "new" embeddings, or rows of the vocabulary that pre-training left "unused".
-        standard_deviation: Of the normal distribution that new embeddings are drawn from.
-        position: Position number of all viewers; null numbers them as ordinary tokens, and the text behind them.
-        replace_first: Whether viewers stand in the place of the [CLS]-like token, or behind it.
-        query_viewer: Whether a query has a viewer too, or its vector is that of its [CLS]-like token.
-        layers: Layers that each viewer has a vector from, in any order; 0 = embeddings, -1 = the last. A document has
-            viewers x layers vectors, the highest layer first; a query has one, from the last layer.
-        keep: With several layers: "all" vectors are indexed, or the "last" layer's alone, which wants one viewer and a
-            loss that sets it against the other layers' (self_contrastive).
-        normalize: Whether every vector is divided by its length (L2). The paper does not.
+        viewers: Number of viewers per document; a query has one.
+        source: Embeddings of the viewers: "new" rows, or rows of the vocabulary that pre-training left "unused".
+        standard_deviation: Standard deviation of the normal distribution from which new embeddings are drawn.
+        position: Position number of all viewers; null numbers viewers and text consecutively, like ordinary tokens.
+        replace_first: Whether viewers replace the [CLS]-like token (true) or follow it (false).
+        query_viewer: Whether a query has a viewer, too (true), or uses the vector of its [CLS]-like token (false).
+        layers: Layers that each contribute one vector per viewer, in any order; 0 = embeddings, -1 = the last. A
+            document has viewers x layers vectors, highest layer first; a query has one, from the last layer.
+        keep: With several layers, index "all" vectors, or only the "last" layer's; the latter requires one viewer and
+            a loss that contrasts its vector with those of the other layers (self_contrastive).
+        normalize: Whether to L2-normalise every vector. The paper does not.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Viewers(Pooler):
         super().__init__()
         if source == "unused" and standard_deviation != STANDARD_DEVIATION:
             msg = (
-                f"pooler 'viewers': source=unused takes rows that are there, so that standard_deviation="
-                f"{standard_deviation} has no effect. Leave one out."
+                f"pooler 'viewers': source=unused reuses existing rows, so standard_deviation={standard_deviation} "
+                f"would have no effect. Drop one of them."
             )
             raise OptionError(msg)
         self.info = info
@@ -86,24 +86,24 @@ class Viewers(Pooler):
 
     @property
     def default_loss(self) -> str:  # type: ignore[override]
-        """The paper's; with keep=last the one that trains the kept vector (of retrievalkit-mlr)."""
+        """The paper's loss; with keep=last, retrievalkit-mlr's loss, which trains the kept vector."""
         return "self_contrastive" if self.keep == "last" else "global_local"
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
-        """Viewers on both sides; the last layer for queries, the layers that are indexed or trained for documents."""
+        """Viewers on both sides; the last layer for queries, the indexed or trained layers for documents."""
         layers = {"query": (self.info.layers,), "document": self._document_layers()}
         return Needs(layers=layers, extra_tokens=self.extra_tokens)
 
     def bind(self, encoder: Encoder) -> None:
-        """Refuse an encoder without the [CLS]-like token that is to be the query's vector."""
+        """Reject an encoder that lacks the [CLS]-like token needed for the query's vector."""
         if self.query_viewer:
             return
         batch = encoder.collate(encoder.tokenize([("", "a")], "query"), "query")
         if not bool(batch.special_mask[0, 0]):
             msg = (
-                "pooler 'viewers' with query_viewer=false takes a query's [CLS]-like token, and this encoder's texts "
-                "begin with none. Leave query_viewer out, so that queries get a viewer."
+                "pooler 'viewers' with query_viewer=false takes a query's [CLS]-like token, but this encoder's texts "
+                "begin with none. Drop query_viewer=false, so that queries get a viewer."
             )
             raise UnsupportedError(msg)
 
@@ -116,7 +116,7 @@ class Viewers(Pooler):
         return Representation(self._finish(torch.cat(vectors, dim=1)), kept=0 if self.keep == "last" else None)
 
     def view_names(self, count: int) -> list[str]:
-        """The viewer's number, its layer's where there are several, or both."""
+        """Name vectors after their viewers, after their layers if there is one viewer, or after both."""
         names = [f"viewer {viewer}" for viewer in range(self.viewers)]
         if len(self.layers) > 1:
             layers = [f"layer {layer}" for layer in self.layers]
@@ -139,8 +139,8 @@ class Viewers(Pooler):
             return
         if self.viewers != 1:
             msg = (
-                f"pooler 'viewers': keep=last leaves one vector to the index, and the last layer has viewers="
-                f"{self.viewers}. Set viewers=1, or keep=all."
+                f"pooler 'viewers': keep=last indexes one vector per document, but viewers={self.viewers} gives the "
+                f"last layer {self.viewers}. Set viewers=1, or keep=all."
             )
             raise OptionError(msg)
         if self.layers[0] != self.info.layers:
@@ -153,10 +153,10 @@ class Viewers(Pooler):
 
 def _gather(hidden: Tensor, positions: Tensor | None) -> Tensor:
     """(batch, n, width): the states (batch, tokens, width) at the positions (batch, n)."""
-    assert positions is not None, "the encoder has put in no extra tokens"
+    assert positions is not None, "the encoder inserted no extra tokens"
     return hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))
 
 
 def _first_position(states: TokenStates) -> Tensor:
-    """(batch, 1) where the first real token stands: not 0 where padding is on the left."""
+    """(batch, 1): position of the first real token, above 0 if padding is on the left."""
     return states.attention_mask.long().argmax(dim=1, keepdim=True)

@@ -85,7 +85,10 @@ def test_layers_of_one_viewer_self_contrastive(bert, collection, tmp_path):
     [
         (["--set", "pooler.viewers=127"], "127 extra tokens leave no room for a text"),
         (["--set", "pooler.viewer=2"], "did you mean 'viewers'"),
-        (["--set", "loss.temperature=0.1", "--set", "loss.floor=0.2"], "Set one or the other"),
+        (
+            ["--set", "loss.temperature=0.1", "--set", "loss.floor=0.2"],
+            "Set either temperature, or annealing",
+        ),
     ],
 )
 def test_wrong_settings_are_said_before_training(settings, message, bert, collection, tmp_path):

@@ -52,16 +52,16 @@ class BM25(Indexer):
 
     Args:
         k1: How slowly a term's repetition stops adding to the score; 0 counts a term once.
-        b: How much long texts are held back: 0 not at all, 1 in proportion to their length.
-        language: Two-letter code of the texts' language, which chooses Lucene's analyzer.
+        b: Length normalisation: 0 does not penalise long texts, 1 penalises them in proportion to their length.
+        language: Two-letter code of the texts' language, which determines Lucene's analyzer.
         stemmer: For English: "porter", "krovetz" (lighter) or "none".
-        remove_stopwords: For English: leave out Lucene's 33 stop words.
-        store: Keep the texts in the index too, for reading them with Pyserini; rkit reads them from the corpus.
+        remove_stopwords: For English: remove Lucene's 33 stop words.
+        store: Also store the texts in the index, for reading them with Pyserini; rkit reads them from the corpus.
         rm3: Expand queries by RM3 (relevance feedback); makes the index larger and search slower.
-        rm3_terms: Terms that RM3 adds.
-        rm3_documents: Best hits of the first search that RM3 takes them from.
-        rm3_original_weight: Weight of the query as it was, 0 to 1.
-        threads: Threads for building and searching; none = one for each processor. Changes no hit.
+        rm3_terms: Number of terms that RM3 adds.
+        rm3_documents: Number of top hits of the first search from which RM3 takes them.
+        rm3_original_weight: Weight of the original query, 0 to 1.
+        threads: Threads for building and searching; none = one per processor. Does not affect hits.
     """
 
     indexes: ClassVar[Literal["vectors", "texts"]] = "texts"
@@ -104,7 +104,7 @@ class BM25(Indexer):
 
         Raises:
             DataError: No passage has any text, or an id holds a line break.
-            RetrievalkitError: Lucene could not write, for want of space or of memory. Nothing is left behind.
+            RetrievalkitError: Lucene ran out of disk space or memory. No files are left behind.
         """
         with undone_on_failure(Path(index_dir), _IDS, _SETTINGS):
             return self._build(source, Path(index_dir))
@@ -142,7 +142,7 @@ class BM25(Indexer):
         """Open an index, wherever it was moved to.
 
         Raises:
-            ArtifactError: There is no such index, or it was built with another analysis than these options ask for.
+            ArtifactError: The index does not exist, or was built with other analysis options.
         """
         index_dir = Path(index_dir)
         self._check_settings(index_dir)
@@ -164,8 +164,8 @@ class BM25(Indexer):
             built, term_vectors = Analysis(**settings["analysis"]), settings["term_vectors"]
         if built != self.analysis:
             msg = (
-                f"the index '{index_dir}' was built with {_as_options(built)}, and asked for is "
-                f"{_as_options(self.analysis)}. Ask for what it was built with, or build another index."
+                f"the index '{index_dir}' was built with {_as_options(built)}, but the options are "
+                f"{_as_options(self.analysis)}. Use the options that it was built with, or build another index."
             )
             raise ArtifactError(msg)
         if self.rm3 is not None and not term_vectors:
@@ -193,22 +193,22 @@ class BM25(Indexer):
     def scores(self, queries: Sequence[str] | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The BM25 scores of given texts, rounded to four decimals as in `search`.
 
-        Where `search` sets equal scores apart by millionths, these stay equal: that rests on what else is found.
+        `search` breaks ties by millionths, which depends on the other hits; here, equal scores stay equal.
 
         Args:
             queries: Texts.
             ids: For each query, ids of texts.
 
         Returns:
-            For each query float32 scores in the order of its ids; 0 for a text that shares no term with it, NaN for one
-            that is not in the index, as those that are empty.
+            For each query, float32 scores in the order of its ids; 0 for a text that shares no term with it, NaN for a
+            text that is not in the index, such as an empty one.
 
         Raises:
-            UnsupportedError: With rm3, whose expanded query Anserini keeps to itself.
+            UnsupportedError: With rm3, whose expanded query Anserini does not expose.
         """
         searcher = opened(self._searcher)
         if self.rm3 is not None:
-            msg = "bm25 with rm3 finds texts, and cannot score given ones. Leave rm3 out."
+            msg = "bm25 with rm3 can search, but cannot score given texts. Drop rm3."
             raise UnsupportedError(msg)
         known = self._known()
         numbers = [np.array([known.get(name, -1) for name in some], dtype=np.int64) for some in ids]
@@ -219,14 +219,14 @@ class BM25(Indexer):
         return scores_in_calls(numbers, score, most=HITS_IN_A_CALL)
 
     def contributions(self, query: str | Any, ids: Sequence[str]) -> list[dict[str, float]]:
-        """What each term of a query (stemmed, as in the index) adds to the score of given texts, the most first.
+        """The contribution of each query term (stemmed, as in the index) to the scores of given texts, largest first.
 
         Raises:
-            UnsupportedError: With rm3, whose expanded query Anserini keeps to itself.
+            UnsupportedError: With rm3, whose expanded query Anserini does not expose.
         """
         searcher = opened(self._searcher)
         if self.rm3 is not None:
-            msg = "bm25 with rm3 does not say what the terms of a query add to a score. Leave rm3 out."
+            msg = "bm25 with rm3 cannot compute the contributions of query terms. Drop rm3."
             raise UnsupportedError(msg)
         numbers = map(self._known().get, ids)
         return [{} if number is None else searcher.contributions(query, number) for number in numbers]

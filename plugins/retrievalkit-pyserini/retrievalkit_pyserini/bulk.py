@@ -1,7 +1,7 @@
-"""A Java program, put together out of method handles, carried out for a whole batch in Java's threads.
+"""Running a Java program, composed of method handles, for a whole batch in Java threads.
 
-What it gives comes back as one JSON text, and arrays of numbers go over as one run of bytes: a call from Python into
-Java costs some ten microseconds, whatever it does.
+Results return as a single JSON text, and arrays of numbers are passed as a single byte string, because every call from
+Python into Java costs about ten microseconds, whatever it does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from retrievalkit_pyserini.handles import as_interface, bind, gather, method, re
 from retrievalkit_pyserini.java import MEMORY, java_class, java_text, java_type
 
 HITS_IN_A_CALL = 500_000
-"""Hits that are in memory as Java objects and JSON at a time: a batch of queries is cut to fit."""
+"""Maximum number of hits in memory as Java objects and JSON at a time; batches of queries are split accordingly."""
 
 
 @contextlib.contextmanager
 def lucene_errors(doing: str, kind: type[RetrievalkitError] = RetrievalkitError) -> Iterator[None]:
-    """Turn what Java raises into an error of ours, which says what was being done and what Java's first cause was."""
+    """Convert a Java exception to a `kind` error that names the operation and the root cause."""
     exception = java_exception()
     try:
         yield
@@ -39,7 +39,7 @@ def lucene_errors(doing: str, kind: type[RetrievalkitError] = RetrievalkitError)
 
 
 def java_exception() -> Any:
-    """The exception that what Java raises comes as."""
+    """The Python class of Java exceptions."""
     java_class("java.lang.Throwable")
     from jnius import JavaException
 
@@ -47,7 +47,7 @@ def java_exception() -> Any:
 
 
 def run(answer: Any, count: int, threads: int) -> Any:
-    """What a handle (position -> hits) gives for every position below a count; in threads, read from one JSON text."""
+    """Call a handle (position -> hits) in threads for every position below a count, and decode the hits."""
     write = method("com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", object)
     function = as_interface("java.util.function.IntFunction", then(answer, bind(write, 0, _hits_mapper())))
     answers = java_class("java.util.stream.IntStream").range(0, count).parallel().mapToObj(function)
@@ -60,7 +60,7 @@ def run(answer: Any, count: int, threads: int) -> Any:
 
 
 def do(action: Any, count: int, threads: int) -> None:
-    """Carry a handle (position -> anything) out for every position below a count: one thread keeps their order."""
+    """Call a handle (position -> anything) for every position below a count; in order with a single thread."""
     consumer = as_interface("java.util.function.IntConsumer", returning("void", action))
     numbers = java_class("java.util.stream.IntStream").range(0, count)
     numbers = numbers.parallel() if threads > 1 else numbers
@@ -72,7 +72,7 @@ def do(action: Any, count: int, threads: int) -> None:
 
 @contextlib.contextmanager
 def _pool(threads: int) -> Iterator[Any]:
-    """Threads of Java's; a parallel stream runs in those of the pool that it is started in."""
+    """A pool of Java threads; a parallel stream runs in the pool from which it is started."""
     pool = java_class("java.util.concurrent.ForkJoinPool")(threads)
     try:
         yield pool
@@ -115,7 +115,7 @@ def _buffer(numbers: np.ndarray) -> Any:
 
 
 def joining(separator: str) -> Any:
-    """The collector that puts texts together."""
+    """The collector that joins texts."""
     return java_class("java.util.stream.Collectors").joining(java_class("java.lang.String")(separator))
 
 

@@ -1,8 +1,8 @@
-"""Lucene documents made in Java, a batch in one call, and the one-segment index that they go to.
+"""Lucene documents created in Java, a batch per call, and the single-segment index that holds them.
 
-Lucene's document number is the text's row, so that hits need no look-up and equal scores come in the order of the
-index. One thread adds them in that order. Several add them in any, and then Lucene sorts, which costs it about as much
-as adding texts does: they pay where adding is the greater work.
+Lucene's document number is the text's row, so hits need no look-up and ties come in index order. A single thread adds
+documents in that order. Several threads add them in any order and Lucene sorts them, which costs about as much as
+adding plain texts: threads pay off if adding is more expensive, as with vectors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIELD, _BYTES = "org.apache.lucene.index.IndexableField", "org.apache.lucene.ut
 
 
 def write_buffer() -> float:
-    """Megabytes that Lucene gathers before it writes; Anserini's 2,048 is more than Java has on a small machine."""
+    """Lucene's write buffer in megabytes; Anserini's default of 2,048 exceeds Java's memory on a small machine."""
     return min(WRITE_BUFFER_MEGABYTES, java_megabytes() / 8)
 
 
@@ -37,7 +37,7 @@ class IndexWriting:
     Args:
         folder: Where the index goes.
         writer: The IndexWriter.
-        one_segment: Whether all is joined before it is committed.
+        one_segment: Whether to merge all segments before the commit.
     """
 
     def __init__(self, folder: Path, writer: Any, *, one_segment: bool = False) -> None:
@@ -64,7 +64,7 @@ class DocumentWriter(IndexWriting):
     Args:
         folder: Where the index goes.
         configure: Given Lucene's IndexWriterConfig, to set what is particular to this index.
-        analyzer: What takes texts apart, or none.
+        analyzer: Lucene analyzer that tokenizes the texts, if any.
         threads: Threads for adding.
     """
 
@@ -75,7 +75,7 @@ class DocumentWriter(IndexWriting):
             config = java_class("org.apache.lucene.index.IndexWriterConfig")
             config = config() if analyzer is None else config(analyzer)
             config.setRAMBufferSizeMB(write_buffer())
-            # Joins only segments that follow one another.
+            # This policy merges only adjacent segments, which keeps document numbers in row order.
             config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
             if threads > 1:
                 config.setIndexSort(_by_row())
@@ -90,7 +90,7 @@ class DocumentWriter(IndexWriting):
         Args:
             first: The row of the first.
             ids: Their ids, without line breaks.
-            field: The handle (position -> field) of what is indexed of them.
+            field: The handle (position -> field) of their indexed content.
         """
         name = lines("".join(f"{one}\n" for one in ids))
         parts = [_named(name), _sortable(name), field]
@@ -111,7 +111,7 @@ def _named(name: Any) -> Any:
 
 
 def _sortable(name: Any) -> Any:
-    """The id once more, as Anserini's searchers read it where scores are equal."""
+    """The id as doc values, by which Anserini's searchers break ties."""
     as_bytes = then(name, returning(_BYTES, constructor(_BYTES, "java.lang.CharSequence")))
     make = constructor("org.apache.lucene.document.BinaryDocValuesField", "java.lang.String", _BYTES)
     return then(as_bytes, bind(make, 0, "id"))
@@ -137,7 +137,7 @@ class DocumentSearcher:
         texts: How many texts it must have.
 
     Raises:
-        ArtifactError: There is no such index, or it is damaged.
+        ArtifactError: The index does not exist, or is damaged.
     """
 
     def __init__(self, folder: Path, texts: int) -> None:
@@ -149,7 +149,7 @@ class DocumentSearcher:
         Args:
             queries: The handle (position -> Lucene query).
             count: How many queries there are.
-            most: Texts that are found for each.
+            most: Maximum number of hits per query.
             threads: Threads to search in.
         """
         search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, "org.apache.lucene.search.Query", int)
@@ -168,7 +168,7 @@ def _open_reader(folder: Path, texts: int) -> Any:
         msg = f"the index '{folder}' is damaged: it has {reader.numDocs()} texts, and should have {texts}. Index again."
         reader.close()
         raise ArtifactError(msg)
-    # pyjnius tells a method's variants apart by the class that it has been told.
+    # pyjnius resolves overloaded methods by the declared class, so the reader must be cast to the base class.
     return importlib.import_module("jnius").cast("org.apache.lucene.index.IndexReader", reader)
 
 

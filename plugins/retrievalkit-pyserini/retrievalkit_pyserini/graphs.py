@@ -1,4 +1,4 @@
-"""A Lucene index of vectors in a graph (HNSW): every vector is a document, its number the vector's row."""
+"""A Lucene HNSW index of vectors: every vector is a document, whose number is the vector's row."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from retrievalkit_pyserini.handles import bind, constructor, then
 from retrievalkit_pyserini.java import java_class, java_megabytes
 
 FIELD = "vector"
-"""As Anserini's searcher of vectors has it."""
+"""Field name that Anserini's dense searcher expects."""
 
 MOST_DIMENSIONS = 1024
 """Lucene's own limit for the vectors of its default codec."""
 
 WRITE_BUFFER_MEGABYTES = 1024.0
-"""Of vectors and their graph: every time that Lucene writes them out it starts another graph, to be joined later."""
+"""For vectors and their graph: every flush starts a new graph, which Lucene must merge later."""
 
 
 class GraphWriter(DocumentWriter):

@@ -1,8 +1,8 @@
-"""Java programs put together from Python, without a compiler: method handles, bound and chained.
+"""Java programs composed in Python without a compiler, by binding and chaining method handles.
 
-`method`, `static_method` and `constructor` find what Java offers as a handle, `bind` fixes some of its arguments,
-`then` gives what one returns to the next, `gather` makes all arguments out of one, and `as_interface` makes an object
-of the outcome that Java's own streams and thread pools can call, with no way back into Python for each call.
+`method`, `static_method` and `constructor` look up a handle, `bind` fixes some of its arguments, `then` passes the
+result of a handle to the next, `gather` computes all arguments from one, and `as_interface` wraps the result as an
+object that Java's streams and thread pools can call without returning to Python for each call.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def array_constructor(array: str) -> Any:
 
 
 def bind(handle: Any, position: int, *values: Any) -> Any:
-    """The handle with its arguments from a position on fixed to these values."""
+    """The handle with its arguments from `position` on fixed to these values."""
     boxed = [_boxed(value) for value in values]
     return java_class("java.lang.invoke.MethodHandles").insertArguments(handle, position, *boxed)
 
 
 def then(first: Any, second: Any) -> Any:
-    """The handle that gives what the first returns to the second, which takes one argument."""
+    """The handle that passes the result of the first to the second, which takes one argument."""
     fitting = java_class("java.lang.invoke.MethodType").methodType(_returned(second), [_returned(first)])
     return java_class("java.lang.invoke.MethodHandles").filterReturnValue(first, second.asType(fitting))
 
@@ -56,7 +56,7 @@ def returning(type_: Type, handle: Any) -> Any:
 
 
 def gather(target: Any, *parts: Any) -> Any:
-    """The handle that gives its one argument to each part, and what they return to the target as its arguments."""
+    """The handle that passes its single argument to each part, and their results to the target as its arguments."""
     handles, types = java_class("java.lang.invoke.MethodHandles"), java_class("java.lang.invoke.MethodType")
     fitting = types.methodType(_returned(target), [_returned(part) for part in parts])
     filtered = handles.filterArguments(target.asType(fitting), 0, *parts)
@@ -65,12 +65,12 @@ def gather(target: Any, *parts: Any) -> Any:
 
 
 def supply(target: Any, part: Any) -> Any:
-    """The handle whose first argument is what the part, which takes none, returns each time."""
+    """The handle whose first argument is the result of the part, a handle without arguments, called each time."""
     return java_class("java.lang.invoke.MethodHandles").foldArguments(target, part)
 
 
 def as_interface(name: str, handle: Any) -> Any:
-    """An object of a Java interface with one method, which the handle carries out."""
+    """An object of a Java interface with a single method, implemented by the handle."""
     return java_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(java_type(name), handle)
 
 
@@ -87,7 +87,7 @@ def _returned(handle: Any) -> Any:
 
 
 def _cast(type_: Any) -> Any:
-    # pyjnius gives what a handle returns as another of that class's interfaces.
+    # pyjnius returns the type as one of the interfaces of java.lang.Class, so it must be cast back.
     return importlib.import_module("jnius").cast("java.lang.Class", type_)
 
 

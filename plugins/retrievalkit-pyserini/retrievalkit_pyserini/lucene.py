@@ -1,9 +1,9 @@
-"""A Lucene index written and searched in bulk: one call into Java for a batch of texts, and one for a batch of queries.
+"""Writing and searching a Lucene index in bulk: one call into Java per batch of texts or queries.
 
-A call from Python into Java costs some ten microseconds, and a hit that is read there costs several of them. So a batch
-of queries is one Java program (see `bulk`), put together out of method handles: query text -> Lucene query -> best
-hits. Hits come back as Lucene's own document numbers, and `Searcher.ids` tells whose they are: that saves Lucene from
-reading a stored document for every hit.
+A call from Python into Java costs about ten microseconds, and reading a hit takes several calls. A batch of queries is
+therefore one Java program (see `bulk`), composed of method handles: query text -> Lucene query -> best hits. Hits are
+returned as Lucene's document numbers, which `Searcher.ids` maps to ids, so that Lucene need not read a stored document
+for every hit.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ IDS_IN_A_CALL = 500_000
 _CONTRIBUTION = re.compile(r"^ *(\S+) = weight\(contents:(.*) in \d+\) \[", re.MULTILINE)
 
 MOST_TERMS = 1 << 20
-"""Of a query: a long document is a fair query, and has more terms than the 1,024 that Lucene allows by itself."""
+"""Maximum number of terms per query: a long document is a valid query, and can exceed Lucene's default of 1,024."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """How text becomes terms, the same for an index and its queries; the stemmer and stop words are for English."""
+    """How text is split into terms, for an index and its queries; stemmer and stop words apply only to English."""
 
     language: str = "en"
     stemmer: str = "porter"
@@ -60,31 +60,31 @@ class Writer(IndexWriting):
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", place, "-threads", str(threads)]
         arguments += analysis.arguments()
         arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
-        # Found out here, with its reason: Thai is in the Java of a whole JDK only.
-        with lucene_errors(f"take apart texts in '{analysis.language}' (a whole JDK 21 in JAVA_HOME may)"):
+        # Analyse a word now to fail early with the reason: Thai, for one, needs the locale data of a complete JDK.
+        with lucene_errors(f"tokenize texts in '{analysis.language}' (a complete JDK 21 in JAVA_HOME may help)"):
             java_class("io.anserini.analysis.AnalyzerUtils").analyze(analysis.analyzer(), "text")
         with lucene_errors(f"start an index in '{folder}'"):
             self._indexer = java_class("io.anserini.index.SimpleIndexer")(arguments)
             writer = self._indexer.writer
             writer.getConfig().setRAMBufferSizeMB(write_buffer())
-        # Closed by Lucene's writer, not by the indexer's own close: that logs a full disk and carries on.
+        # Closed through Lucene's writer rather than Anserini's close, which only logs a full disk and continues.
         super().__init__(folder, writer)
 
     def add(self, texts: Sequence[tuple[str, str]]) -> None:
-        """Add texts, each an id and what is indexed of it."""
+        """Add texts, given as ids and indexed content."""
         rows = [json.dumps({"id": name, "contents": contents}) for name, contents in texts]
         with lucene_errors(f"write the index '{self._folder}'"):
             added = self._indexer.addRawDocuments(rows)
             if added == len(rows):
                 return
-            # Anserini drops the reason; Lucene keeps it where it put an end to writing.
+            # Anserini discards the reason, but Lucene's writer keeps the exception that aborted it.
             reason = self._writer.getTragicException()
         msg = f"Lucene took {added} of the {len(rows)} texts from '{texts[0][0]}' to '{texts[-1][0]}'"
         raise RetrievalkitError(f"{msg}: {reason.toString()}" if reason else msg)
 
 
 def allow_long_queries() -> None:
-    """Let every search from here on have queries of up to `MOST_TERMS` terms."""
+    """Allow queries of up to `MOST_TERMS` terms in all subsequent searches."""
     java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MOST_TERMS)
 
 
@@ -102,11 +102,11 @@ class Searcher:
         return int(self._anserini.get_total_num_docs())
 
     def close(self) -> None:
-        """Let go of the index's files."""
+        """Close the index's files."""
         self._anserini.close()
 
     def use_rm3(self, *, terms: int, documents: int, original_weight: float, english_only: bool) -> None:
-        """Expand each query by RM3 in `ids_and_scores`, from here on."""
+        """Expand queries by RM3 in all subsequent calls of `ids_and_scores`."""
         self._anserini.set_rm3(None, terms, documents, original_weight, False, english_only)
 
     def ids(self) -> list[str]:
@@ -123,7 +123,7 @@ class Searcher:
         return found
 
     def numbers_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[int, float]]]:
-        """For each query its hits as Lucene's document number and score, best first and then by id, at most k."""
+        """For each query, at most k hits (Lucene's document number, score), best first; ties by id."""
         search = method(
             "org.apache.lucene.search.IndexSearcher",
             "search",
@@ -134,17 +134,17 @@ class Searcher:
             bool,
         )
         search = bind(search, 0, self._anserini.searcher)
-        # False: the score that Lucene sorted by is good, and need not be computed a second time for each hit.
+        # False: the score that Lucene sorted by is exact, so it need not recompute the score of each hit.
         search = bind(search, 1, k, self._anserini.BREAK_SCORE_TIES_BY_DOCID, False)
         found = run(gather(search, self._queries(queries)), len(queries), threads)
         return [[(number, fields[0]) for number, fields in hits] for (hits,) in found]
 
     def scores(self, queries: Sequence[str], numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
-        """For each query the scores of texts given by document number, 0 where no term is shared; float32."""
+        """For each query, the float32 scores of texts given by document number; 0 for texts that share no term."""
         return given_scores(self._anserini.searcher, self._queries(queries), numbers, threads=threads)
 
     def contributions(self, query: str, number: int) -> dict[str, float]:
-        """What each term of a query adds to the score of a document, the most first: read from Lucene's explanation."""
+        """The contribution of each query term to a document's score, largest first, from Lucene's explanation."""
         searcher = self._anserini
         built = searcher.generator.buildQuery("contents", searcher.analyzer, java_text(query))
         with lucene_errors("explain a score"):
@@ -153,7 +153,7 @@ class Searcher:
         return dict(sorted(found.items(), key=lambda one: -one[1]))
 
     def ids_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[str, float]]]:
-        """For each query its hits as id and score, by Anserini's whole pipeline, which RM3 is part of; slower."""
+        """For each query, its hits as id and score from Anserini's full pipeline, including RM3; slower."""
         anserini = "io.anserini.search.SimpleSearcher"
         search = method(anserini, "search", "[Lio.anserini.search.ScoredDoc;", "java.lang.String", int)
         search = bind(bind(search, 0, self._anserini), 1, k)

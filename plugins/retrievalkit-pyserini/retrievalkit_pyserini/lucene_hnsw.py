@@ -4,7 +4,7 @@
     rkit search hnsw --queries QUERIES --k 100 --output hnsw.trec
 
 The folder holds `lucene/` (an index that Pyserini's LuceneHnswDenseSearcher opens too) and the vectors themselves,
-hard-linked where possible: what the graph finds is scored by them.
+hard-linked where possible, from which the scores of the graph's hits are computed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _VECTORS = "vectors"
 class LuceneHnsw(Indexer):
     """Lucene's graph of neighbours (HNSW, Malkov and Yashunin 2018), for one and many vectors a text.
 
-    Which texts are found is approximate (`rkit index --check` measures recall); their scores are exact: inner products
-    of the vectors as they are, in float32, and for several vectors the sum of the best. Building in several threads
-    gives another graph each time, and so may find other texts.
+    Retrieval is approximate (`rkit index --check` measures recall); scores are exact: float32 inner products of the
+    original vectors, or the sum of the best for several vectors. Building with several threads gives a different graph
+    each time, so hits may differ.
 
     Args:
         ef_search: Vectors that a query looks for, at least: more find more of the nearest, more slowly.
@@ -61,7 +61,7 @@ class LuceneHnsw(Indexer):
 
         Raises:
             UnsupportedError: The folder has no vectors, or weights as well, or vectors that are too long for Lucene.
-            RetrievalkitError: Lucene could not write, for want of space or of memory. Nothing is left behind.
+            RetrievalkitError: Lucene ran out of disk space or memory. No files are left behind.
         """
         _check_source(source)
         folder = Path(index_dir)
@@ -111,13 +111,13 @@ class LuceneHnsw(Indexer):
         return scores_of(queries, store, [store.ids.rows(some) for some in ids])
 
     def _wanted(self, k: int) -> int:
-        """How many vectors to look for, so that they are of about k texts."""
+        """The number of vectors to retrieve so that they cover about k texts."""
         store, _ = self._opened()
         rows = int(store.rows)
         return min(rows, max(self.ef_search, k) * -(-rows // len(store)))
 
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query the texts, ascending, of the vectors that its vectors lead to: k or more, if there are."""
+        """For each query, the texts of the vectors that its vectors retrieve, ascending; at least k, if they exist."""
         store, searcher = self._opened()
         vectors = vectors_alone(queries, store.dim).cpu()
         mask = torch.ones(vectors.shape[:2], dtype=torch.bool) if queries.vector_mask is None else queries.vector_mask
@@ -140,7 +140,7 @@ def _check_source(source: VectorStore) -> None:
     if not source.dim or source.vocabulary:
         has = "vectors and weights" if source.dim else "weights over a vocabulary and no vectors"
         msg = (
-            f"'{source.folder}' holds {has}; indexer 'lucene_hnsw' searches vectors alone. "
+            f"'{source.folder}' holds {has}; indexer 'lucene_hnsw' searches only vectors. "
             f"Use --indexer {'flat' if source.dim else 'impact'}."
         )
         raise UnsupportedError(msg)
@@ -153,7 +153,7 @@ def _check_source(source: VectorStore) -> None:
 
 
 def _by_query(rows: Sequence[np.ndarray], counts: Sequence[int]) -> Iterator[np.ndarray]:
-    """What each query's vectors found, joined."""
+    """The concatenated hits of each query's vectors."""
     start = 0
     for count in counts:
         yield np.concatenate([np.empty(0, dtype=np.int64), *rows[start : start + count]])

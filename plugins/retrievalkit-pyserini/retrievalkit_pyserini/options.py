@@ -1,4 +1,4 @@
-"""What is asked of the indexers' options, and how many threads an indexer runs in."""
+"""Validation of the indexers' options, and their number of threads."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from retrievalkit.errors import OptionError
 
 
 def check(holds: bool, problem: str) -> None:
-    """Refuse an option that does not fit.
+    """Reject an invalid option.
 
     Args:
-        holds: Whether it fits.
-        problem: What is wrong where it does not: a sentence without its full stop.
+        holds: Whether the option is valid.
+        problem: The message if it is not, without the final full stop.
 
     Raises:
-        OptionError: It does not fit.
+        OptionError: The option is invalid.
     """
     if not holds:
         msg = f"{problem}."
@@ -23,10 +23,10 @@ def check(holds: bool, problem: str) -> None:
 
 
 def thread_count(threads: int | None) -> int:
-    """How many threads the option `threads` stands for; none = one for each processor.
+    """The number of threads for the option `threads`; none = one per processor.
 
     Raises:
-        OptionError: It is less than 1.
+        OptionError: `threads` is less than 1.
     """
     check(threads is None or threads > 0, f"threads is {threads}, and must be 1 or more")
     return threads or _processors()

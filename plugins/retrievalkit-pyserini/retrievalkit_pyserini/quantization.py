@@ -1,4 +1,4 @@
-"""Weights as whole numbers, and what is lost by it."""
+"""Quantisation of weights to integers, and measures of the loss."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 SHARES = 10
-"""Of a query's best texts, how many are compared before and after rounding."""
+"""Number of top texts per query to compare before and after rounding."""
 
 TERMS = 32
-"""How many of a sampled text's terms, the heaviest, make a query."""
+"""Number of a sampled text's heaviest terms that form a query."""
 
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Makes impacts of weights: multiplied, rounded, and no greater than the greatest.
+    """Quantises weights to impacts: scales, rounds and clips them.
 
     Attributes:
-        scale: What a weight is multiplied by.
-        levels: The greatest impact.
+        scale: Factor applied to the weights.
+        levels: The largest impact.
     """
 
     scale: float
@@ -36,12 +36,12 @@ class Quantizer:
 
 
 class Loss:
-    """Gathers, block by block, how far impacts are from weights, and whether searches still find the same.
+    """Accumulates, block by block, the quantisation error and its effect on the hits of sampled queries.
 
     Args:
-        quantizer: What makes the impacts.
-        sample: CSR (queries, vocabulary): the weights of some texts, which are searched for their nearest others.
-        rows: (queries,) the rows of these texts, which do not count as found.
+        quantizer: The quantizer that produces the impacts.
+        sample: CSR (queries, vocabulary): the weights of sampled texts, used as queries.
+        rows: (queries,) the rows of these texts, which are excluded from their own hits.
     """
 
     def __init__(self, quantizer: Quantizer, sample: Any, rows: np.ndarray) -> None:
@@ -54,7 +54,7 @@ class Loss:
         self._rounded = _Best(len(rows))
 
     def add(self, first: int, weights: Any, impacts: Any) -> None:
-        """Take note of a block of texts.
+        """Add a block of texts.
 
         Args:
             first: The row of its first text.
@@ -71,7 +71,7 @@ class Loss:
             best.add(first, (self.queries @ texts.T).toarray(), self.rows)
 
     def report(self) -> dict[str, float]:
-        """What was lost: terms that came to 0, terms too great, the relative error, and the share of hits kept."""
+        """The loss: terms rounded to 0, terms clipped, the relative error, and the share of hits preserved."""
         pairs = zip(self._exact.found(), self._rounded.found(), strict=True)
         shares = [len(exact & rounded) / len(exact) for exact, rounded in pairs if exact]
         lost = {"terms": self.terms, "terms_dropped": self.dropped, "terms_clipped": self.clipped}
@@ -102,7 +102,7 @@ class _Best:
 
 
 def heaviest(weights: Any, most: int) -> Any:
-    """A CSR with only the greatest weights of each row, at most so many."""
+    """A CSR with only the `most` largest weights of each row."""
     kept = weights.copy()
     for start, end in zip(kept.indptr[:-1], kept.indptr[1:], strict=True):
         kept.data[start:end][np.argsort(-kept.data[start:end], kind="stable")[most:]] = 0

@@ -1,6 +1,6 @@
 """The scores of given documents, many queries in one call.
 
-Documents are asked for in any order, and some twice or not there at all; Lucene scores different ones, ascending.
+Callers may request documents in any order, repeatedly, or missing ones; Lucene scores distinct documents, ascending.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def scores_in_calls(
     *,
     most: int,
 ) -> list[np.ndarray]:
-    """The scores of documents that are given as somebody asks for them.
+    """Score documents given in any order, in calls of bounded size.
 
     Args:
-        numbers: For each query Lucene's numbers of documents; -1 for one that is not there.
-        score: Given which queries (from, to) and for each different numbers, ascending: their scores.
-        most: Documents that are scored in a call.
+        numbers: For each query, Lucene's document numbers; -1 for a document that is not in the index.
+        score: Function of a range of queries (from, to) and, for each, distinct ascending numbers; returns the scores.
+        most: Maximum number of documents per call.
 
     Returns:
         For each query float32 scores in the order of its numbers, NaN for -1.
@@ -53,7 +53,7 @@ def scores_in_calls(
 
 
 def _cuts(counts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Where to cut a list into parts of at most so many of what is counted, and at least one entry."""
+    """Split a list into ranges whose counts sum to at most `most`, with at least one entry each."""
     start = total = 0
     for position, count in enumerate(counts):
         if position > start and total + count > most:
@@ -84,7 +84,7 @@ def given_scores(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, 
     lucene = "org.apache.lucene.search"
     types = (f"{lucene}.IndexSearcher", TOP, f"{lucene}.Query", "double", int)
     rescore = static_method(f"{lucene}.QueryRescorer", "rescore", TOP, *types)
-    # What a document has so far, which is 0, plus once its score.
+    # The rescorer adds weight * score to the previous score, which is 0 here; with weight 1 that is the score itself.
     rescore = bind(bind(rescore, 3, java_class("java.lang.Double")(1.0), max(most, 1)), 0, searcher)
     found = run(gather(rescore, documents(numbers), queries), len(numbers), threads)
     return [_in_order(hits, len(asked)) for (hits,), asked in zip(found, numbers, strict=True)]

@@ -1,4 +1,4 @@
-"""Anserini's last step: scores rounded, and equal ones set apart so that the scores alone tell the order."""
+"""Anserini's final step: round scores and break ties, so that scores determine the order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEP = np.float32(1e-6)
 def part_ties(scores: np.ndarray) -> np.ndarray:
     """Scores, best first, rounded to four decimals and lowered by a millionth for each that equals the one before.
 
-    All in float32 and one after the other, as Anserini does: the next is compared with a score that was lowered.
+    Computed sequentially in float32, as in Anserini: each score is compared with the preceding, already lowered score.
     """
     parted = rounded(scores)
     start = 0

@@ -213,7 +213,7 @@ def test_ids_of_any_script_and_texts_without_terms(tmp_path, store):
         ("vectors", {}, "holds vectors and no weights"),
         ("zeros", {}, "no weight above 0"),
         ("negative", {}, "negative weights"),
-        ("weights", {"scale": 1e-6}, "come to 0"),
+        ("weights", {"scale": 1e-6}, "are 0 when multiplied"),
     ],
 )
 def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, problem):

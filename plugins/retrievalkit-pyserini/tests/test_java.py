@@ -173,7 +173,7 @@ def test_describe(monkeypatch):
     assert about["memory"] == "a quarter of the machine's"
     assert "problem" not in about
     monkeypatch.setenv(java.MEMORY, "lots")
-    assert "must be from 64m to what the machine has" in java.describe()["problem"]
+    assert "must be from 64m to the machine's" in java.describe()["problem"]
 
 
 def test_memory_is_what_is_asked_for():

@@ -28,10 +28,10 @@ from retrievalkit.evaluate.metrics import (
     PerQuery,
     check_metrics,
     doubts,
+    first_ids,
     mean,
     metric_names,
     per_query,
-    some,
     without_same_id,
 )
 from retrievalkit.report.table import text_table
@@ -214,7 +214,9 @@ def _answer_values(run: Run, queries: Sequence[Query], corpus: Iterable[Passage]
         msg = 'no query has answers. Give a queries file with answers, such as DPR\'s question<TAB>["answer", ...].'
         raise InputError(msg)
     if run.keys().isdisjoint(answers):
-        msg = f"no query of the run is among the queries: the run has {some(run)}, the queries {some(answers)}."
+        msg = (
+            f"no query of the run is among the queries: the run has {first_ids(run)}, the queries {first_ids(answers)}."
+        )
         raise InputError(msg)
     hits = answer_hits(run, answers, corpus, depth=max(options.ks), mode=options.mode, processes=options.processes)
     return {f"top{k}": {query_id: float(any(hits.get(query_id, [])[:k])) for query_id in answers} for k in options.ks}
@@ -255,7 +257,7 @@ def _answer_notes(run: Run, queries: Sequence[Query], ks: Sequence[int]) -> list
 
 
 def _count(ids: Collection[str], among: Sized, problem: str) -> list[str]:
-    return [f"{len(ids)} of {len(among)} queries {problem}: {some(sorted(ids))}."] if ids else []
+    return [f"{len(ids)} of {len(among)} queries {problem}: {first_ids(sorted(ids))}."] if ids else []
 
 
 def _with_level(name: str) -> str:

@@ -25,7 +25,7 @@ from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.evaluate.compare.contender import Contender, measured, with_rankings
 from retrievalkit.evaluate.compare.output import Output
 from retrievalkit.evaluate.compare.result import ALL_PAIRS, Comparison, Difference, Mean, QueryDifference
-from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, check_metrics, some, without_same_id
+from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, check_metrics, first_ids, without_same_id
 from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
 
@@ -221,8 +221,8 @@ def _texts(queries: Iterable[Query] | str | Path | None, qrels: Qrels) -> dict[s
     read = read_queries(queries) if isinstance(queries, str | Path) else list(queries)
     texts = {query.id: query.text for query in read if query.id in qrels}
     if not texts:
-        known = some(query.id for query in read)
-        msg = f"none of the queries is in the qrels: the queries have {known}, the qrels {some(qrels)}. "
+        known = first_ids(query.id for query in read)
+        msg = f"none of the queries is in the qrels: the queries have {known}, the qrels {first_ids(qrels)}. "
         msg += "Give the queries of these qrels."
         raise InputError(msg)
     return texts
@@ -241,13 +241,13 @@ def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: Over, texts:
     consequence = "count 0" if over == "qrels" else "are left out for all runs"
     notes = [
         f"{len(one.absent)} of {len(qrels)} queries of the qrels are not in run '{name}' and {consequence}: "
-        f"{some(one.absent)}."
+        f"{first_ids(one.absent)}."
         for name, one in contenders.items()
         if one.absent
     ]
     notes += [f"{name}: {doubt}" for name, one in contenders.items() for doubt in one.doubts]
     if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
         notes.append(
-            f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {some(lacking)}."
+            f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {first_ids(lacking)}."
         )
     return notes

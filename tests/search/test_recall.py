@@ -177,7 +177,7 @@ def test_from_the_command_line(tmp_path):
         (["{i}", "--check", "--indexer", "flat"], "--indexer and --overwrite are for building"),
         (["{i}", "--check", "--set", "blocks=3"], "did you mean 'block'"),
         (["{v}", "--check"], "is a vectors folder"),
-        (["{corpus}", "--output", "{new}", "--check"], "is no vectors folder"),
+        (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),
         (["{v}", "--output", "{new}", "--check", "--check-queries", "nowhere.tsv"], "nowhere.tsv"),
         (["{i}", "--check", "--check-queries", "{queries}"], "does not say which checkpoint made it"),
     ],

@@ -191,7 +191,7 @@ def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
         example, passages = example_of(record, namer)
         first, line = texts.setdefault(example.query_id, (example.query, record.line))
         if first != example.query:
-            msg = f"the query id '{example.query_id}' is used already at line {line}, for another query. {_ONE_MEANING}"
+            msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. {_ONE_MEANING}"
             raise record.error(msg)
         if not example.positives:
             examples.dropped += 1

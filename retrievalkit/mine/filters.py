@@ -273,8 +273,8 @@ def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[F
     dropped: list[list[Places]] = [[] for _ in part]
     for step in filters:
         remaining = step.keep(part, left)
-        for before, after, places in zip(left, remaining, dropped, strict=True):
-            places.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
+        for before, after, by_filter in zip(left, remaining, dropped, strict=True):
+            by_filter.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
         left = remaining
     outcomes = []
     for found, places, dropped_places in zip(part, left, dropped, strict=True):

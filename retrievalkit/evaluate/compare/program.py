@@ -2,7 +2,7 @@
 
 For each metric: the mean of each run with its bootstrap interval; for each pair the difference with its interval, the
 paired randomisation test and t-test, both corrected by Holm over the pairs of the metric, the queries won, tied and
-lost, and those that differ most, with what either run ranks first. Equal inputs and seed give equal numbers.
+lost, and those that differ most, with the top hits of both runs. Equal inputs and seed give equal numbers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tests and intervals are drawn.
+    """The sampling of tests and intervals.
 
     Attributes:
-        permutations: Exchanges drawn by the randomisation test if more than 20 queries differ.
+        permutations: How many permutations the randomisation test samples if more than 20 queries differ.
         resamples: Resampled sets of queries for the intervals.
-        confidence: Of the intervals; a difference is shown if its corrected p-value is at most 1 - confidence.
-        seed: Of all draws.
+        confidence: Level of the intervals; a difference is shown if its corrected p-value is at most 1 - confidence.
+        seed: Seed of all sampling.
 
     Raises:
         OptionError: A value is out of range.
@@ -82,13 +82,13 @@ def compare(
         corpus: Passages or their source, to show what each run ranks first for the queries that differ most.
         examples: How many of the greatest wins and losses to list for each pair.
         conventions: How metrics are computed; over="run" takes the queries that all runs have.
-        sampling: How tests and intervals are drawn.
+        sampling: The sampling of tests and intervals.
         output: What to write; None writes nothing.
 
     Raises:
         InputError: There are fewer than two runs, or a run, the queries or the corpus do not belong to the qrels.
         UnknownNameError: A metric or the baseline is unknown.
-        MissingDependencyError: Plots are asked for and matplotlib is not installed.
+        MissingDependencyError: Plots are requested but matplotlib is not installed.
     """
     _check(runs, examples)
     if output is not None:
@@ -132,14 +132,14 @@ def _check(runs: Sequence[Any] | Mapping[str, Any], examples: int) -> None:
 
 
 def _contender(name: str, run: Any, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions) -> Contender:
-    """A run, measured; the run itself is given up, so that memory holds one at a time."""
+    """Compute the metrics of a run; the run itself is dropped, so that only one is in memory at a time."""
     read = dict(run) if isinstance(run, Mapping) else read_run(run, conventions.ties)
     read = without_same_id(read) if conventions.ignore_same_id else read
     return measured(name, read, qrels, metrics, ties=conventions.ties, over=conventions.over)
 
 
 def _pairs(runs: Mapping[str, str], baseline: str | None) -> list[tuple[str, str]]:
-    """Which run is compared with which: (run, against).
+    """The pairs of runs to compare: (run, against).
 
     Args:
         runs: Name -> path.

@@ -122,7 +122,7 @@ def test_an_unknown_mode_is_refused():
 
 
 def test_one_text_in_place_of_a_list_is_refused():
-    with pytest.raises(InputError, match="answers are a list"):
+    with pytest.raises(InputError, match="answers must be a list"):
         has_answer("Paris", "Paris")
 
 

@@ -194,7 +194,7 @@ def test_settings_of_the_command_line_are_options():
     assert options == MiningOptions(margin_relative=0.95)
     with pytest.raises(OptionError, match="did you mean 'margin_relative'"):
         program.parse_settings(["bm25"], {"margin_relativ": 1})
-    with pytest.raises(OptionError, match="set as indexer"):
+    with pytest.raises(OptionError, match="set like indexer"):
         program.parse_settings(["bm25"], {"indexer": "bm25"})
 
 

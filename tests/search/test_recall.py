@@ -130,7 +130,7 @@ def test_altered_and_missing_vectors_are_said(tmp_path):
     with pytest.raises(ArtifactError, match=r"lexical-00000\.npz' was altered"):
         recall.check_index(tmp_path / "i")
     (tmp_path / "v").rename(tmp_path / "w")
-    with pytest.raises(ArtifactError, match="are not at"):
+    with pytest.raises(ArtifactError, match="are no longer at"):
         recall.check_index(tmp_path / "i")
     assert (tmp_path / "i" / "manifest.json").read_text() == before
 
@@ -141,7 +141,7 @@ def test_a_text_that_is_not_in_the_vectors_is_said(tmp_path, monkeypatch):
     import tests_recall_halved
 
     monkeypatch.setattr(tests_recall_halved.Halved, "unknown", True)
-    with pytest.raises(ArtifactError, match="finds 'x', which is no text"):
+    with pytest.raises(ArtifactError, match="finds 'x', which is not among its vectors' texts"):
         recall.check_index(tmp_path / "i")
 
 

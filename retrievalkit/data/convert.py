@@ -7,7 +7,7 @@
     rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
     rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
 
-The kind of data follows from keys or columns (`data.kinds`); `--kind` says it where these are ambiguous.
+The kind of data follows from keys or columns (`data.kinds`); `--kind` sets it if these are ambiguous.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def convert(
     Args:
         source: A file, a folder, or a source such as `hf:NAME` or `pydoc:PACKAGE,...`.
         output: A file (.jsonl, .tsv, .trec ..., with .gz or .zst to compress it); any other name is a folder.
-        kind: What the source holds, or the part of a collection to convert.
-        split: Which split of a collection with several.
+        kind: The kind of data in the source, or the part of a collection to convert.
+        split: The split, for a collection with several.
         corpus: If given, the documents of examples must be in it.
         form: The form of a run (None = "trec") or of judgements (None = "beir" for `.tsv`, else "trec").
 
     Returns:
-        What was written -> how many.
+        Kind of what was written -> its count.
 
     Raises:
         InputError: The source is damaged or of an unknown kind, or does not fit the output.
@@ -87,7 +87,7 @@ _WANTED_BY = {
 
 
 def _refuse_our_folder(source: str | Path) -> None:
-    """Refuse a folder of another command, which holds JSON files too and no data."""
+    """Refuse the folder of another command, which contains JSON files but no data."""
     kind = artifacts.kind_of(source)
     if kind in _WANTED_BY:
         named = "vectors" if kind == "vectors" else f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

@@ -1,7 +1,7 @@
 """Corpora: passages with ids, read as a stream or by id.
 
-Memory stays small however large the corpus is: for plain files, 24 bytes per passage say where it is. The passages of
-compressed files and of other sources are kept in memory once the first is looked up by id.
+Memory stays small however large the corpus is: for plain files, 24 bytes per passage record its position. The passages
+of compressed files and of other sources are kept in memory once the first is looked up by id.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Corpus:
     Iterating finds duplicate ids, missing fields and an empty corpus, and reports the file and line.
 
     Args:
-        source: The address it was opened from, as the user wrote it.
-        records: Makes a fresh iterator over (place, passage).
+        source: The address, as the user wrote it.
+        records: Makes a fresh iterator over (record, passage).
         fingerprint: Computes the fingerprint of the content.
         files: The plain files behind it, in order, if a passage can be read by its byte position.
-        size: Says how many passages there are without reading them, or None.
+        size: Returns the number of passages without reading them, or None if it is unknown.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Corpus:
         return self._count or 0
 
     def expected_size(self) -> int | None:
-        """The number of passages, for a progress bar: exact if known, else an estimate that costs no parsing."""
+        """The number of passages, for a progress bar: exact if known, otherwise an estimate that needs no parsing."""
         return self._size() if self._count is None else self._count
 
     def __contains__(self, document_id: object) -> bool:
@@ -117,7 +117,7 @@ class Corpus:
         """The passage with this id.
 
         Raises:
-            DataError: There is none; suggests the nearest id.
+            DataError: There is none; the message suggests the nearest id.
         """
         if not self._files:
             found = self._loaded().get(document_id)
@@ -181,10 +181,10 @@ class Corpus:
 def open_corpus(source: str | Path) -> Corpus:
     """Open a corpus: a file or folder in any known format, or a source such as `hf:NAME` or `pydoc:PACKAGE,...`.
 
-    Nothing but the first bytes is read yet.
+    Only the first bytes are read yet.
 
     Raises:
-        DataError: There is no such file, or it is no corpus.
+        DataError: The file does not exist, or is not a corpus.
     """
     opened = open_source(source)
     return Corpus(
@@ -220,7 +220,7 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def _alike(name: str, known: list[str]) -> list[str]:
-    """The ids that may be near a name, out of many: comparing it with millions would take minutes."""
+    """The ids that may be near a name: comparing it with millions would take minutes."""
     if len(known) <= _NEAREST_AMONG:
         return known
     lengths = (len(name) - 1, len(name), len(name) + 1)
@@ -230,6 +230,6 @@ def _alike(name: str, known: list[str]) -> list[str]:
 
 
 def text_digest(passage: Passage) -> bytes:
-    """A digest of a passage's text, without regard to white space; of the title if there is no text."""
+    """A digest of a passage's text, regardless of white space; of the title if there is no text."""
     text = " ".join(passage.text.split()) or f"\n{passage.title}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,6 +1,6 @@
-"""Training examples: a query, documents that answer it, and documents that look as if they did.
+"""Training examples: a query, documents that answer it, and documents that only seem to.
 
-Examples refer to documents by id. If a file contains the texts too (Tevatron 1.x, DPR, triples), `Examples` keeps them.
+Examples refer to documents by id. If a file also contains texts (Tevatron 1.x, DPR, triples), `Examples` keeps them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Example:
         query_id: The id of the query.
         query: The text of the query.
         positives: Ids of documents that answer it; the first is the main one.
-        negatives: Ids of documents that do not answer it, the hardest first.
+        negatives: Ids of documents that do not answer it, hardest first.
         answers: Strings that a document with the answer contains.
         teacher: Document id -> a teacher's score, or None.
     """
@@ -51,7 +51,7 @@ class Examples:
     Attributes:
         rows: The examples with at least one positive, in the order of the source.
         passages: Id -> passage, for those whose texts the file contains.
-        source: The file or address they were read from.
+        source: The file or address from which they were read.
         dropped: How many examples had no positive.
         lines: The line of each row in the source.
     """
@@ -75,7 +75,7 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
     Args:
         source: A file, a BEIR folder, or a source such as `hf:NAME`.
         corpus: If given, every id must be in it.
-        split: Of a folder, which SPLIT.jsonl. A source without examples, but with queries and judgements, gives an
+        split: Selects SPLIT.jsonl of a folder. A source without examples, but with queries and judgements, gives an
             example for each query with documents judged above 0, its positives.
 
     Raises:
@@ -88,8 +88,8 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
         examples = _judged(source, split)
     if not examples.rows:
         count = examples.dropped
-        what = f"none of the {count} examples has a positive." if count else "there is no example in it."
-        msg = f"{what} Training needs a passage that answers each query."
+        problem = f"none of the {count} examples has a positive." if count else "there is no example in it."
+        msg = f"{problem} Training needs a passage that answers each query."
         raise DataError(msg, file=source)
     if corpus is not None:
         check_examples(examples, corpus)
@@ -105,9 +105,10 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
     """Check that every id of the examples is in the corpus or among the passages that came with them.
 
     Raises:
-        DataError: An id is in neither; names its line and the nearest id.
+        DataError: An id is in neither; the message names its line and the nearest id.
     """
-    wanted = {one for row in examples.rows for one in (*row.positives, *row.negatives)} - examples.passages.keys()
+    wanted = {document for row in examples.rows for document in (*row.positives, *row.negatives)}
+    wanted -= examples.passages.keys()
     if not wanted:
         return
     if corpus is None:
@@ -118,21 +119,21 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
         return
     lines = examples.lines or [None] * len(examples.rows)  # type: ignore[list-item]
     for row, line in zip(examples.rows, lines, strict=True):
-        for one in (*row.positives, *row.negatives):
-            if one in missing:
-                raise corpus.unknown(one, file=examples.source, line=line)
+        for document in (*row.positives, *row.negatives):
+            if document in missing:
+                raise corpus.unknown(document, file=examples.source, line=line)
 
 
 def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
-    """Check that every example has what distillation needs: scores of its first positive and of a negative.
+    """Check that every example has the scores that distillation needs: of its first positive and of a negative.
 
     Args:
         examples: All examples of the training.
-        negatives: How many negatives of an example are drawn in a step.
+        negatives: How many negatives per example are sampled in a step.
 
     Raises:
-        InputError: No negatives are drawn.
-        DataError: An example lacks scores; names its line.
+        InputError: No negatives are sampled.
+        DataError: An example lacks scores; the message names its line.
     """
     if negatives == 0:
         msg = "the loss learns from a teacher's scores of negatives, and negatives is 0. Draw some: --negatives 1"
@@ -152,7 +153,7 @@ def unscored(example: Example) -> list[str]:
     """Which of "positive" (the first) and "negative" (any) the teacher did not score."""
     scored = (example.teacher or {}).keys()
     wanted = {"positive": example.positives[:1], "negative": example.negatives}
-    return [what for what, ids in wanted.items() if scored.isdisjoint(ids)]
+    return [name for name, ids in wanted.items() if scored.isdisjoint(ids)]
 
 
 def example_of(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
@@ -191,7 +192,7 @@ def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
         example, passages = example_of(record, namer)
         first, line = texts.setdefault(example.query_id, (example.query, record.line))
         if first != example.query:
-            msg = f"the query id '{example.query_id}' is used already at line {line}, for another query. {_ONE_MEANING}"
+            msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. {_ONE_MEANING}"
             raise record.error(msg)
         if not example.positives:
             examples.dropped += 1
@@ -242,9 +243,9 @@ def _with_passages(
 ) -> tuple[Example, list[Passage]]:
     """An example with its passages in two fields, texts included."""
     as_read = record.items(positives), record.items(negatives)
-    good = [_embedded(one, record, positives) for one in as_read[0]]
-    bad = [_embedded(one, record, negatives) for one in as_read[1]]
-    ids = tuple(one.id for one in good), tuple(one.id for one in bad)
+    good = [_embedded(item, record, positives) for item in as_read[0]]
+    bad = [_embedded(item, record, negatives) for item in as_read[1]]
+    ids = tuple(passage.id for passage in good), tuple(passage.id for passage in bad)
     teacher = teacher_scores(record, ids[0], ids[1], [*as_read[0], *as_read[1]])
     return Example(query_id, query, ids[0], ids[1], record.texts("answers"), teacher), good + bad
 
@@ -254,7 +255,7 @@ def _triple(record: Record) -> tuple[Example, list[Passage]]:
     positives = [_hashed(text) for name in record.fields if is_numbered(name, POSITIVES) for text in record.texts(name)]
     negatives = [_hashed(text) for name in record.fields if is_numbered(name, NEGATIVES) for text in record.texts(name)]
     query = record.text(anchor)
-    ids = tuple(one.id for one in positives), tuple(one.id for one in negatives)
+    ids = tuple(passage.id for passage in positives), tuple(passage.id for passage in negatives)
     example = Example(hashed_id(query), query, ids[0], ids[1], teacher=teacher_scores(record, ids[0], ids[1]))
     return example, positives + negatives
 
@@ -268,7 +269,7 @@ def _embedded(value: object, record: Record, where: str) -> Passage:
         msg = f"'{where}' should hold passages (objects with docid, title and text)."
         raise record.error(msg)
     inner = record._replace(fields=value)
-    name = next((one for one in EMBEDDED_IDS if value.get(one) not in (None, "")), None)
+    name = next((key for key in EMBEDDED_IDS if value.get(key) not in (None, "")), None)
     if "text" not in value:
         msg = f"a passage in '{where}' has no text; it has these fields: {', '.join(value) or 'none'}."
         raise record.error(msg)
@@ -286,7 +287,7 @@ def _require(record: Record, *names: str) -> None:
 
 
 def _judged(source: str | Path, split: str) -> Examples:
-    """Examples made of queries and judgements: documents judged above 0 are the positives."""
+    """Examples made from queries and judgements: documents judged above 0 are the positives."""
     queries = {query.id: query for query in read_queries(source)}
     positives: dict[str, list[str]] = {}
     lines: dict[str, int] = {}
@@ -297,32 +298,37 @@ def _judged(source: str | Path, split: str) -> Examples:
         lines.setdefault(query_id, record.line)
         if grade > 0:
             positives.setdefault(query_id, []).append(document_id)
-    rows = [Example(one, queries[one].text, tuple(found), (), queries[one].answers) for one, found in positives.items()]
+    rows = [
+        Example(query_id, queries[query_id].text, tuple(ids), (), queries[query_id].answers)
+        for query_id, ids in positives.items()
+    ]
     return Examples(rows, {}, str(source), len(lines) - len(rows), [lines[row.query_id] for row in rows])
 
 
 def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
-    """The examples with ids of a corpus: a passage unknown by its id is found by its text, if that came with it.
+    """The examples with ids of a corpus: a passage with an unknown id is found by its text, if the examples contain it.
 
     Raises:
-        DataError: A passage is not in the corpus; names the example's line and the nearest id.
+        DataError: A passage is not in the corpus; the message names the example's line and the nearest id.
     """
     wanted = {one for row in examples.rows for one in (*row.positives, *row.negatives)}
     missing = corpus.missing(wanted) if wanted else set()
     if not missing:
         return examples
     digests = {one: text_digest(examples.passages[one]) for one in missing if one in examples.passages}
-    looked_for = set(digests.values())
+    wanted_digests = set(digests.values())
     ids = (
-        {digest: passage.id for passage in corpus if (digest := text_digest(passage)) in looked_for} if digests else {}
+        {digest: passage.id for passage in corpus if (digest := text_digest(passage)) in wanted_digests}
+        if digests
+        else {}
     )
-    found = {one: ids[digest] for one, digest in digests.items() if digest in ids}
+    new_ids = {document: ids[digest] for document, digest in digests.items() if digest in ids}
     lines: Sequence[int | None] = examples.lines or [None] * len(examples.rows)
     for row, line in zip(examples.rows, lines, strict=True):
         for one in (*row.positives, *row.negatives):
-            if one in missing and one not in found:
+            if one in missing and one not in new_ids:
                 raise corpus.unknown(one, file=examples.source, line=line)
-    return replace(examples, rows=[_renamed(row, found) for row in examples.rows])
+    return replace(examples, rows=[_renamed(row, new_ids) for row in examples.rows])
 
 
 def _renamed(row: Example, names: Mapping[str, str]) -> Example:

@@ -31,7 +31,7 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class Line(NamedTuple):
-    """A line of a file: its number from 1, the bytes it starts at and ends before, and its text without the end."""
+    """A line of a file: its number from 1, its first byte, the byte after it, and its text without the line end."""
 
     number: int
     start: int
@@ -43,7 +43,7 @@ def existing(path: str | Path) -> Path:
     """The path, if it exists.
 
     Raises:
-        DataError: It does not; suggests the nearest file in that folder.
+        DataError: It does not; the message suggests the nearest file in its folder.
     """
     path = Path(path)
     if path.exists():
@@ -78,7 +78,7 @@ def listing(folder: Path) -> str:
 
 
 def is_plain(path: str | Path) -> bool:
-    """Whether a file is uncompressed, so that it can be read from any byte on."""
+    """Whether a file is uncompressed, so that it can be read from any position."""
     with Path(path).open("rb") as stream:
         return not stream.read(4).startswith((_GZIP, _ZSTD))
 
@@ -157,7 +157,7 @@ def _decoded(raw: bytes, path: str | Path, first: int) -> str:
 
 
 def count_lines(path: str | Path) -> int:
-    """How many lines a text file has, empty ones included."""
+    """The number of lines of a text file, empty ones included."""
     count, last = 0, b"\n"
     with open_bytes(path) as stream:
         while block := stream.read(CHUNK):
@@ -190,7 +190,7 @@ def write_text(path: str | Path) -> Iterator[IO[str]]:
 
 
 def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> int:
-    """Write one JSON object per line and return how many there were."""
+    """Write one JSON object per line and return their number."""
     count = 0
     with write_text(path) as stream:
         for row in rows:
@@ -230,7 +230,7 @@ class _Zstandard(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as possible, and return how many bytes there are."""
+        """Fill a buffer as far as possible, and return the number of bytes."""
         while not self._ready and self._unpack():
             pass
         count = min(len(buffer), len(self._ready))
@@ -284,7 +284,7 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Turn off the garbage collector: it would scan objects that all survive, again and again."""
+    """Turn off the garbage collector: it would repeatedly scan objects that all survive."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""Which keys and columns mean what, in the formats that files and data sets of others come in.
+"""The keys and columns of known formats of files and data sets, and their meanings.
 
-A record is told apart by its keys, a table by its header or by the number of its columns.
+Records are distinguished by their keys, tables by their header or their number of columns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from retrievalkit.data.records import Table
 
 PASSAGE_IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid")
 EMBEDDED_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
-"""Of a passage whose text comes inside a training example."""
+"""The id fields of a passage inside a training example."""
 
 QUERY_IDS = ("_id", "query_id", "qid", "query-id", "id")
 QUERY_TEXTS = ("query", "query_text", "question", "text", "contents")
@@ -31,8 +31,8 @@ class Form(NamedTuple):
     """How one kind of data is read from a file.
 
     Attributes:
-        table: Given the cells of a table's first row, how the table is read; None if it is no such table.
-        plural: What the records are, for messages.
+        table: Given the cells of a table's first row, how the table is read; None if it is not such a table.
+        plural: The kind of the records, for messages.
         known: The known formats, for messages.
     """
 

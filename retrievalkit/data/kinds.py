@@ -1,4 +1,4 @@
-"""What kind of data a source holds: told by keys or columns, and by the file name where these fit two kinds."""
+"""The kind of data in a source, determined by keys or columns, and by the file name if these are ambiguous."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KIND_OF_PART: dict[Part, Kind] = {
 
 
 def kind_of(source: str | Path) -> Kind:
-    """What a source holds.
+    """The kind of data in a source.
 
     Raises:
         DataError: It is empty, or its keys or columns fit two kinds or none.
@@ -82,7 +82,7 @@ def _of_row(path: Path) -> Kind:
     return judgements_or_run(path) or _by_name(path, f"a line like {shown(first.text)}")
 
 
-def _by_name(source: str | Path, what: str) -> Kind:
+def _by_name(source: str | Path, content: str) -> Kind:
     """The kind that the name of the file suggests, for content that fits two kinds."""
     name = str(source).rpartition("/")[2].lower()
     hints: tuple[tuple[str, Kind], ...] = (
@@ -100,5 +100,5 @@ def _by_name(source: str | Path, what: str) -> Kind:
     for hint, kind in hints:
         if hint in name:
             return kind
-    msg = f"{what} fits more than one kind of file. Say which: --kind corpus, queries, qrels or run."
+    msg = f"{content} fits more than one kind of file. Say which: --kind corpus, queries, qrels or run."
     raise DataError(msg, file=source)

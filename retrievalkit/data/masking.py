@@ -32,7 +32,7 @@ class Masker:
     """Masks texts.
 
     Attributes:
-        vocabulary: The encoder's.
+        vocabulary: The vocabulary of the encoder.
         ratio: Fraction of a text's tokens to mask, not counting special tokens.
         whole_words: Whether all tokens of a word are masked together.
     """
@@ -43,12 +43,12 @@ class Masker:
 
     def __post_init__(self) -> None:
         if self.vocabulary.mask is None:
-            msg = "tokens are to be masked, and the tokenizer has no mask token. Choose a masked language model."
+            msg = "tokens should be masked, but the tokenizer has no mask token. Choose a masked language model."
             raise UnsupportedError(msg)
 
     def __call__(self, pieces: Pieces, draw: random.Random) -> tuple[list[int], list[int]]:
         """The masked text with special tokens, and its labels: the original token, or `UNLABELLED`."""
-        ids = self.vocabulary.wrap([int(one) for one in pieces.ids])
+        ids = self.vocabulary.wrap([int(token) for token in pieces.ids])
         labels = [UNLABELLED] * len(ids)
         for position in self.choose(pieces, draw):
             place = position + len(self.vocabulary.before)
@@ -58,17 +58,19 @@ class Masker:
 
     def choose(self, pieces: Pieces, draw: random.Random) -> list[int]:
         """The positions to mask; none if every word is longer than the budget."""
-        words = pieces.words() if self.whole_words else [range(one, one + 1) for one in range(len(pieces))]
+        words = (
+            pieces.words() if self.whole_words else [range(position, position + 1) for position in range(len(pieces))]
+        )
         draw.shuffle(words)
-        chosen: list[int] = []
+        positions: list[int] = []
         left = mask_budget(len(pieces), self.ratio)
         for word in words:
             if len(word) <= left:
-                chosen += word
+                positions += word
                 left -= len(word)
             if not left:
                 break
-        return chosen
+        return positions
 
     def _replacement(self, token: int, draw: random.Random) -> int:
         chance = draw.random()
@@ -87,5 +89,5 @@ def pad_labels(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def count_labels(labels: Tensor) -> int:
-    """The number of tokens that are to be predicted."""
+    """The number of tokens to predict."""
     return int((labels != UNLABELLED).sum())

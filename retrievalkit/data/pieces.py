@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A text, or a part of one, as tokens without special ones.
+    """A text, or part of one, as tokens without special tokens.
 
     Attributes:
         ids: The tokens.
@@ -26,7 +26,7 @@ class Pieces:
         return Pieces(self.ids[part], self.starts[part])
 
     def words(self) -> list[range]:
-        """The positions of each word's tokens; the rest of a word at the start is a word too."""
+        """The positions of each word's tokens; the remainder of a word at the start counts as a word."""
         first = [position for position, starts in enumerate(self.starts) if starts or not position]
         return [range(start, stop) for start, stop in zip(first, [*first[1:], len(self)], strict=True)] if first else []
 
@@ -43,7 +43,7 @@ class Vocabulary:
     """What pre-training needs to know about an encoder's tokens.
 
     Attributes:
-        split: Texts -> for each its whole pieces, and where in the text each of them ends (in characters).
+        split: Texts -> for each, its complete pieces, and where in the text each token ends (in characters).
         before: The special tokens before a text, such as [CLS].
         after: The special tokens after it, such as [SEP].
         mask: The [MASK]-like token, or None.
@@ -57,10 +57,10 @@ class Vocabulary:
     ordinary: Sequence[int]
 
     def wrap(self, ids: Sequence[int]) -> list[int]:
-        """The tokens of a text with the special tokens around it."""
+        """The tokens of a text, surrounded by the special tokens."""
         return [*self.before, *ids, *self.after]
 
     @property
     def special_tokens(self) -> int:
-        """How many special tokens are around a text."""
+        """How many special tokens surround a text."""
         return len(self.before) + len(self.after)

@@ -1,7 +1,7 @@
-"""Duplicates among very many ids, and the position of a record in a file by its id, in little memory.
+"""Duplicates among large numbers of ids, and the position of a record in a file by its id, in little memory.
 
-Ids are kept as 64-bit hashes, 8 bytes each. Matches of hashes are verified in the file, so that a collision costs time
-and never gives a wrong answer.
+Ids are kept as 64-bit hashes, 8 bytes each. Equal hashes are verified in the file, so that a collision costs time but
+never gives a wrong answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Duplicates:
     """Finds duplicate ids.
 
     Args:
-        identified: Makes a fresh iterator over (place, id), to find the places of a duplicate.
+        identified: Makes a fresh iterator over (record, id), to locate duplicates.
     """
 
     def __init__(self, identified: Identified) -> None:
@@ -33,7 +33,7 @@ class Duplicates:
         """Add the next id.
 
         Raises:
-            DataError: As `check`. Not immediately, but before the number of ids has doubled.
+            DataError: As for `check`, though possibly not before the number of ids has doubled.
         """
         self.hashes.append(hash(identifier))
         if len(self.hashes) == self._next:
@@ -41,10 +41,10 @@ class Duplicates:
             self._next *= 2
 
     def check(self) -> None:
-        """Check the ids so far.
+        """Check the ids added so far.
 
         Raises:
-            DataError: Two are equal; names both places.
+            DataError: Two are equal; the message locates both.
         """
         import numpy
 
@@ -67,8 +67,8 @@ class Positions:
 
     Args:
         files: The files, in order.
-        tables: How each is read.
-        identified: Makes a fresh iterator over (place, id).
+        tables: How each file is read.
+        identified: Makes a fresh iterator over (record, id).
     """
 
     def __init__(self, files: tuple[Path, ...], tables: list[Table | None], identified: Identified) -> None:
@@ -98,7 +98,7 @@ class Positions:
         import numpy
 
         wanted = list(identifiers)
-        hashes = numpy.array([hash(one) for one in wanted], dtype=numpy.int64)
+        hashes = numpy.array([hash(identifier) for identifier in wanted], dtype=numpy.int64)
         places = numpy.minimum(numpy.searchsorted(self._hashes, hashes), len(self) - 1)
         return {wanted[place] for place in numpy.flatnonzero(self._hashes[places] != hashes).tolist()}
 
@@ -113,7 +113,7 @@ class Positions:
         number = int(self._bases.searchsorted(start, side="right")) - 1
         file = self._files[number]
         if _stamp(file) != self._stamps[number]:
-            msg = "the file was changed while it was being read. Start again."
+            msg = "the file changed while it was being read. Start again."
             raise DataError(msg, file=file)
         with file.open("rb") as stream:
             stream.seek(start - int(self._bases[number]))

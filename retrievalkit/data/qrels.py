@@ -21,7 +21,7 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
 
     Args:
         source: A TREC, MS MARCO or BEIR file, a BEIR folder, or a source such as `irds:NAME`.
-        split: Of a BEIR folder or a Hugging Face data set, which split.
+        split: The split of a BEIR folder or a Hugging Face data set.
 
     Raises:
         DataError: A line is damaged, or contradicts another one.
@@ -41,10 +41,10 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
 
 
 def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: Form | None = None) -> int:
-    """Write judgements and return how many there were.
+    """Write judgements and return their number.
 
     Args:
-        path: The file; `.gz` and `.zst` are compressed.
+        path: The file; `.gz` and `.zst` files are compressed.
         qrels: The judgements.
         form: "trec", "beir", or "msmarco" (TREC with tabs); None = BEIR for `.tsv`, else TREC.
     """
@@ -69,7 +69,7 @@ def _trec_line(cells: tuple[str, ...], gap: str) -> str:
 
 
 def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record, str, str, int]]:
-    """Place, query id, document id and grade of each judgement, in order."""
+    """Record, query id, document id and grade of each judgement, in order."""
     for record in open_source(source).records("judgements", split):
         yield _from_fields(record)
 

@@ -28,7 +28,7 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
 
     Args:
         source: A file, a folder or `PREFIX:NAME`.
-        split: Of a BEIR folder, read only the queries judged in this split.
+        split: For a BEIR folder, read only the queries judged in this split.
 
     Raises:
         DataError: A query is damaged, has no text, or has the id of another.
@@ -60,13 +60,13 @@ def check_queries(queries: Sequence[Query]) -> None:
             msg = f"the query '{query.id}' is empty. Give it a text, or leave it out."
             raise InputError(msg)
         if query.id in seen:
-            msg = f"two queries have the id '{query.id}'. Every query needs an id of its own."
+            msg = f"two queries have the id '{query.id}'. Every query needs its own id."
             raise InputError(msg)
         seen.add(query.id)
 
 
 def write_queries(path: str | Path, queries: Iterable[Query]) -> int:
-    """Write queries as BEIR JSON lines and return how many there were."""
+    """Write queries as BEIR JSON lines and return their number."""
     return files.write_jsonl(path, map(_row, queries))
 
 
@@ -76,7 +76,7 @@ def _row(query: Query) -> dict[str, object]:
 
 
 def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:
-    """The queries of a source with their places, including repeated ones."""
+    """The queries of a source with their records, including repeated ones."""
     namer = QuestionNamer()
     for record in open_source(source).records("queries"):
         yield record, query_of(record, namer)

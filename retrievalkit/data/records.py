@@ -1,6 +1,6 @@
-"""Records: the fields of a line, a table row or an array element, with their place in the file.
+"""Records: the fields of a line, a table row or an array element, with their location in the file.
 
-The place lets every error name file and line. The first character of a file says whether it holds JSON lines, a JSON
+The location lets every error name file and line. The first character of a file says whether it holds JSON lines, a JSON
 array or a table; all three are read as a stream.
 """
 
@@ -24,7 +24,7 @@ _LONGEST_CELL = 2**31 - 1  # the largest limit that the csv module accepts on ev
 
 
 class Record(NamedTuple):
-    """The fields of a line, and its place.
+    """The fields of a record, and its location.
 
     Attributes:
         file: The file, or the address of another source.
@@ -48,15 +48,15 @@ class Record(NamedTuple):
         return DataError(place + problem, file=self.file, line=self.line)
 
     def unknown_form(self, kind: str, forms: tuple[str, ...]) -> DataError:
-        """The error for fields that no known form has."""
-        found = ", ".join(self.fields) or "none"
-        return self.error(f"no form of a {kind} has these fields: {found}. Known forms: {'; '.join(forms)}.")
+        """The error for fields that fit no known form."""
+        names = ", ".join(self.fields) or "none"
+        return self.error(f"no form of a {kind} has these fields: {names}. Known forms: {'; '.join(forms)}.")
 
     def duplicated(self, identifier: str, first: Record) -> DataError:
-        """The error for an id that another record has already."""
+        """The error for an id that an earlier record has."""
         place = f"element {first.element}" if first.element else f"line {first.line}"
         where = place if first.file == self.file else f"{first.file}, {place}"
-        return self.error(f"the id '{identifier}' is used already at {where}. Every id must be unique.")
+        return self.error(f"the id '{identifier}' is already used at {where}. Every id must be unique.")
 
     def identifier(self, name: str) -> str:
         """The id in a field: text without tabs and line breaks, or a whole number, which becomes text."""
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 
     def identifiers(self, name: str) -> tuple[str, ...]:
         """The list of ids in a field; () if it is absent or null."""
-        return tuple(self._identifier(one, name) for one in self.items(name))
+        return tuple(self._identifier(item, name) for item in self.items(name))
 
     def text(self, name: str) -> str:
         """The text in a field."""
@@ -74,7 +74,7 @@ class Record(NamedTuple):
         """The list of texts in a field; () if it is absent or null. A single text is a list of one."""
         if isinstance(self.fields.get(name), str):
             return (self.text(name),)
-        return tuple(self._text(one, name) for one in self.items(name))
+        return tuple(self._text(item, name) for item in self.items(name))
 
     def items(self, name: str) -> list[Any]:
         """The list in a field; [] if it is absent or null."""
@@ -82,7 +82,7 @@ class Record(NamedTuple):
         if value is None:
             return []
         if not isinstance(value, list | tuple):
-            msg = f"'{name}' is {shown(value)}, and should be a list."
+            msg = f"'{name}' is {shown(value)}, but should be a list."
             raise self.error(msg)
         return list(value)
 
@@ -93,13 +93,13 @@ class Record(NamedTuple):
             msg = f"'{name}' is {shown(value)}; an id is text or a whole number."
             raise self.error(msg)
         if "\n" in value or "\t" in value or "\r" in value:
-            msg = f"'{name}' is {shown(value)}; an id holds no tabs and no line breaks."
+            msg = f"'{name}' is {shown(value)}; an id may not contain tabs or line breaks."
             raise self.error(msg)
         return self._text(value, name)
 
     def _text(self, value: object, name: str) -> str:
         if not isinstance(value, str):
-            msg = f"'{name}' is {shown(value)}, and should be text."
+            msg = f"'{name}' is {shown(value)}, but should be text."
             raise self.error(msg)
         try:
             value.encode()
@@ -116,7 +116,7 @@ class Table(NamedTuple):
         names: The names of the columns.
         header: Whether the first row is a header.
         quoted: Whether cells are quoted as in csv.
-        bare: A column stripped of the quotation marks at both ends, as DPR's reader does.
+        bare: A column whose outer quotation marks are stripped, as in DPR's reader.
     """
 
     names: tuple[str, ...]
@@ -132,7 +132,7 @@ class Table(NamedTuple):
         return cells
 
 
-# The cells of a table's first row -> how the table is read; None for no known form.
+# The cells of a table's first row -> how the table is read; None if the form is unknown.
 TableForm = Callable[[list[str]], Table | None]
 
 
@@ -146,12 +146,12 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
         forms: The known forms, for error messages.
 
     Raises:
-        DataError: The file is empty, damaged or of no known form.
+        DataError: The file is empty, damaged or of an unknown form.
     """
     path = Path(path)
     start = files.first_character(path)
     if not start:
-        msg = f"the file is empty, and {kinds} were expected."
+        msg = f"the file is empty, but {kinds} were expected."
         raise DataError(msg, file=path)
     if start == "{":
         yield from json_lines(path)
@@ -170,7 +170,7 @@ def table_of(path: str | Path, form: TableForm) -> Table | None:
 
 
 def parse_record(raw: bytes, file: str, table: Table | None) -> Record:
-    """A record from its bytes, whose position `read_records` gave; `table` is None for JSON lines."""
+    """A record from its bytes, at the position that `read_records` reported; `table` is None for JSON lines."""
     text = raw.decode().replace("\r\n", "\n")
     if table is None:
         return Record(file, 0, json.loads(text))
@@ -188,10 +188,10 @@ def json_lines(path: Path) -> Iterator[Record]:
         try:
             fields = json.loads(text)
         except json.JSONDecodeError as error:
-            msg = f"broken JSON: {error.msg} at column {error.colno}. Each line holds one whole JSON object."
+            msg = f"broken JSON: {error.msg} at column {error.colno}. Each line must be one complete JSON object."
             raise DataError(msg, file=path, line=line) from None
         if not isinstance(fields, dict):
-            msg = f"the line holds {shown(fields)}, and should hold one JSON object ({{...}})."
+            msg = f"the line is {shown(fields)}, but should be a JSON object ({{...}})."
             raise DataError(msg, file=path, line=line)
         yield Record(file, line, fields, start, end)
 
@@ -214,18 +214,18 @@ def _json_array(path: Path) -> Iterator[Record]:
             record = Record(file, window.line, {}, element=number)
             fields = window.take(number)
             if not isinstance(fields, dict):
-                msg = f"it is {shown(fields)}, and should be a JSON object ({{...}})."
+                msg = f"it is {shown(fields)}, but should be a JSON object ({{...}})."
                 raise record.error(msg)
             yield record._replace(fields=fields)
             if window.peek() == ",":
                 window.skip()
             elif window.peek() != "]":
-                msg = "broken JSON: neither ',' nor ']' comes after it. Is the file cut off?"
+                msg = "broken JSON: neither ',' nor ']' follows. Is the file truncated?"
                 raise record.error(msg)
 
 
 class _Window:
-    """The part of a text file that is being parsed: it grows if an element needs more, and drops what was read."""
+    """The part of a text file that is being parsed: it grows if an element needs more, and drops text already read."""
 
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path = path
@@ -248,7 +248,7 @@ class _Window:
         self.text, self.at = self.text[self.at :] + more, 0
 
     def peek(self) -> str:
-        """The next character that is no white space; "" at the end."""
+        """The next character that is not white space; "" at the end."""
         while True:
             while self.at < len(self.text) and self.text[self.at] in " \t\r\n":
                 self.move(self.at + 1)
@@ -259,7 +259,7 @@ class _Window:
             self.grow()
 
     def skip(self) -> None:
-        """Go past the next character that is no white space."""
+        """Skip the next character that is not white space."""
         if self.peek():
             self.move(self.at + 1)
 
@@ -268,7 +268,7 @@ class _Window:
         self.at = to
 
     def take(self, number: int) -> Any:
-        """The element that starts here."""
+        """Parse the element that starts here."""
         while True:
             try:
                 value, end = self.scan(self.text, self.at)
@@ -278,7 +278,7 @@ class _Window:
                     self.grow(max(files.CHUNK, size))
                     continue
                 line = self.line + self.text.count("\n", self.at, error.pos)
-                msg = f"element {number}: broken JSON: {error.msg}. Is the file whole?"
+                msg = f"element {number}: broken JSON: {error.msg}. Is the file complete?"
                 raise DataError(msg, file=self.path, line=line) from None
             self.move(end)
             return value
@@ -304,7 +304,7 @@ def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> I
     for line, start, end, row in rows:
         if len(row) != width:
             names = ", ".join(table.names)
-            msg = f"the row has {len(row)} column{'s' * (len(row) != 1)}, and the table has {width}: {names}."
+            msg = f"the row has {len(row)} column{'s' * (len(row) != 1)}, but the table has {width}: {names}."
             raise DataError(msg, file=path, line=line)
         yield Record(file, line, table.fields(row), start, end)
 
@@ -316,21 +316,21 @@ def _plain_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
 
 def _quoted_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
     """Rows of a table in which quoted cells may contain tabs and line breaks."""
-    # The csv module's default limit is 128 KiB per cell, and is shared by the process.
+    # The csv module's default limit is 128 KiB per cell; it applies to the whole process.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
-    taken = Line(0, 0, 0, "")
+    current = Line(0, 0, 0, "")
 
     def texts() -> Iterator[str]:
-        nonlocal taken
-        for taken in files.read_lines(path):
-            yield taken.text + "\n"
+        nonlocal current
+        for current in files.read_lines(path):
+            yield current.text + "\n"
 
     first, start = 1, 0
     try:
         for row in csv.reader(texts(), delimiter="\t"):
             if row:
-                yield first, start, taken.end, row
-            first, start = taken.number + 1, taken.end
+                yield first, start, current.end, row
+            first, start = current.number + 1, current.end
     except csv.Error as error:
         msg = f"the row cannot be read: {error}."
         raise DataError(msg, file=path, line=first) from None

@@ -8,7 +8,7 @@
 | scores | query, document, score with a decimal point |
 | MS MARCO's top 1000 | query, document, the query's text, the passage's text |
 
-Cells are separated by tabs, or by white space. Without scores, the score is 1 / rank, and without ranks either,
+Cells are separated by tabs, or by white space. Without scores, the score is 1 / rank; without ranks too, it is
 1 / position in the file.
 """
 
@@ -30,7 +30,7 @@ KNOWN_FORMS = (
     "Known forms of a run: TREC (query Q0 document rank score tag); MS MARCO (query, document, rank, perhaps a score); "
     "query, document, score; MS MARCO's top 1000 (query, document, their texts); BEIR (JSON)."
 )
-_LOOKED_AT, _LOOKED_AT_BYTES = 20, 1 << 12
+_SAMPLE_LINES, _SAMPLE_BYTES = 20, 1 << 12
 _JSON = re.compile(
     rb'(?:\xef\xbb\xbf)?\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*[-"\dN]))'
 )
@@ -38,7 +38,7 @@ _ITERATIONS = {"Q0", "q0", "0"}
 
 
 class Rows(NamedTuple):
-    """Lines of a run as columns of one length."""
+    """Lines of a run as columns of equal length."""
 
     queries: Sequence[str]
     documents: Sequence[str]
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class RunForm:
-    """How the lines of a run are read: `width` cells, and which of them means what; the first is the query's id."""
+    """The layout of a run's lines: `width` cells, and the positions of their contents; the query's id is the first."""
 
     width: int
     document: int
@@ -56,12 +56,12 @@ class RunForm:
     score: int | None = None
 
     def rows(self, text: str, *, ranks: bool) -> Rows | None:
-        """Several whole lines, if all have the usual layout; None if they must be read one by one.
+        """Read several whole lines at once if all have the usual layout; None if they must be read one by one.
 
-        Splitting is most of the time of reading, and one split for all lines takes half as long as one per line.
+        Splitting takes most of the reading time, and one split for all lines takes half as long as one per line.
 
         Args:
-            text: The lines, each with its end.
+            text: The lines, with their line ends.
             ranks: Whether ranks are needed although there are scores; otherwise they are 0.
         """
         columns = self._usual(text) if self == TREC and "\t" not in text else self._columns(text)
@@ -82,24 +82,24 @@ class RunForm:
         return Rows(columns[0], columns[self.document], scores, places) if scores else None
 
     def _usual(self, text: str) -> list[list[str]] | None:
-        """The columns of the TREC form, if the second column holds nothing but Q0 or 0."""
+        """The columns of the TREC form, if the second column contains only Q0 or 0."""
         cells = text.split()
         if len(cells) != 6 * text.count("\n") or not set(cells[1::6]) <= _ITERATIONS:
             return self._columns(text)
         return [cells[column::6] for column in range(5)]
 
     def _columns(self, text: str) -> list[list[str]] | None:
-        """The columns, by one split that leaves each line end as a cell; None if a line has another number of cells."""
+        """The columns, by a single split with each line end as a cell; None if a line has another number of cells."""
         gap = "\t" if "\t" in text else " "
         if gap == " " and ("  " in text or "\n " in text or " \n" in text or text.startswith(" ")):
             return None
         cells = text.replace("\n", f"{gap}\n{gap}").split(gap)
         lines, step = text.count("\n"), self.width + 1
-        whole = len(cells) == lines * step + 1 and cells[self.width :: step].count("\n") == lines
-        return [cells[column:-1:step] for column in range(self.width)] if whole else None
+        regular = len(cells) == lines * step + 1 and cells[self.width :: step].count("\n") == lines
+        return [cells[column:-1:step] for column in range(self.width)] if regular else None
 
     def rows_one_by_one(self, text: str, path: Path, first: int, *, ranks: bool) -> Rows:
-        """The same for lines that may be empty or separate their cells differently.
+        """As `rows`, for lines that may be empty or separate their cells differently.
 
         Args:
             text: The lines.
@@ -111,8 +111,8 @@ class RunForm:
             DataError: A line is not of this form.
         """
         lines = [(number, line) for number, line in enumerate(text.split("\n"), first) if line and not line.isspace()]
-        found = [self.row(line.rstrip("\r"), path, number, ranks=ranks) for number, line in lines]
-        return Rows(*map(list, zip(*found, strict=True))) if found else Rows([], [], [], [])
+        rows = [self.row(line.rstrip("\r"), path, number, ranks=ranks) for number, line in lines]
+        return Rows(*map(list, zip(*rows, strict=True))) if rows else Rows([], [], [], [])
 
     def row(self, text: str, path: Path, line: int, *, ranks: bool) -> tuple[str, str, float, int]:
         """Query, document, score (0 if the form has none) and rank of a line.
@@ -122,7 +122,7 @@ class RunForm:
         """
         cells = columns(text, (self.width,))
         if len(cells) != self.width:
-            msg = f"the line has {len(cells)} columns, and those before have {self.width}. {KNOWN_FORMS}"
+            msg = f"the line has {len(cells)} columns, but earlier lines have {self.width}. {KNOWN_FORMS}"
             raise DataError(msg, file=path, line=line)
         score, rank = 0.0, 0
         if self.rank is not None and (ranks or self.score is None):
@@ -141,19 +141,19 @@ _CANDIDATES = RunForm(4, document=1)
 
 
 def form_of(path: Path) -> RunForm:
-    """The form of a run file, by its first lines.
+    """The form of a run file, judged by its first lines.
 
     Raises:
-        DataError: It is of no known form, or holds judgements.
+        DataError: It is of an unknown form, or contains judgements.
     """
-    lines = list(islice(files.filled_lines(path), _LOOKED_AT))
+    lines = list(islice(files.filled_lines(path), _SAMPLE_LINES))
     if not lines:
-        msg = "there is no result in it."
+        msg = "the file contains no results."
         raise DataError(msg, file=path)
     cells = [columns(line.text, (TREC.width, _RANKED.width, _CANDIDATES.width)) for line in lines]
     width = len(cells[0])
     if is_judgement_header(cells[0]) or (width == 4 and all(len(row) > 1 and row[1] in _ITERATIONS for row in cells)):
-        msg = "these are judgements (qrels), and a run was expected. Swap the two files."
+        msg = "these are judgements (qrels), but a run was expected. Swap the two files."
         raise DataError(msg, file=path, line=lines[0].number)
     if width == TREC.width:
         return TREC
@@ -167,14 +167,14 @@ def form_of(path: Path) -> RunForm:
 
 
 def is_run_object(path: Path) -> bool:
-    """Whether a file holds one JSON object: query -> document -> score."""
+    """Whether a file is a JSON object: query -> document -> score."""
     with files.open_bytes(path) as stream:
-        return _JSON.match(stream.read(_LOOKED_AT_BYTES)) is not None
+        return _JSON.match(stream.read(_SAMPLE_BYTES)) is not None
 
 
 def judgements_or_run(path: Path) -> Literal["qrels", "run"] | None:
-    """What a file without a header holds; None if its first lines are ambiguous."""
-    rows = [columns(line.text, (6, 4, 3)) for line in islice(files.filled_lines(path), _LOOKED_AT)]
+    """The contents of a file without a header; None if its first lines are ambiguous."""
+    rows = [columns(line.text, (6, 4, 3)) for line in islice(files.filled_lines(path), _SAMPLE_LINES)]
     widths = {len(row) for row in rows}
     if len(widths) > 1:
         return None
@@ -185,13 +185,15 @@ def judgements_or_run(path: Path) -> Literal["qrels", "run"] | None:
             ranked = all(row[2].isdigit() for row in rows) and not all(row[1] in _ITERATIONS for row in rows)
             return "run" if ranked else "qrels"
         return (
-            "run" if all(line.text.count("\t") == 3 for line in islice(files.filled_lines(path), _LOOKED_AT)) else None
+            "run"
+            if all(line.text.count("\t") == 3 for line in islice(files.filled_lines(path), _SAMPLE_LINES))
+            else None
         )
     return _of_three(rows) if widths == {3} else None
 
 
 def _of_three(rows: Sequence[Sequence[str]]) -> Literal["qrels", "run"] | None:
-    """Three columns end in ranks (1, 2, 3 ..., all different) or in grades (mostly equal)."""
+    """Of three columns, the last contains ranks (1, 2, 3 ..., all different) or grades (mostly equal)."""
     if not all(_is_number(row[2]) for row in rows):
         return None
     if any(_is_fraction(row[2]) for row in rows):
@@ -222,9 +224,9 @@ def _whole(cell: str) -> int:
     return rank
 
 
-def _number(cell: str, read: Callable[[str], Any], what: str, path: Path, line: int) -> Any:
+def _number(cell: str, read: Callable[[str], Any], expected: str, path: Path, line: int) -> Any:
     try:
         return read(cell)
     except ValueError:
-        msg = f"{shown(cell)} is no {what}. {KNOWN_FORMS}"
+        msg = f"{shown(cell)} is not a {expected}. {KNOWN_FORMS}"
         raise DataError(msg, file=path, line=line) from None

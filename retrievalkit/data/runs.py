@@ -1,4 +1,4 @@
-"""Runs: for each query the documents found, best first, with their scores."""
+"""Runs: for each query, the retrieved documents with their scores, best first."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _BLOCK = 1 << 15  # bytes; a block's cells fit the processor's cache
 def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
     """Read a run in any form of `run_forms`, or BEIR's: a JSON object query -> document -> score.
 
-    Documents are ordered by score, as in trec_eval, whatever the ranks say.
+    Documents are ordered by score, as in trec_eval, regardless of the ranks.
 
     Args:
         path: The file, plain or compressed, or a folder with a `run.trec`.
-        ties: How documents of equal score are ordered: by "document_id", descending, as in trec_eval; or as in the
-            "run": by its ranks, or else in its order.
+        ties: How documents with equal scores are ordered: by "document_id", descending, as in trec_eval; or as in the
+            "run": by its ranks, or by the order of its lines if it has none.
 
     Raises:
         DataError: A line is damaged, or a document occurs twice for a query.
@@ -43,19 +43,19 @@ def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
         return {query: _ordered(hits) for query, hits in _json(path).items()}
     form = form_of(path)
     with uncollected():
-        found, ranks = _lines(path, form, ranks=ties == "run")
-        for query, hits in found.items():
+        run, ranks = _lines(path, form, ranks=ties == "run")
+        for query, hits in run.items():
             scores = [score for _, score in hits]
-            if len({one for one, _ in hits}) < len(hits) or (isnan(sum(scores)) and any(map(isnan, scores))):
-                raise _complaint(path, form, query)
+            if len({document for document, _ in hits}) < len(hits) or (isnan(sum(scores)) and any(map(isnan, scores))):
+                raise _invalid_line(path, form, query)
             if form.rank is form.score is None:
                 hits[:] = [(document, 1 / place) for place, (document, _) in enumerate(hits, 1)]
-            found[query] = _ordered(hits, ranks.get(query))
-    return found
+            run[query] = _ordered(hits, ranks.get(query))
+    return run
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
-    """The names of runs: those of their files, or their paths if two files share a name.
+    """The names of runs: their files' names, or their paths if two files share a name.
 
     Raises:
         InputError: A path is given twice.
@@ -78,13 +78,13 @@ def _stem(name: str) -> str:
 def write_run(
     path: str | Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: str = "rkit", form: Form = "trec"
 ) -> int:
-    """Write a run in the order given, and return how many results there were.
+    """Write a run in the order given, and return the number of results.
 
-    Scores are written as the shortest decimal that gives the same 32-bit float. If an id contains a space, the query's
-    lines are separated by tabs, which `read_run` understands.
+    Scores are written as the shortest decimal that gives the same 32-bit float. If an id contains a space, the cells
+    of that query's lines are separated by tabs, which `read_run` understands.
 
     Args:
-        path: The file; `.gz` and `.zst` are compressed.
+        path: The file; `.gz` and `.zst` files are compressed.
         run: The run.
         tag: The last column of TREC's form.
         form: "trec", "msmarco" (query, document, rank) or "beir" (JSON).
@@ -94,7 +94,9 @@ def write_run(
     with files.write_text(path) as stream:
         if form == "beir":
             scores = {query: dict(_with_short_scores(hits)) for query, hits in run.items()}
-            json.dump({query: {one: float(s) for one, s in hits.items()} for query, hits in scores.items()}, stream)
+            json.dump(
+                {query: {document: float(s) for document, s in hits.items()} for query, hits in scores.items()}, stream
+            )
             stream.write("\n")
             return sum(map(len, scores.values()))
         count = 0
@@ -105,7 +107,7 @@ def write_run(
 
 
 def _trec(query: str, hits: Sequence[tuple[str, float]], tag: str) -> Iterator[str]:
-    spaced = any(one.split() != [one] for one in (query, *(document for document, _ in hits)))
+    spaced = any(name.split() != [name] for name in (query, *(document for document, _ in hits)))
     start, gap = ("\t".join((query, "Q0", "")), "\t") if spaced else (f"{query} Q0 ", " ")
     for rank, (document, score) in enumerate(_with_short_scores(hits), 1):
         yield f"{start}{document}{gap}{rank}{gap}{score}{gap}{tag}\n"
@@ -124,19 +126,19 @@ def _with_short_scores(hits: Sequence[tuple[str, float]]) -> Iterator[tuple[str,
 
 
 def _lines(path: Path, form: RunForm, *, ranks: bool) -> tuple[Run, dict[str, list[int]]]:
-    """The hits of each query in the file's order, and their ranks where these are wanted."""
-    found: Run = {}
+    """The hits of each query in the file's order, and their ranks if wanted."""
+    run: Run = {}
     places: dict[str, list[int]] = {}
     for first, text in files.read_blocks(path, _BLOCK):
         rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, path, first, ranks=ranks)
         start = 0
         for query, group in groupby(rows.queries):
             end = start + len(list(group))
-            found.setdefault(query, []).extend(zip(rows.documents[start:end], rows.scores[start:end], strict=True))
+            run.setdefault(query, []).extend(zip(rows.documents[start:end], rows.scores[start:end], strict=True))
             if ranks:
                 places.setdefault(query, []).extend(rows.ranks[start:end])
             start = end
-    return found, places
+    return run, places
 
 
 def _ordered(hits: list[tuple[str, float]], ranks: list[int] | None = None) -> list[tuple[str, float]]:
@@ -144,24 +146,24 @@ def _ordered(hits: list[tuple[str, float]], ranks: list[int] | None = None) -> l
     if len(set(scores)) == len(scores) and scores == sorted(scores, reverse=True):
         return hits
     if ranks is None:
-        return sorted(hits, key=lambda one: (one[1], one[0]), reverse=True)
+        return sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True)
     order = sorted(range(len(hits)), key=lambda place: (-scores[place], ranks[place]))
     return [hits[place] for place in order]
 
 
-def _complaint(path: Path, form: RunForm, query: str) -> DataError:
-    """The first line that cannot be, among those of a query."""
+def _invalid_line(path: Path, form: RunForm, query: str) -> DataError:
+    """The error for the first invalid line of a query."""
     seen: dict[str, int] = {}
     for line in files.filled_lines(path):
         of, document, score, _ = form.row(line.text, path, line.number, ranks=False)
         if of != query:
             continue
         if score != score:
-            msg = f"the score of '{document}' is NaN, which has no place in an order."
+            msg = f"the score of '{document}' is NaN, which cannot be ordered. Correct the run."
             break
         if document in seen:
-            msg = f"document '{document}' stands already at line {seen[document]} for query '{query}'. "
-            msg += "A result comes once."
+            msg = f"document '{document}' is already at line {seen[document]} for query '{query}'. "
+            msg += "List each document once."
             break
         seen[document] = line.number
     return DataError(msg, file=path, line=line.number)
@@ -171,30 +173,30 @@ def _json(path: Path) -> Run:
     with files.open_bytes(path) as stream:
         content = stream.read()
     try:
-        found = json.loads(content, object_pairs_hook=_each_once)
+        run = json.loads(content, object_pairs_hook=_without_duplicates)
     except UnicodeDecodeError as error:
         raise files.not_utf8(path, content.count(b"\n", 0, error.start) + 1, error) from None
     except json.JSONDecodeError as error:
-        msg = f"the file begins as JSON and is none: {error.msg}. {KNOWN_FORMS}"
+        msg = f"the file begins like JSON but is invalid: {error.msg}. {KNOWN_FORMS}"
         raise DataError(msg, file=path, line=error.lineno) from None
     except ValueError as error:
         raise DataError(str(error), file=path) from None
-    for query, scores in found.items():
+    for query, scores in run.items():
         for score in scores.values() if isinstance(scores, dict) else [scores]:
             if isinstance(score, bool) or not isinstance(score, int | float) or score != score:
                 msg = f"query '{query}' has {shown(score)} where a document with its score should be. {KNOWN_FORMS}"
                 raise DataError(msg, file=path)
-    if not any(found.values()):
-        msg = "there is no result in it."
+    if not any(run.values()):
+        msg = "the file contains no results."
         raise DataError(msg, file=path)
-    return {query: [(document, float(score)) for document, score in scores.items()] for query, scores in found.items()}
+    return {query: [(document, float(score)) for document, score in scores.items()] for query, scores in run.items()}
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
-            msg = f"'{key}' stands in it twice. A query comes once, and a document once for a query."
+        if key in values:
+            msg = f"'{key}' occurs twice. List each query once, and each document once per query."
             raise ValueError(msg)
-        found[key] = value
-    return found
+        values[key] = value
+    return values

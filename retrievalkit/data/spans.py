@@ -1,8 +1,8 @@
 """Documents -> sentences -> spans, and the partners of a span: the texts of contextual pre-training.
 
 A span is a sequence of sentences, appended until their tokens exceed a target length. All parts of a document are
-ranges of its sentences, so that a partner may overlap with a span, or be longer. The caller seeds the random generator
-(CoT-MAE: Wu et al. 2022, and its released code).
+ranges of its sentences, so that a partner may overlap a span or be longer than it. The caller seeds the random
+generator (CoT-MAE: Wu et al. 2022, and its released code).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Protocol
 from retrievalkit.data.pieces import Pieces
 
 NEIGHBOURHOOD = 100
-"""How many spans away a randomly sampled partner may be."""
+"""The maximum distance of a randomly sampled partner, in spans."""
 
 
 class Sliceable(Protocol):
     """Pieces in memory or on disk that can be sliced."""
 
     def __len__(self) -> int:
-        """How many tokens."""
+        """The number of tokens."""
 
     def __getitem__(self, part: slice) -> Pieces:
-        """A slice of them."""
+        """A slice of the tokens."""
 
 
 @dataclass(frozen=True)
@@ -103,23 +103,23 @@ def _target(max_length: int, draw: random.Random, short: float) -> int:
 
 
 def nearby(document: Document, anchor: int, draw: random.Random) -> range:
-    """The span before the anchor, or the one after it."""
-    there = [one for one in (anchor - 1, anchor + 1) if 0 <= one < len(document.spans)]
-    return document.spans[draw.choice(there)]
+    """The span before or after the anchor."""
+    neighbours = [number for number in (anchor - 1, anchor + 1) if 0 <= number < len(document.spans)]
+    return document.spans[draw.choice(neighbours)]
 
 
 def random_sampled(document: Document, anchor: int, draw: random.Random) -> range:
     """Any other span that is at most `NEIGHBOURHOOD` spans away."""
     first, last = max(0, anchor - NEIGHBOURHOOD), min(len(document.spans) - 1, anchor + NEIGHBOURHOOD)
-    chosen = draw.randrange(first, last)
-    return document.spans[chosen + (chosen >= anchor)]
+    number = draw.randrange(first, last)  # among the spans without the anchor
+    return document.spans[number + (number >= anchor)]
 
 
 def overlap(document: Document, anchor: int, draw: random.Random) -> range:
-    """The anchor's last r sentences and what follows, until the length exceeds the maximum.
+    """The anchor's last r sentences and those that follow, until the length exceeds the maximum.
 
     r is uniform in 1 ... half of the anchor's sentences. Nothing follows the last span: its partner is its
-    first r sentences and what precedes them.
+    first r sentences and those that precede them.
     """
     span = document.spans[anchor]
     shared = draw.randint(1, max(1, len(span) // 2))
@@ -139,4 +139,4 @@ PARTNERS: dict[str, Callable[[Document, int, random.Random], range]] = {
     "random_sampled": random_sampled,
     "overlap": overlap,
 }
-"""Ways to draw a partner of a span (the anchor, by number) in a document of at least two spans."""
+"""Samplers of a partner for a span (the anchor, by number) in a document of at least two spans."""

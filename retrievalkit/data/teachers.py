@@ -1,6 +1,6 @@
-"""The teacher's scores in a record of a training example, in all known forms.
+"""The teacher's scores in the record of a training example, in all known forms.
 
-By document id (ours), in the order of the positives and then the negatives, with each passage, or in two lists:
+By document id (our own form), as a list for the positives and then the negatives, with each passage, or as two lists:
 
     {"teacher": {"d1": 9.5, "d7": -2.1}}
     {"teacher": [9.5, -2.1]}
@@ -29,11 +29,11 @@ def teacher_scores(
         record: The record.
         positives: Ids of its positives.
         negatives: Ids of its negatives.
-        passages: The passages in the record, if it has them: positives, then negatives, as read.
+        passages: The passages in the record, if any: positives, then negatives, as read.
 
     Raises:
-        DataError: The number of scores differs from that of the documents, a score is no number, or the example has
-            no such document.
+        DataError: The number of scores differs from that of the documents, a score is not a number, or the example
+            lacks the document.
     """
     ids = (*positives, *negatives)
     scores = record.fields.get("teacher")
@@ -44,49 +44,54 @@ def teacher_scores(
     if any(record.fields.get(name) is not None for name in _TWO_LISTS):
         pairs = [
             pair
-            for name, own, what in zip(_TWO_LISTS, (positives, negatives), ("positives", "negatives"), strict=True)
-            for pair in _aligned(record, name, own, what)
+            for name, ids_of_list, kind in zip(
+                _TWO_LISTS, (positives, negatives), ("positives", "negatives"), strict=True
+            )
+            for pair in _aligned(record, name, ids_of_list, kind)
         ]
         return _collected(record, " and ".join(_TWO_LISTS), pairs)
-    found = [
-        (one, passage[WITH_PASSAGE])
-        for one, passage in zip(ids, passages, strict=False)
+    pairs = [
+        (document, passage[WITH_PASSAGE])
+        for document, passage in zip(ids, passages, strict=False)
         if isinstance(passage, Mapping) and passage.get(WITH_PASSAGE) is not None
     ]
-    return _collected(record, WITH_PASSAGE, found) if found else None
+    return _collected(record, WITH_PASSAGE, pairs) if pairs else None
 
 
 def _by_id(record: Record, ids: Sequence[str], scores: Mapping[object, object]) -> dict[str, float]:
-    found = _collected(record, "teacher", ((str(one), score) for one, score in scores.items()))
-    unknown = found.keys() - set(ids)
+    by_id = _collected(record, "teacher", ((str(document), score) for document, score in scores.items()))
+    unknown = by_id.keys() - set(ids)
     if unknown:
-        one = min(unknown)
-        close = nearest(one, ids)
+        document = min(unknown)
+        close = nearest(document, ids)
         offer = f"; did you mean '{close}'?" if close else "."
-        msg = f"'teacher' scores the document '{one}', which is no positive and no negative of this example{offer}"
+        msg = (
+            f"'teacher' scores the document '{document}', which is neither a positive nor a negative of this "
+            f"example{offer}"
+        )
         raise record.error(msg)
-    return found
+    return by_id
 
 
-def _aligned(record: Record, name: str, ids: Sequence[str], what: str) -> list[tuple[str, object]]:
+def _aligned(record: Record, name: str, ids: Sequence[str], kind: str) -> list[tuple[str, object]]:
     scores = record.items(name)
     if len(scores) != len(ids):
-        msg = f"'{name}' has {len(scores)} scores for {len(ids)} {what}. Give one for each, in their order."
+        msg = f"'{name}' has {len(scores)} scores for {len(ids)} {kind}. Give one for each, in their order."
         raise record.error(msg)
     return list(zip(ids, scores, strict=True))
 
 
 def _collected(record: Record, name: str, pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for one, value in pairs:
+    scores: dict[str, float] = {}
+    for document, value in pairs:
         score = _number(value)
         if score is None:
-            msg = f"'{name}' of document '{one}' is {shown(value)}, and should be a number."
+            msg = f"'{name}' of document '{document}' is {shown(value)}, but should be a number."
             raise record.error(msg)
-        if found.setdefault(one, score) != score:
-            msg = f"'{name}' gives the document '{one}' two scores, {found[one]} and {score}. Keep one."
+        if scores.setdefault(document, score) != score:
+            msg = f"'{name}' gives the document '{document}' two scores, {scores[document]} and {score}. Keep one."
             raise record.error(msg)
-    return found
+    return scores
 
 
 def _number(value: object) -> float | None:

@@ -1,8 +1,9 @@
-"""Does a passage hold an answer? The rule by which DPR counts a hit (Karpukhin et al., 2020), and its use on runs.
+"""Does a passage contain an answer? DPR's rule for counting a hit (Karpukhin et al., 2020), applied to runs.
 
-Text and answer are brought to Unicode's NFD form and cut into tokens: runs of letters, digits and marks, or one other
-visible character. Tokens are compared in lower case, and an answer is held where its tokens stand in a row. Accents and
-punctuation count, white space does not, an empty answer is held by every text, and titles are not searched.
+Text and answer are normalised to Unicode's NFD form and split into tokens: runs of letters, digits and marks, or a
+single other visible character. Tokens are compared in lower case, and a text contains an answer if the answer's tokens
+occur in it consecutively. Accents and punctuation count, white space does not. Every text contains an empty answer, and
+titles are not searched.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ _PASSAGES_A_TASK = 500
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens that the rule compares: of the NFD text, each in lower case."""
+    """The tokens that the rule compares: those of the NFD text, in lower case."""
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
 def has_answer(answers: Iterable[str], text: str, mode: Mode = "string") -> bool:
-    """Whether a text holds any of the answers.
+    """Whether a text contains any of the answers.
 
     Args:
-        answers: Texts, or patterns where the mode is "regex".
+        answers: Texts, or patterns if the mode is "regex".
         text: The passage's text, without its title.
-        mode: "string" compares tokens; "regex" searches each answer as a pattern, without regard to case, in the NFD
-            text, and takes a pattern that does not compile for one that does not match.
+        mode: "string" compares tokens; "regex" searches the NFD text for each answer as a case-insensitive pattern. A
+            pattern that does not compile does not match.
 
     Raises:
         OptionError: The mode is unknown.
@@ -56,7 +57,7 @@ def has_answer(answers: Iterable[str], text: str, mode: Mode = "string") -> bool
 
 
 class FoldedText:
-    """A text made ready once, to be looked at by many matchers."""
+    """A text prepared once for many matchers."""
 
     __slots__ = ("_lower", "normal")
 
@@ -66,18 +67,18 @@ class FoldedText:
 
     @property
     def lower(self) -> str:
-        """A text in lower case that has the tokens of this one."""
+        """A lower-case text with the same tokens."""
         if self._lower is None:
-            whole = _SIGMA not in self.normal
-            self._lower = self.normal.lower() if whole else " ".join(tokens(self.normal))
+            context_free = _SIGMA not in self.normal
+            self._lower = self.normal.lower() if context_free else " ".join(tokens(self.normal))
         return self._lower
 
 
 class AnswerMatcher:
-    """The answers of one question, made ready to be looked for in many texts.
+    """The answers of a question, prepared for searching many texts.
 
     Args:
-        answers: Texts, or patterns where the mode is "regex".
+        answers: Texts, or patterns if the mode is "regex".
         mode: See `has_answer`.
 
     Raises:
@@ -89,33 +90,33 @@ class AnswerMatcher:
             msg = f"unknown answer mode '{mode}'. Known: {', '.join(get_args(Mode))}."
             raise OptionError(msg)
         if isinstance(answers, str):
-            msg = f"answers are a list of texts, and one text was given: {answers!r}. Put it in a list."
+            msg = f"answers must be a list of texts, but a single text was given: {answers!r}. Put it in a list."
             raise InputError(msg)
-        found = [tokens(answer) for answer in answers] if mode == "string" else []
-        self._holds_always = any(not answer for answer in found)
-        self._rows = [_TokenRow(answer) for answer in found if answer]
+        tokenised = [tokens(answer) for answer in answers] if mode == "string" else []
+        self._always_matches = any(not answer for answer in tokenised)
+        self._sequences = [_TokenSequence(answer) for answer in tokenised if answer]
         self._patterns = [_pattern(answer) for answer in answers] if mode == "regex" else []
 
     def matches(self, text: str | FoldedText) -> bool:
-        """Whether the text holds an answer."""
-        if self._holds_always:
+        """Whether the text contains an answer."""
+        if self._always_matches:
             return True
         folded = FoldedText(text) if isinstance(text, str) else text
-        return any(row.stands_in(folded.lower) for row in self._rows) or any(
+        return any(sequence.occurs_in(folded.lower) for sequence in self._sequences) or any(
             pattern is not None and pattern.search(folded.normal) for pattern in self._patterns
         )
 
 
-class _TokenRow:
-    """Tokens in a row, looked for without tokenising the text: most texts have not even the longest of them."""
+class _TokenSequence:
+    """Consecutive tokens, searched for without tokenising the text: most texts lack even the longest of them."""
 
     __slots__ = ("_longest", "_tokens")
 
-    def __init__(self, row: list[str]) -> None:
-        self._tokens = row
-        self._longest = max(row, key=len)
+    def __init__(self, sequence: list[str]) -> None:
+        self._tokens = sequence
+        self._longest = max(sequence, key=len)
 
-    def stands_in(self, lower: str) -> bool:
+    def occurs_in(self, lower: str) -> bool:
         if self._longest not in lower:
             return False
         first = self._tokens[0]
@@ -147,21 +148,21 @@ def answer_hits(
     mode: Mode = "string",
     processes: int | None = None,
 ) -> dict[str, list[bool]]:
-    """For each retrieved document, best first, whether it holds an answer to the query that retrieved it.
+    """For each retrieved document, best first, whether it contains an answer to the query that retrieved it.
 
-    The corpus is read once, in its order, until every retrieved document has been seen; a passage is made ready once
-    for all queries that retrieved it.
+    The corpus is read once, in order, until every retrieved document has been seen; a passage is prepared once for all
+    queries that retrieved it.
 
     Args:
-        run: The run; queries that have no entry in `answers` are left out.
+        run: The run; queries without an entry in `answers` are left out.
         answers: The answers by query id.
-        corpus: The passages; only those retrieved are looked at.
-        depth: How many documents a query to look at.
+        corpus: The passages; only retrieved ones are examined.
+        depth: How many documents to examine per query.
         mode: See `has_answer`.
-        processes: How many processes share the work; by default one for small runs, else one a processor.
+        processes: How many processes share the work; by default one for small runs, otherwise one per processor.
 
     Returns:
-        By query id, one flag a rank, for the queries of `answers` that are in the run.
+        Query id -> one flag per rank, for the queries of `answers` that are in the run.
 
     Raises:
         DataError: A retrieved document is not in the corpus.
@@ -174,7 +175,7 @@ def answer_hits(
             wanted.setdefault(run[query_id][rank][0], []).append((query_id, rank))
     pairs = sum(map(len, hits.values()))
     processes = processes or (_processors() if pairs >= _WORTH_PROCESSES else 1)
-    for query_id, rank in _holding(_retrieved(corpus, wanted), matchers, processes):
+    for query_id, rank in _places_with_answer(_retrieved(corpus, wanted), matchers, processes):
         hits[query_id][rank] = True
     if wanted and isinstance(corpus, Corpus):
         raise corpus.unknown(next(iter(wanted)))
@@ -184,12 +185,12 @@ def answer_hits(
     return hits
 
 
-_Place = tuple[str, int]  # query id, rank from 0
-_Task = list[tuple[str, list[_Place]]]  # a text and where it was retrieved
+_Place = tuple[str, int]  # query id, rank counted from 0
+_Task = list[tuple[str, list[_Place]]]  # texts, each with the places where it was retrieved
 
 
 def _retrieved(corpus: Iterable[Passage], wanted: dict[str, list[_Place]]) -> Iterator[tuple[str, list[_Place]]]:
-    """The texts that were retrieved, with their places; takes them out of `wanted`."""
+    """The retrieved texts with their places; removes them from `wanted`."""
     if not wanted:
         return
     for passage in corpus:
@@ -199,10 +200,10 @@ def _retrieved(corpus: Iterable[Passage], wanted: dict[str, list[_Place]]) -> It
                 return
 
 
-def _holding(
+def _places_with_answer(
     texts: Iterator[tuple[str, list[_Place]]], matchers: dict[str, AnswerMatcher], processes: int
 ) -> Iterator[_Place]:
-    """The places at which an answer is held."""
+    """The places whose text contains an answer."""
     if processes == 1:
         for text in texts:
             yield from _match([text], matchers)
@@ -212,28 +213,28 @@ def _holding(
             waiting: deque[Future[list[_Place]]] = deque()
             while task := [text for _, text in zip(range(_PASSAGES_A_TASK), texts, strict=False)]:
                 waiting.append(pool.submit(_match_in_worker, task))
-                if len(waiting) > 2 * processes:  # so that the corpus is not read ahead into memory
+                if len(waiting) > 2 * processes:  # otherwise the corpus would be read ahead into memory
                     yield from waiting.popleft().result()
             while waiting:
                 yield from waiting.popleft().result()
     except BrokenProcessPool as error:
-        msg = "a process that looks for answers was ended from outside, for want of memory perhaps. Try --processes 1."
+        msg = "a process searching for answers was killed, perhaps for lack of memory. Try --processes 1."
         raise RetrievalkitError(msg) from error
 
 
 def _match(task: _Task, matchers: Mapping[str, AnswerMatcher]) -> list[_Place]:
-    found = []
+    matching = []
     for text, places in task:
         folded = FoldedText(text)
-        found += [place for place in places if matchers[place[0]].matches(folded)]
-    return found
+        matching += [place for place in places if matchers[place[0]].matches(folded)]
+    return matching
 
 
 _worker_matchers: dict[str, AnswerMatcher] = {}
 
 
 def _pool(processes: int, matchers: dict[str, AnswerMatcher]) -> ProcessPoolExecutor:
-    # Forked where that works: spawning would run a caller's unguarded script again.
+    # Forked where possible: spawning would run a caller's unguarded script again.
     context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     return ProcessPoolExecutor(processes, context, initializer=_worker_matchers.update, initargs=(matchers,))
 
@@ -248,7 +249,7 @@ def _processors() -> int:
 
 @cache
 def _kind(character: str) -> int:
-    """What a character is to the cut, as the `regex` package's version of Unicode has it."""
+    """The role of a character in tokenisation, by the `regex` package's version of Unicode."""
     return _IN_RUN if _RUN.match(character) else _ALONE if _TOKEN.match(character) else _BETWEEN
 
 
@@ -256,7 +257,7 @@ def _kind(character: str) -> int:
 def _pattern(answer: str) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a doubtful pattern is the data's, and nobody here can mend it
+            warnings.simplefilter("ignore")  # the pattern comes from the data, and the user cannot correct it
             return regex.compile(unicodedata.normalize("NFD", answer), _PATTERN_FLAGS)
     except (regex.error, OverflowError, RecursionError):
         return None

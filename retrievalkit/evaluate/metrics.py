@@ -1,8 +1,8 @@
 """Metrics by ir-measures' names, and their value for each query of a run.
 
 The conventions are those of `trec_eval -c`: a query of the judgements that is absent from the run has the value 0,
-nDCG's gain is the grade itself, and documents of equal score (as 32-bit numbers) stand in descending order of their
-ids. ir-measures delegates to several programs, which break ties in different ways; here all of them get one order.
+nDCG's gain is the grade itself, and documents with equal scores (as 32-bit floats) are in descending order of their
+ids. ir-measures delegates to several programs, which break ties in different ways; here all of them see the same order.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Conventions:
     """How metrics are computed where programs differ.
 
     Attributes:
-        ties: The order of documents with equal scores: "document_id", descending, as in trec_eval; or "run", as they
-            stand in the run, as in MS MARCO's script.
-        over: The queries that means are over: all of the "qrels", or only those in the "run" too.
-        ignore_same_id: Leave out documents that have the query's own id, as in BEIR's ArguAna and Quora.
+        ties: The order of documents with equal scores: "document_id", descending, as in trec_eval; or "run", the order
+            in the run, as in MS MARCO's script.
+        over: The queries that are averaged: all of the "qrels", or only those that are also in the "run".
+        ignore_same_id: Leave out documents whose id is the query's own, as in BEIR's ArguAna and Quora.
     """
 
     ties: Ties = "document_id"
@@ -46,7 +46,7 @@ class Conventions:
 
 
 _USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
-_OF_THE_FIRST = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, nothing below it counts
+_TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _FAILURES = (ValueError, TypeError, KeyError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
 
 
@@ -58,11 +58,11 @@ def per_query(
     ties: Ties = "document_id",
     over: Over = "qrels",
 ) -> PerQuery:
-    """Each metric for each query: {metric: {query_id: value}}, with the metrics named as they were asked for.
+    """Each metric for each query: {metric: {query_id: value}}, with the metrics named as requested.
 
     Args:
         run: The run.
-        qrels: The judgements; a query of them that is not in the run has the value 0.
+        qrels: The judgements; judged queries that are not in the run have the value 0.
         metrics: See `evaluate`.
         ties: See `Conventions`.
         over: See `Conventions`.
@@ -110,33 +110,33 @@ def check_overlap(run: Run, qrels: Qrels, name: str = "the run") -> None:
     """
     if run.keys().isdisjoint(qrels):
         msg = (
-            f"no query of {name} is in the qrels: the run has {some(run)}, the qrels {some(qrels)}. "
+            f"no query of {name} is in the qrels: the run has {first_ids(run)}, the qrels {first_ids(qrels)}. "
             "Give the qrels of these queries."
         )
         raise InputError(msg)
 
 
 def doubts(run: Run, qrels: Qrels) -> list[str]:
-    """Sentences about what may be wrong with a run and judgements of the same queries."""
+    """Sentences about possible mistakes in a run and the judgements of its queries."""
     shared = [query_id for query_id in run if query_id in qrels and run[query_id]]
-    found = []
-    if shared and not any(document_id in qrels[one] for one in shared for document_id, _ in run[one]):
-        documents = some(document_id for document_id, _ in run[shared[0]])
-        found.append(
+    sentences = []
+    if shared and not any(document_id in qrels[query_id] for query_id in shared for document_id, _ in run[query_id]):
+        documents = first_ids(document_id for document_id, _ in run[shared[0]])
+        sentences.append(
             f"no document of the run is judged: for query '{shared[0]}' the run has {documents}, the qrels "
-            f"{some(qrels[shared[0]])}. Do they belong to the same collection?"
+            f"{first_ids(qrels[shared[0]])}. Do they belong to the same collection?"
         )
-    own = sum(run[one][0][0] == one for one in shared)
+    own = sum(run[query_id][0][0] == query_id for query_id in shared)
     if 2 * own > len(shared):
-        found.append(
+        sentences.append(
             f"the first document of {own} of {len(shared)} queries has the query's own id. Where queries are documents "
             "themselves, leave these out with --exclude-self, as BEIR does."
         )
-    return found
+    return sentences
 
 
 def without_same_id(run: Run) -> Run:
-    """The run without documents that have the query's id: in some collections queries are documents too."""
+    """The run without documents that have the query's id: in some collections the queries are documents too."""
     return {query_id: [hit for hit in hits if hit[0] != query_id] for query_id, hits in run.items()}
 
 
@@ -149,7 +149,7 @@ def mean(name: str, by_query: Mapping[str, float]) -> float:
 
 
 def metric_names(metrics: str | Sequence[str]) -> list[str]:
-    """The distinct metrics, in order: a text is split at spaces and commas outside parentheses.
+    """The distinct metrics, in order; a text is split at spaces and commas outside parentheses.
 
     Raises:
         OptionError: There is none.
@@ -162,7 +162,7 @@ def metric_names(metrics: str | Sequence[str]) -> list[str]:
 
 
 def _measure(name: str, qrels: Qrels) -> Any:
-    """The measure of ir-measures with this name, checked: it would end the process for a wrong cutoff."""
+    """The measure of ir-measures with this name, validated: ir-measures would end the process for a wrong cutoff."""
     base = re.split(r"\W", name, maxsplit=1)[0]
     if base not in ir_measures.measures.registry:
         lower: dict[str, str] = {}
@@ -180,14 +180,14 @@ def _measure(name: str, qrels: Qrels) -> Any:
     for parameter in ("cutoff", "rel"):
         value = measure.params.get(parameter, 1)
         if isinstance(value, bool) or value < 1:
-            msg = f"metric '{name}' has {parameter} {value}; it must be a whole number from 1 on."
+            msg = f"metric '{name}' has {parameter} {value}; it must be a whole number of at least 1."
             raise OptionError(msg)
     return _with_exponential_gains(measure, qrels)
 
 
 def _parse(name: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of ir-measures' parser, on newer Pythons
+        warnings.simplefilter("ignore", DeprecationWarning)  # from ir-measures' parser, on newer Pythons
         return ir_measures.parse_measure(name)
 
 
@@ -200,7 +200,7 @@ def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
 
 
 def ranking(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> list[str]:
-    """The documents in the order that metrics are computed on.
+    """The documents in the order on which metrics are computed.
 
     Raises:
         InputError: A score is not a number, or a document is listed twice.
@@ -214,34 +214,34 @@ def ranking(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> lis
     if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
         ids = [document_id for _, document_id in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
     if len(set(ids)) != len(ids):
-        msg = f"the run has a document twice for query '{query_id}'. Remove one of them."
+        msg = f"the run lists a document twice for query '{query_id}'. Remove one of them."
         raise InputError(msg)
     return ids
 
 
 def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict[str, float]:
-    """Scores that fall by one per rank, so that no two are equal, best first."""
-    return dict(zip(ranking(query_id, hits, ties), _falling(len(hits)), strict=True))
+    """Scores that decrease by one per rank, so that no two are equal; best first."""
+    return dict(zip(ranking(query_id, hits, ties), _decreasing(len(hits)), strict=True))
 
 
 @lru_cache(maxsize=64)
-def _falling(count: int) -> list[float]:
+def _decreasing(count: int) -> list[float]:
     return list(map(float, range(count, 0, -1)))
 
 
 def _compute(measures: list[Any], qrels: Qrels, run: dict[str, dict[str, float]]) -> dict[Any, dict[str, float]]:
-    """Each measure's values; rankings are cut to the depth that a measure needs, to save time."""
+    """Each measure's values; rankings are truncated to the depth that a measure needs, to save time."""
     by_depth: dict[int | None, list[Any]] = {}
     for measure in measures:
         by_depth.setdefault(_depth(measure), []).append(measure)
     values: dict[Any, dict[str, float]] = {measure: {} for measure in measures}
-    for depth, some_measures in by_depth.items():
-        cut = run if depth is None else {one: dict(islice(ranked.items(), depth)) for one, ranked in run.items()}
+    for depth, same_depth in by_depth.items():
+        cut = run if depth is None else {query: dict(islice(ranked.items(), depth)) for query, ranked in run.items()}
         try:
-            for value in ir_measures.iter_calc(some_measures, qrels, cut):
+            for value in ir_measures.iter_calc(same_depth, qrels, cut):
                 values[value.measure][value.query_id] = float(value.value)
         except _FAILURES as error:
-            names = ", ".join(map(str, some_measures))
+            names = ", ".join(map(str, same_depth))
             msg = f"ir-measures cannot compute {names}: {_reason(error)}. Leave out the metric named there."
             raise InputError(msg) from error
     return values
@@ -249,15 +249,15 @@ def _compute(measures: list[Any], qrels: Qrels, run: dict[str, dict[str, float]]
 
 def _depth(measure: Any) -> int | None:
     """How many documents of a ranking a measure needs; None if unknown."""
-    if measure.NAME not in _OF_THE_FIRST or measure.params.get("judged_only"):
+    if measure.NAME not in _TRUNCATED or measure.params.get("judged_only"):
         return None
     depth: int | None = measure.params.get("cutoff")
     return depth
 
 
-def some(ids: Iterable[str]) -> str:
+def first_ids(ids: Iterable[str]) -> str:
     """The first few ids, for a message."""
-    return shortlist([f"'{one}'" for one in ids], 3)
+    return shortlist([f"'{identifier}'" for identifier in ids], 3)
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,6 @@
-"""Measures runs against judgements or against answers: `rkit evaluate RUN [RUN...] --qrels QRELS`.
+"""Evaluates runs by judgements or by answers: `rkit evaluate RUN [RUN...] --qrels QRELS`.
 
-Metrics are ir-measures' by the names it gives them: "nDCG@10 RR@10 R@1000", "AP(rel=2)", "Success@1000" (the share of
+Metrics are those of ir-measures, by its names: "nDCG@10 RR@10 R@1000", "AP(rel=2)", "Success@1000" (the share of
 queries with at least one hit, which MS MARCO papers report as recall). The mean is over all queries of the judgements;
 those absent from the run count 0. `Conventions` has the choices: `ties="run"` with "RR@10" for the values of MS MARCO's
 script, `ignore_same_id=True` for those of BEIR.
@@ -28,10 +28,10 @@ from retrievalkit.evaluate.metrics import (
     PerQuery,
     check_metrics,
     doubts,
+    first_ids,
     mean,
     metric_names,
     per_query,
-    some,
     without_same_id,
 )
 from retrievalkit.report.table import text_table
@@ -64,13 +64,13 @@ class AnswerOptions:
 
 @dataclass(frozen=True)
 class Evaluation(Mapping[str, float]):
-    """The quality of a run: a mapping from metric, as it was asked for, to its value.
+    """The quality of a run: a mapping from metric, as requested, to its value.
 
     Attributes:
         metrics: Metric -> mean; also top-k accuracy as "top5".
         per_query: Metric -> query id -> value.
-        queries: Metric -> how many queries its mean is over.
-        notes: Sentences that a reader of the figures should know.
+        queries: Metric -> the number of queries in its mean.
+        notes: Caveats about the figures, as sentences.
     """
 
     metrics: dict[str, float]
@@ -115,7 +115,7 @@ def evaluate(
         conventions: How metrics are computed where programs differ.
 
     Raises:
-        InputError: There is nothing to evaluate by, or nothing of the run is in the qrels or queries.
+        InputError: There are neither judgements nor answers, or they share no query with the run.
         UnknownNameError: A metric is unknown.
     """
     if qrels is None and queries is None:
@@ -167,25 +167,26 @@ def evaluate_runs(
     return {name: evaluate(run, **read, **options) for name, run in zip(names, runs, strict=True)}
 
 
-def as_text(found: Mapping[str, Evaluation], *, per_query: bool = False) -> str:
+def as_text(evaluations: Mapping[str, Evaluation], *, per_query: bool = False) -> str:
     """For a terminal: a line per metric for one run, a line per run for several, or tab-separated a line per query."""
-    metrics = list(dict.fromkeys(metric for one in found.values() for metric in one))
+    metrics = list(dict.fromkeys(metric for run in evaluations.values() for metric in run))
     if per_query:
-        return "\n".join("\t".join(row) for row in _per_query_rows(found, metrics))
-    if len(found) == 1:
-        ((_, only),) = found.items()
+        return "\n".join("\t".join(row) for row in _per_query_rows(evaluations, metrics))
+    if len(evaluations) == 1:
+        ((_, only),) = evaluations.items()
         return text_table([[name, f"{value:.4f}"] for name, value in only.items()], header=False, right=[1])
-    rows = [["run", *metrics], *([name, *(_shown(one[metric]) for metric in metrics)] for name, one in found.items())]
+    values = ([name, *(_shown(run[metric]) for metric in metrics)] for name, run in evaluations.items())
+    rows = [["run", *metrics], *values]
     return text_table(rows, header=False, right=range(1, len(metrics) + 1))
 
 
-def _per_query_rows(found: Mapping[str, Evaluation], metrics: Sequence[str]) -> Iterator[list[str]]:
-    """A row per query, then one for all, of each run."""
+def _per_query_rows(evaluations: Mapping[str, Evaluation], metrics: Sequence[str]) -> Iterator[list[str]]:
+    """For each run, a row per query and then one for all."""
     yield ["run", "query", *metrics]
-    for name, one in found.items():
-        for query_id in dict.fromkeys(query_id for values in one.per_query.values() for query_id in values):
-            yield [name, query_id, *(_shown(one.per_query[metric].get(query_id)) for metric in metrics)]
-        yield [name, "all", *(_shown(one[metric]) for metric in metrics)]
+    for name, run in evaluations.items():
+        for query_id in dict.fromkeys(query_id for values in run.per_query.values() for query_id in values):
+            yield [name, query_id, *(_shown(run.per_query[metric].get(query_id)) for metric in metrics)]
+        yield [name, "all", *(_shown(run[metric]) for metric in metrics)]
 
 
 def cutoffs(text: str) -> list[int]:
@@ -214,7 +215,9 @@ def _answer_values(run: Run, queries: Sequence[Query], corpus: Iterable[Passage]
         msg = 'no query has answers. Give a queries file with answers, such as DPR\'s question<TAB>["answer", ...].'
         raise InputError(msg)
     if run.keys().isdisjoint(answers):
-        msg = f"no query of the run is among the queries: the run has {some(run)}, the queries {some(answers)}."
+        msg = (
+            f"no query of the run is among the queries: the run has {first_ids(run)}, the queries {first_ids(answers)}."
+        )
         raise InputError(msg)
     hits = answer_hits(run, answers, corpus, depth=max(options.ks), mode=options.mode, processes=options.processes)
     return {f"top{k}": {query_id: float(any(hits.get(query_id, [])[:k])) for query_id in answers} for k in options.ks}
@@ -255,7 +258,7 @@ def _answer_notes(run: Run, queries: Sequence[Query], ks: Sequence[int]) -> list
 
 
 def _count(ids: Collection[str], among: Sized, problem: str) -> list[str]:
-    return [f"{len(ids)} of {len(among)} queries {problem}: {some(sorted(ids))}."] if ids else []
+    return [f"{len(ids)} of {len(among)} queries {problem}: {first_ids(sorted(ids))}."] if ids else []
 
 
 def _with_level(name: str) -> str:

@@ -1,8 +1,8 @@
-"""Is a difference between two systems more than chance? Tests and intervals over per-query values, all seeded.
+"""Is a difference between two systems more than chance? Seeded tests and intervals over per-query values.
 
 The paired randomisation test (Fisher, 1935; Smucker, Allan and Carterette, 2007) asks how often the mean difference
-would be as large if each query's two values were exchanged by the toss of a coin. Student's t-test stands beside it.
-Several comparisons are corrected by Holm's step-down rule (1979). Intervals are percentiles of bootstrap means.
+would be as large if each query's two values were swapped by the toss of a coin. Student's t-test is given as well.
+Multiple comparisons are corrected by Holm's step-down method (1979). Intervals are percentiles of bootstrap means.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-_EXACT_UP_TO = 20  # differing queries; beyond, exchanges are drawn
-_DRAWS_AT_ONCE = 1 << 20
+_EXACT_UP_TO = 20  # differing queries; with more, permutations are sampled
+_SAMPLES_AT_ONCE = 1 << 20
 _CLOSE = 1e-9
 
 
 def randomisation_test(differences: Sequence[float] | Values, *, permutations: int = 10_000, seed: int = 0) -> float:
     """The two-sided p-value of the paired randomisation test on per-query differences.
 
-    Exact, over all exchanges, where at most 20 queries differ. Otherwise the exchanges are drawn, and the p-value is
-    (1 + those as large as seen) / (1 + drawn), never 0.
+    Exact, over all permutations, if at most 20 queries differ. Otherwise permutations are sampled, and the p-value is
+    (1 + those with a difference at least as large as observed) / (1 + sampled), which is never 0.
 
     Args:
-        differences: One difference a query.
-        permutations: How many exchanges to draw.
-        seed: Of the draw.
+        differences: One difference per query.
+        permutations: How many permutations to sample.
+        seed: Of the random generator.
     """
     values = _differing(differences)
     if not values.size:
         return 1.0
-    seen = abs(values.sum()) - _CLOSE * np.abs(values).sum()  # sums of equal value may differ in their last digits
+    observed = abs(values.sum()) - _CLOSE * np.abs(values).sum()  # equal sums may differ in their last digits
     if values.size <= _EXACT_UP_TO:
         sums = np.zeros(1)
         for value in values:
             sums = np.concatenate([sums + value, sums - value])
-        return float(np.mean(np.abs(sums) >= seen))
+        return float(np.mean(np.abs(sums) >= observed))
     generator = np.random.default_rng(seed)
     as_large = 0
-    for size in _portions(permutations, values.size):
-        drawn = generator.bytes(size * math.ceil(values.size / 8))
-        bits = np.unpackbits(np.frombuffer(drawn, np.uint8).reshape(size, -1), axis=1, count=values.size)
-        exchanged = bits.astype(np.float64) @ values
-        as_large += int(np.count_nonzero(np.abs(values.sum() - 2 * exchanged) >= seen))
+    for size in _batch_sizes(permutations, values.size):
+        random_bytes = generator.bytes(size * math.ceil(values.size / 8))
+        bits = np.unpackbits(np.frombuffer(random_bytes, np.uint8).reshape(size, -1), axis=1, count=values.size)
+        swapped = bits.astype(np.float64) @ values
+        as_large += int(np.count_nonzero(np.abs(values.sum() - 2 * swapped) >= observed))
     return (1 + as_large) / (1 + permutations)
 
 
 def t_test(differences: Sequence[float] | Values) -> float:
-    """The two-sided p-value of the paired t-test; 1 where no query differs, or there is but one."""
+    """The two-sided p-value of the paired t-test; 1 if no query differs, or if there is only one query."""
     from scipy.special import stdtr  # scipy.stats takes a second to import
 
     values = np.asarray(differences, np.float64)
@@ -65,7 +65,10 @@ def t_test(differences: Sequence[float] | Values) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for being several, in the order given: the i-th smallest of m times m - i + 1, not falling."""
+    """P-values corrected for multiple comparisons, in the order given.
+
+    The i-th smallest of m is multiplied by m - i + 1; corrected values never decrease.
+    """
     corrected = [0.0] * len(p_values)
     highest = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -81,19 +84,19 @@ def bootstrap_intervals(
 
     Args:
         values: (queries, columns) or (queries,); all columns share the resampled queries.
-        confidence: The share of resampled means inside.
+        confidence: The fraction of resampled means inside the interval.
         resamples: How many times the queries are resampled.
-        seed: Of the draw.
+        seed: Of the random generator.
 
     Returns:
-        One (low, high) a column.
+        One (low, high) pair per column.
     """
     table = np.asarray(values, np.float64)
     table = table[:, None] if table.ndim == 1 else table  # (queries, columns)
     queries = table.shape[0]
     generator = np.random.default_rng(seed)
     means = []
-    for size in _portions(resamples, queries):
+    for size in _batch_sizes(resamples, queries):
         drawn = generator.integers(0, queries, (size, queries)) + queries * np.arange(size)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=size * queries).reshape(size, queries)
         means.append(counts.astype(np.float64) @ table / queries)
@@ -103,7 +106,7 @@ def bootstrap_intervals(
 
 
 def counts(differences: Sequence[float] | Values) -> tuple[int, int, int]:
-    """How many queries won, tied and lost."""
+    """The numbers of queries won, tied and lost."""
     values = np.asarray(differences, np.float64)
     wins, losses = int(np.sum(values > _CLOSE)), int(np.sum(values < -_CLOSE))
     return wins, values.size - wins - losses, losses
@@ -114,7 +117,7 @@ def _differing(differences: Sequence[float] | Values) -> Values:
     return values[np.abs(values) > _CLOSE]
 
 
-def _portions(total: int, width: int) -> list[int]:
-    """Sizes that add up to `total`, each a matrix of bounded memory."""
-    size = max(1, _DRAWS_AT_ONCE // width)
+def _batch_sizes(total: int, width: int) -> list[int]:
+    """Batch sizes that add up to `total`, so that a (batch, width) matrix has bounded memory."""
+    size = max(1, _SAMPLES_AT_ONCE // width)
     return [min(size, total - start) for start in range(0, total, size)]

@@ -1,7 +1,7 @@
-"""The audit of a mining: what each filter dropped, the ranks of the negatives, and a sample for a person to check.
+"""The audit of mined negatives: the hits that each filter dropped, the negatives' ranks, and a sample to check by hand.
 
-Audits are written part by part as JSON and added up, so that an interrupted mining ends with the same audit as one that
-was not. All counts are exact; scores are those of a seeded sample of questions.
+Audits are written part by part as JSON and added up, so that an interrupted run ends with the same audit as an
+uninterrupted one. All counts are exact; scores are those of a seeded sample of questions.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _COUNTS = ("questions", "hits", "without_hits", "positives_found", "left", "comp
 
 
 class Audit:
-    """Counts of a mining, or of a part of it.
+    """Counts of a mining run, or of a part of it.
 
     Args:
         filters: Names of the filters, in order.
         questions: How many questions there are in all parts.
-        seed: Of the sample of questions.
+        seed: Seed of the sample of questions.
     """
 
     def __init__(self, filters: Sequence[str], *, questions: int, seed: int = 0) -> None:
@@ -49,27 +49,28 @@ class Audit:
         self.sample: list[dict[str, Any]] = []
 
     def count(self, outcomes: Sequence[Filtered], filters: Sequence[Filter]) -> None:
-        """Count the outcomes of a part. Call it before the filters see the next part: they know the reasons of one."""
-        for one in outcomes:
-            found = one.found
+        """Count the outcomes of a part, before the filters see the next: they remember the reasons of one part only."""
+        for outcome in outcomes:
+            found = outcome.found
             self.counts["questions"] += 1
             self.counts["hits"] += len(found.ids)
             self.counts["without_hits"] += not found.ids
-            self.counts["left"] += len(found.ids) - sum(map(len, one.dropped))
+            self.counts["left"] += len(found.ids) - sum(map(len, outcome.dropped))
             places = found.positive_places
             if places:
                 self.counts["positives_found"] += 1
                 self.positive_ranks[places[0]] += 1
-                self.counts["compared"] += len(one.negatives)
+                self.counts["compared"] += len(outcome.negatives)
                 highest = found.scores[places[0]]
-                self.counts["above"] += sum(found.scores[place] > highest for place in one.negatives)
-            self.ranks.update(one.negatives)
-            for made, gone in zip(filters, one.dropped, strict=True):
-                self.dropped[made.name] += len(gone)
-                if gone and len(self.shown[made.name]) < SHOWN:
-                    self.shown[made.name].append({**_hit(one, gone[0]), "reason": made.reason(found, gone[0])})
-            if (key := self._key(one)) < self.share:
-                self.sample.append(_sampled(one, key))
+                self.counts["above"] += sum(found.scores[place] > highest for place in outcome.negatives)
+            self.ranks.update(outcome.negatives)
+            for step, dropped in zip(filters, outcome.dropped, strict=True):
+                self.dropped[step.name] += len(dropped)
+                if dropped and len(self.shown[step.name]) < SHOWN:
+                    example = {**_hit(outcome, dropped[0]), "reason": step.reason(found, dropped[0])}
+                    self.shown[step.name].append(example)
+            if (key := self._key(outcome)) < self.share:
+                self.sample.append(_sampled(outcome, key))
 
     def add(self, state: Mapping[str, Any]) -> None:
         """Add the counts of a later part, from its `as_dict`."""
@@ -83,7 +84,7 @@ class Audit:
         self.sample += state["sample"]
 
     def as_dict(self) -> dict[str, Any]:
-        """All counts, JSON-able."""
+        """All counts as JSON values."""
         lists = {"ranks": _listed(self.ranks), "positive_ranks": _listed(self.positive_ranks)}
         return {**{name: getattr(self, name) for name in ("counts", "dropped", "shown", "sample")}, **lists}
 
@@ -92,17 +93,17 @@ class Audit:
 
         Args:
             corpus: The corpus, for the texts.
-            without: How many examples have no negatives.
+            without: How many examples lack negatives.
             examples: How many examples there are.
         """
-        sample = sorted(self.sample, key=lambda one: float(one["key"]))
-        found = {
+        sample = sorted(self.sample, key=lambda row: float(row["key"]))
+        report = {
             "hits": self.counts["hits"],
             "left": self.counts["left"],
             "questions_without_hits": self.counts["without_hits"],
             "questions_whose_positive_was_found": self.counts["positives_found"],
             "filters": [
-                {"name": name, "dropped": count, "examples": [self._described(one, corpus) for one in self.shown[name]]}
+                {"name": name, "dropped": count, "examples": [self._described(hit, corpus) for hit in self.shown[name]]}
                 for name, count in self.dropped.items()
             ],
             "ranks_of_negatives": _buckets(_listed(self.ranks)),
@@ -110,20 +111,20 @@ class Audit:
             "negatives_with_a_positive_to_compare": self.counts["compared"],
             "negatives_that_score_above_the_positive": self.counts["above"],
             "scores": _scores(sample),
-            "sample": [_asked(one, corpus) for one in sample[:SAMPLED_QUESTIONS]],
+            "sample": [_sampled_question(row, corpus) for row in sample[:SAMPLED_QUESTIONS]],
         }
-        return {**found, "warnings": list(self._warnings(without, examples))}
+        return {**report, "warnings": list(self._warnings(without, examples))}
 
     def complaint(self, source: str) -> str:
-        """The error message if there are no negatives at all."""
+        """The error message for a run without any negatives."""
         if not self.counts["hits"]:
-            return f"'{source}' found nothing for any question. Is it for this corpus and these questions?"
+            return f"'{source}' found nothing for any question. Does it belong to this corpus and these questions?"
         counts = ", ".join(f"{name} {count}" for name, count in self.dropped.items() if count)
         return f"the filters dropped all {self.counts['hits']} hits ({counts}). Raise --depth, or filter less."
 
-    def _key(self, one: Filtered) -> float:
-        """A number from 0 to 1 that depends on the question alone, so that its order does not change the sample."""
-        text = f"audit {self.seed} {one.found.question.query.text}"
+    def _key(self, outcome: Filtered) -> float:
+        """A number from 0 to 1 that depends on the question only: the order of questions does not change the sample."""
+        text = f"audit {self.seed} {outcome.found.question.query.text}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest()) / (1 << 48)
 
     def _described(self, shown: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
@@ -135,21 +136,21 @@ class Audit:
         missing = questions - self.counts["positives_found"]
         if missing >= 0.3 * questions:
             yield (
-                f"{missing / questions:.0%} of the questions did not find their positive among their hits: is the "
-                "source for this corpus? If it is weak, its negatives are easy."
+                f"{missing / questions:.0%} of the questions did not find their positive among their hits: does "
+                "the source belong to this corpus? If it is weak, its negatives are easy."
             )
         if without >= 0.01 * examples:
             yield f"{without / examples:.0%} of the examples have no negatives. Raise --depth, or filter less."
         first = sum(self.ranks[place] for place in range(_FIRST_RANKS))
         if negatives and first > 0.5 * negatives:
             yield (
-                f"{first / negatives:.0%} of the negatives are of the first {_FIRST_RANKS} ranks, where unlabelled "
-                "positives are. Keep more negatives, skip the first ranks, or filter by a re-ranker."
+                f"{first / negatives:.0%} of the negatives are from the first {_FIRST_RANKS} ranks, where unlabelled "
+                "positives are likely. Keep more negatives, skip the first ranks, or filter by a re-ranker."
             )
         if self.counts["above"] > 0.25 * self.counts["compared"]:
             yield (
                 f"{self.counts['above'] / self.counts['compared']:.0%} of the negatives score above their question's "
-                "positive, where that was found: some may answer it. A margin or a re-ranker drops such hits."
+                "positive, if that was found: some may answer it. A margin or a re-ranker drops such hits."
             )
         heavy = [name for name, count in self.dropped.items() if hits and count > 0.5 * hits]
         if heavy:
@@ -157,12 +158,12 @@ class Audit:
 
 
 def _listed(counts: Counter[int]) -> list[int]:
-    """Counts by place, as a list."""
+    """A list of the counts by place."""
     return [counts[place] for place in range(max(counts, default=-1) + 1)]
 
 
-def _hit(one: Filtered, place: int) -> dict[str, Any]:
-    found = one.found
+def _hit(outcome: Filtered, place: int) -> dict[str, Any]:
+    found = outcome.found
     return {
         "query_id": found.question.query.id,
         "query": found.question.query.text,
@@ -173,8 +174,8 @@ def _hit(one: Filtered, place: int) -> dict[str, Any]:
     }
 
 
-def _sampled(one: Filtered, key: float) -> dict[str, Any]:
-    found = one.found
+def _sampled(outcome: Filtered, key: float) -> dict[str, Any]:
+    found = outcome.found
     return {
         "key": key,
         "query_id": found.question.query.id,
@@ -182,16 +183,17 @@ def _sampled(one: Filtered, key: float) -> dict[str, Any]:
         "answers": list(found.question.query.answers),
         "positives": sorted(found.positives),
         "found": [[place + 1, found.scores[place], found.ids[place]] for place in found.positive_places],
-        "first": [[place + 1, found.scores[place], found.ids[place]] for place in one.negatives[:NEGATIVES_SHOWN]],
-        "negatives": len(one.negatives),
-        "scores": [found.scores[place] for place in one.negatives],
+        "first": [[place + 1, found.scores[place], found.ids[place]] for place in outcome.negatives[:NEGATIVES_SHOWN]],
+        "negatives": len(outcome.negatives),
+        "scores": [found.scores[place] for place in outcome.negatives],
     }
 
 
-def _asked(row: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
-    """A question of the sample, with the texts that a person needs to check it."""
-    ranks = {one: (rank, score) for rank, score, one in row["found"]}
-    main = min(row["positives"], key=lambda one: (ranks.get(one, (len(ranks) + 1_000_000,))[0], one), default=None)
+def _sampled_question(row: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
+    """A question of the sample, with the texts needed to check it by hand."""
+    ranks = {document: (rank, score) for rank, score, document in row["found"]}
+    unranked = (len(ranks) + 1_000_000,)
+    main = min(row["positives"], key=lambda document: (ranks.get(document, unranked)[0], document), default=None)
     positive = None
     if main is not None:
         rank, score = ranks.get(main, (None, None))
@@ -203,7 +205,7 @@ def _asked(row: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
         "positive": positive,
         "negatives": row["negatives"],
         "first_negatives": [
-            {"rank": rank, "score": score, **_passage(corpus.get(one))} for rank, score, one in row["first"]
+            {"rank": rank, "score": score, **_passage(corpus.get(document))} for rank, score, document in row["first"]
         ],
     }
 
@@ -257,7 +259,7 @@ def _quartiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def distribution(counts: Mapping[int, int]) -> dict[str, float]:
-    """The distribution of the number of negatives: least, quartiles, most, mean, and how many examples have none.
+    """The distribution of the number of negatives: extremes, quartiles, mean, and how many examples have none.
 
     Args:
         counts: Number of negatives -> how many examples have that many.
@@ -280,9 +282,9 @@ def audit_table(audit: Mapping[str, Any]) -> str:
         f"  {audit['questions_whose_positive_was_found']:,} questions found their positive, "
         f"{audit['questions_without_hits']:,} found nothing",
     ]
-    for one in audit["filters"]:
-        lines.append(f"{one['dropped']:>11,} dropped: {one['name']}")
-        lines += [f"{'':13}{_line(shown)}" for shown in one["examples"][:3]]
+    for entry in audit["filters"]:
+        lines.append(f"{entry['dropped']:>11,} dropped: {entry['name']}")
+        lines += [f"{'':13}{_line(shown)}" for shown in entry["examples"][:3]]
     lines.append(f"{audit['left']:>11,} left")
     lines.append(
         f"{counts['written']:,} examples written, {counts['mined']:,} of them mined, with {spread['least']} to "
@@ -293,7 +295,7 @@ def audit_table(audit: Mapping[str, Any]) -> str:
 
 
 def describe_source(source: Mapping[str, str]) -> str:
-    """The source of the hits, with its kind unless the name says it."""
+    """The source of the hits, with its kind unless that is its name."""
     return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
 
 

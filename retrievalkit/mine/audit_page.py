@@ -1,4 +1,4 @@
-"""The audit of mined negatives as a page: what the filters dropped, ranks and scores, and questions to check."""
+"""The audit of mined negatives as a page: hits dropped by the filters, ranks and scores, and questions to check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrievalkit.report.chart import line_chart
 from retrievalkit.report.page import render
 
 _OPENED = 3
-"""Questions that are unfolded from the start: enough to see what there is to check."""
+"""How many questions are unfolded initially: enough to show what can be checked."""
 
 
 def audit_page(audit: Mapping[str, Any], *, title: str) -> str:
@@ -47,7 +47,7 @@ def _ranks(audit: Mapping[str, Any]) -> list[dict[str, int]]:
 
 
 def _score_chart(scores: Mapping[str, Any]) -> str:
-    """How often each score occurs, as a line per kind of passage: a point is the middle of a bin."""
+    """The frequency of scores, as one line per kind of passage; each point is the middle of a bin."""
     low, width = scores["from"], scores["bin"]
     series = {
         name: [

@@ -1,8 +1,9 @@
 """The filters that hits pass through before they become negatives.
 
-In order: known positives, copies of a positive's text, passages of its document, its near duplicates, passages that
-contain the answer, the first ranks, scores too near the positive's, near duplicates of a better negative, and last,
-because it costs most, what a re-ranker considers relevant. Each sees only the hits that the previous ones kept.
+In order, they drop: known positives, copies of a positive's text, passages of its document, its near duplicates,
+passages that contain the answer, the first ranks, scores too near the positive's, near duplicates of a better negative,
+and last, because it is the most expensive, hits that a re-ranker considers relevant. Each filter sees only the hits
+that the previous ones kept.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ class Filter:
         self.name = name
 
     def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
-        """For each question of a part, the places of the hits to keep out of those that are left."""
+        """For each question of a part, the places of the remaining hits to keep."""
         return [self.keep_of(found, places) for found, places in zip(part, left, strict=True)]
 
     def keep_of(self, found: Found, left: Places) -> Places:
-        """The places to keep for one question."""
+        """The places of the hits to keep for a question."""
         raise NotImplementedError
 
     def reason(self, found: Found, place: int) -> str:  # noqa: ARG002 - for filters with a reason beyond their name
-        """The reason why a hit of the last part was dropped; "" if the filter's name says it all."""
+        """The reason why a hit of the last part was dropped; "" if the filter's name is enough."""
         return ""
 
 
@@ -97,13 +98,15 @@ class _SameDocument(Filter):
         super().__init__(name)
         pattern = document_pattern(way)
 
-        def title(one: str) -> str | None:
-            return " ".join(passages(one).title.split()).casefold() or None
+        def title(identifier: str) -> str | None:
+            return " ".join(passages(identifier).title.split()).casefold() or None
 
-        self.document = lru_cache(1 << 16)(title if pattern is None else lambda one: document_of(pattern, one))
+        self.document = lru_cache(1 << 16)(
+            title if pattern is None else lambda identifier: document_of(pattern, identifier)
+        )
 
     def keep_of(self, found: Found, left: Places) -> Places:
-        documents = {self.document(one) for one in found.positives} - {None}
+        documents = {self.document(positive) for positive in found.positives} - {None}
         if not documents:
             return left
         return [place for place in left if self.document(found.ids[place]) not in documents]
@@ -113,11 +116,11 @@ class _SameDocument(Filter):
 
 
 class _NearDuplicate(Filter):
-    """Base of the filters of near duplicates.
+    """Base of the filters for near duplicates.
 
     Args:
         name: Its name in the audit.
-        threshold: From which fraction of shared 5-grams on two texts are near duplicates.
+        threshold: The least fraction of shared 5-grams of near duplicates.
         shingles: Passage id -> its shingles.
     """
 
@@ -157,10 +160,10 @@ class _LikeBetter(_NearDuplicate):
 
     def keep_of(self, found: Found, left: Places) -> Places:
         same = repeats([self.shingles(found.ids[place]) for place in left], self.threshold)
-        for place, one in zip(left, same, strict=True):
-            if one is not None:
-                self._drop(found, place, found.ids[left[one[0]]], one[1])
-        return [place for place, one in zip(left, same, strict=True) if one is None]
+        for place, original in zip(left, same, strict=True):
+            if original is not None:
+                self._drop(found, place, found.ids[left[original[0]]], original[1])
+        return [place for place, original in zip(left, same, strict=True) if original is None]
 
 
 class _Reranker(Filter):
@@ -170,16 +173,16 @@ class _Reranker(Filter):
         super().__init__(name)
         self.above, self.margin = options.reranker_above, options.reranker_margin
         self.scores = scores
-        self._given: dict[tuple[str, str], float | None] = {}
+        self._known: dict[tuple[str, str], float | None] = {}
 
     def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
         pairs = []
         for found, places in zip(part, left, strict=True):
             if places:
                 pairs += [(found, found.ids[place]) for place in places]
-                pairs += [(found, one) for one in sorted(found.positives)] if self.margin is not None else []
-        names = [(found.question.query.id, one) for found, one in pairs]
-        self._given = dict(zip(names, self.scores(pairs), strict=True))
+                pairs += [(found, positive) for positive in sorted(found.positives)] if self.margin is not None else []
+        names = [(found.question.query.id, passage) for found, passage in pairs]
+        self._known = dict(zip(names, self.scores(pairs), strict=True))
         return super().keep(part, left)
 
     def keep_of(self, found: Found, left: Places) -> Places:
@@ -187,14 +190,14 @@ class _Reranker(Filter):
         scored = ((place, self._score(found, found.ids[place])) for place in left)
         return [place for place, score in scored if score is None or limit is None or score <= limit]
 
-    def _score(self, found: Found, one: str) -> float | None:
-        return self._given.get((found.question.query.id, one))
+    def _score(self, found: Found, passage: str) -> float | None:
+        return self._known.get((found.question.query.id, passage))
 
     def _limit(self, found: Found) -> float | None:
         limits = [] if self.above is None else [self.above]
         if self.margin is not None:
-            own = [score for one in found.positives if (score := self._score(found, one)) is not None]
-            limits += [min(own) - self.margin] if own else []
+            scores = [score for positive in found.positives if (score := self._score(found, positive)) is not None]
+            limits += [min(scores) - self.margin] if scores else []
         return min(limits, default=None)
 
     def reason(self, found: Found, place: int) -> str:
@@ -205,7 +208,7 @@ class _Reranker(Filter):
 def make_filters(
     options: MiningOptions, passages: Passages | None = None, scores: PairScores | None = None
 ) -> list[Filter]:
-    """The filters that the options ask for, in order.
+    """The filters that the options select, in order.
 
     Args:
         options: Which hits to drop.
@@ -213,7 +216,7 @@ def make_filters(
         scores: The re-ranker, if the options name one.
     """
     filters: list[Filter] = []
-    cut = None if passages is None else shingles_of(passages)
+    shingles = None if passages is None else shingles_of(passages)
     if options.drop_positives:
         filters.append(_UnwantedIds("known positive", lambda found: found.question.positives | found.positives))
         filters.append(_UnwantedIds("copy of a positive", lambda found: found.question.copies))
@@ -221,8 +224,8 @@ def make_filters(
         assert passages is not None
         filters.append(_SameDocument("document of a positive", options.same_document, passages))
     if (threshold := options.near_duplicates) is not None:
-        assert cut is not None
-        filters.append(_LikePositive("near duplicate of a positive", threshold, cut))
+        assert shingles is not None
+        filters.append(_LikePositive("near duplicate of a positive", threshold, shingles))
     if options.needs_answers:
         filters.append(_Answer("holds the answer"))
     if options.skip_top:
@@ -232,8 +235,8 @@ def make_filters(
     if (share := options.margin_relative) is not None:
         filters.append(_Margin("relative margin", lambda score: score - (1 - share) * abs(score)))
     if threshold is not None:
-        assert cut is not None
-        filters.append(_LikeBetter("near duplicate of a better negative", threshold, cut))
+        assert shingles is not None
+        filters.append(_LikeBetter("near duplicate of a better negative", threshold, shingles))
     if options.reranker is not None:
         assert scores is not None
         filters.append(_Reranker("re-ranker", options, scores))
@@ -245,10 +248,10 @@ class Filtered:
     """The hits of a question after filtering.
 
     Attributes:
-        found: The hits, with the positive that they were compared with.
+        found: The hits, with the positive that they were compared to.
         dropped: For each filter, the places of the hits that it dropped.
         negatives: The places of the negatives.
-        mined: The result that is written.
+        mined: The result to write.
     """
 
     found: Found
@@ -258,7 +261,7 @@ class Filtered:
 
 
 def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[Filter]) -> list[Filtered]:
-    """Filter the hits of the questions of a part, and choose negatives from those left.
+    """Filter the hits of the questions of a part, and choose negatives from the remaining ones.
 
     Args:
         part: The questions with their hits.
@@ -268,22 +271,22 @@ def mine_part(part: Sequence[Found], options: MiningOptions, filters: Sequence[F
     part = [_with_positive(found) if options.positives == "retrieved" else found for found in part]
     left: list[Places] = [list(range(len(found.ids))) for found in part]
     dropped: list[list[Places]] = [[] for _ in part]
-    for each in filters:
-        remaining = each.keep(part, left)
-        for before, after, gone in zip(left, remaining, dropped, strict=True):
-            gone.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
+    for step in filters:
+        remaining = step.keep(part, left)
+        for before, after, by_filter in zip(left, remaining, dropped, strict=True):
+            by_filter.append([] if len(before) == len(after) else sorted(set(before).difference(after)))
         left = remaining
-    outcome = []
-    for found, places, gone in zip(part, left, dropped, strict=True):
+    outcomes = []
+    for found, places, dropped_places in zip(part, left, dropped, strict=True):
         kept = choose(places, options, found.question.query.id)
         ids = tuple(found.ids[place] for place in kept)
         positive = next(iter(found.positives), None) if options.positives == "retrieved" else None
         lost = options.positives == "retrieved" and positive is None
-        outcome.append(Filtered(found, gone, kept, Mined(ids, positive, dropped=lost)))
-    return outcome
+        outcomes.append(Filtered(found, dropped_places, kept, Mined(ids, positive, dropped=lost)))
+    return outcomes
 
 
 def _with_positive(found: Found) -> Found:
-    """With the best hit that contains an answer as the positive."""
+    """The hits, with the best one that contains an answer as the positive."""
     holds = found.holds or ()
-    return replace(found, positives=frozenset([one for one, held in zip(found.ids, holds) if held][:1]))  # noqa: B905
+    return replace(found, positives=frozenset([document for document, held in zip(found.ids, holds) if held][:1]))  # noqa: B905

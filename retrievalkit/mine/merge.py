@@ -1,4 +1,4 @@
-"""Mined negatives put into examples, and two sets of examples merged into one."""
+"""Puts mined negatives into examples, and merges two sets of examples."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def mined_examples(rows: Sequence[Example], mined: MinedTexts) -> Iterator[Examp
     """The examples with the negatives mined for their texts; with a mined positive, one example per query text."""
     seen: set[str] = set()
     for row in rows:
-        found = mined[row.query]
-        if found.dropped or (found.positive is not None and row.query in seen):
+        result = mined[row.query]
+        if result.dropped or (result.positive is not None and row.query in seen):
             continue
         seen.add(row.query)
-        positives = row.positives if found.positive is None else (found.positive,)
-        yield _with_documents(row, positives, found.negatives)
+        positives = row.positives if result.positive is None else (result.positive,)
+        yield _with_documents(row, positives, result.negatives)
 
 
 def merge_examples(
@@ -35,21 +35,21 @@ def merge_examples(
     """Merge two sets.
 
     Args:
-        first: The set that comes first.
-        second: The set that comes after it.
-        keep: How many negatives of each example are kept; None = all.
-        merge: "concatenate" keeps all examples apart; "pool" joins those of the same query text: the first set's
+        first: The first set.
+        second: The second set.
+        keep: How many negatives to keep per example; None = all.
+        merge: "concatenate" keeps all examples separate; "pool" joins those with the same query text: the first set's
             negatives, then the second's, without the positives of either.
 
     Raises:
-        DataError: The sets use one query id for two queries.
+        DataError: The sets use the same query id for different queries.
     """
     texts = {row.query_id: row.query for row in first}
     for row in second:
         if texts.get(row.query_id, row.query) != row.query:
             msg = (
                 f"the query id '{row.query_id}' stands for {texts[row.query_id]!r} in one set, and for {row.query!r} "
-                "in the other. Give each query an id of its own."
+                "in the other. Give each query its own id."
             )
             raise DataError(msg)
     cut_first = [_with_documents(row, row.positives, row.negatives[:keep]) for row in first]
@@ -58,9 +58,9 @@ def merge_examples(
 
 
 def _with_documents(row: Example, positives: tuple[str, ...], negatives: tuple[str, ...]) -> Example:
-    """The example with other documents, and the teacher's scores of these alone."""
-    named = {*positives, *negatives}
-    teacher = {one: score for one, score in (row.teacher or {}).items() if one in named}
+    """The example with other documents, and only their scores by the teacher."""
+    documents = {*positives, *negatives}
+    teacher = {document: score for document, score in (row.teacher or {}).items() if document in documents}
     return replace(row, positives=positives, negatives=negatives, teacher=teacher or None)
 
 
@@ -80,7 +80,7 @@ def _joined(row: Example, other: Example) -> Example:
     return replace(
         row,
         positives=positives,
-        negatives=tuple(one for one in negatives if one not in positives),
+        negatives=tuple(negative for negative in negatives if negative not in positives),
         answers=tuple(dict.fromkeys((*row.answers, *other.answers))),
         teacher={**(other.teacher or {}), **(row.teacher or {})} or None,
     )

@@ -1,4 +1,4 @@
-"""The options of mining, a question with its hits, and which of these become its hard negatives.
+"""The options of mining, a question with its hits, and the choice of hard negatives from them.
 
 The filters are in `mine.filters`.
 """
@@ -85,42 +85,42 @@ class MiningOptions:
             merging: Whether there is another set to merge with.
 
         Raises:
-            OptionError: Names the option.
+            OptionError: An option is invalid; the message names it.
         """
         least = {"depth": 1, "negatives": 1, "skip_top": 0} | ({"keep": 1} if self.keep is not None else {})
         for name, low in least.items():
             if getattr(self, name) < low:
-                msg = f"{name} is {getattr(self, name)}, and must be at least {low}."
+                msg = f"{name} is {getattr(self, name)}, but must be at least {low}."
                 raise OptionError(msg)
         for name, choices in {"sample": Sample, "positives": Positives, "merge": Merge}.items():
             if getattr(self, name) not in get_args(choices):
-                msg = f"{name} is '{getattr(self, name)}', and must be one of {', '.join(get_args(choices))}."
+                msg = f"{name} is '{getattr(self, name)}', but must be one of {', '.join(get_args(choices))}."
                 raise OptionError(msg)
         if self.skip_top >= self.depth:
             msg = f"skip_top {self.skip_top} leaves nothing of depth {self.depth}. Raise --depth, or skip less."
             raise OptionError(msg)
         self._check_thresholds()
         if not merging and (self.keep is not None or self.merge != "concatenate"):
-            msg = "keep and merge say how sets are merged, and there is no other set. Give it with --merge-with."
+            msg = "keep and merge say how sets are merged, but there is no other set. Give it with --merge-with."
             raise OptionError(msg)
 
     def _check_thresholds(self) -> None:
         for name, usual in {"margin_relative": 0.95, "near_duplicates": 0.8}.items():
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
-                msg = f"{name} is {value}, and must be above 0 and at most 1, such as {usual}."
+                msg = f"{name} is {value}, but must be above 0 and at most 1, such as {usual}."
                 raise OptionError(msg)
         for name in ("margin_absolute", "reranker_above", "reranker_margin"):
             value = getattr(self, name)
             if value is not None and not abs(value) < float("inf"):
-                msg = f"{name} is {value}, and must be a finite number."
+                msg = f"{name} is {value}, but must be a finite number."
                 raise OptionError(msg)
         thresholds = self.reranker_above is not None or self.reranker_margin is not None
         if self.reranker is not None and not thresholds:
-            msg = f"the re-ranker '{self.reranker}' drops nothing alone. Set reranker_above or reranker_margin too."
+            msg = f"the re-ranker '{self.reranker}' drops nothing by itself. Set reranker_above or reranker_margin too."
             raise OptionError(msg)
         if self.reranker is None and thresholds:
-            msg = "reranker_above and reranker_margin look at a re-ranker's scores. Give one: --reranker DIR"
+            msg = "reranker_above and reranker_margin need a re-ranker's scores. Give a re-ranker with --reranker DIR."
             raise OptionError(msg)
         if self.same_document is not None:
             document_pattern(self.same_document)
@@ -140,20 +140,22 @@ def document_pattern(text: str) -> re.Pattern[str] | None:
         msg = f"same_document is '{text}', which is neither '{TITLE}' nor a regular expression ({error})."
         raise OptionError(msg) from None
     if pattern.match(""):
-        msg = f"same_document is '{text}', which every id has. Say how the document's name ends, such as '(.+)#'."
+        msg = (
+            f"same_document is '{text}', which matches every id. Include the end of the document's name, as in '(.+)#'."
+        )
         raise OptionError(msg)
     return pattern
 
 
 def document_of(pattern: re.Pattern[str], passage_id: str) -> str | None:
-    """The name of a passage's document: the first group of what the pattern finds, or all that it finds."""
-    found = pattern.match(passage_id)
-    return None if found is None else found[1 if pattern.groups else 0]
+    """The name of a passage's document: the first group of the pattern's match, or the whole match."""
+    match = pattern.match(passage_id)
+    return None if match is None else match[1 if pattern.groups else 0]
 
 
 @dataclass(frozen=True)
 class Question:
-    """A distinct query text, with what is known from all examples of that text.
+    """A distinct query text, with the data of all examples of that text.
 
     Attributes:
         query: The smallest of its ids, the text, and the answers.
@@ -170,7 +172,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Found:
-    """The hits of a question, and the positives that they are compared with.
+    """The hits of a question, and the positives that they are compared to.
 
     Methods refer to a hit by its place in the ranking, counted from 0.
 
@@ -196,7 +198,7 @@ class Found:
 
     @property
     def positive_score(self) -> float:
-        """The lowest score of the positives; one that was not retrieved counts with the last hit's, an upper bound."""
+        """The lowest score of the positives; one not retrieved counts with the last hit's score, an upper bound."""
         last = self.scores[-1] if self.scores else 0.0
         places = self.positive_places
         lowest = min((self.scores[place] for place in places), default=last)
@@ -212,7 +214,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Mined:
-    """The result for a question: negatives, best first, and the positive if that was mined too."""
+    """The result for a question: negatives, best first, and the positive if it was mined as well."""
 
     negatives: tuple[str, ...]
     positive: str | None = None
@@ -223,5 +225,5 @@ def choose(places: Sequence[int], options: MiningOptions, query_id: str) -> Sequ
     """The first of the hits, or a random sample of them in rank order."""
     if options.sample == "top" or len(places) <= options.negatives:
         return places[: options.negatives]
-    drawn = random.Random(f"mine {options.seed} {query_id}").sample(range(len(places)), options.negatives)
-    return [places[number] for number in sorted(drawn)]
+    sampled = random.Random(f"mine {options.seed} {query_id}").sample(range(len(places)), options.negatives)
+    return [places[number] for number in sorted(sampled)]

@@ -1,7 +1,7 @@
-"""The mining itself: questions are searched and filtered part by part, and each finished part is written to a file.
+"""Mining in parts: questions are searched and filtered part by part, and each finished part is written to a file.
 
-A killed mining resumes after its last whole part. Parts always hold the same questions, and questions are always
-searched in the same batches, so the result is that of a mining which was never interrupted.
+A killed run resumes after its last complete part. Parts always contain the same questions, and questions are always
+searched in the same batches, so the result is the same as that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from retrievalkit.report.progress import ProgressBar
 PART = 512
 HITS_AT_ONCE = 1 << 21
 _SEARCH_BATCH = 1_024  # how many queries `search` encodes at once
-_PARTS_HELD = 8
+_CACHED_PARTS = 8
 
 
 @dataclass(frozen=True)
 class Mining:
-    """Negatives of questions.
+    """The mining of negatives for questions.
 
     Attributes:
         questions: All questions to mine for.
@@ -51,15 +51,15 @@ class Mining:
         """Refuse options that do not apply to these questions.
 
         Raises:
-            InputError: The options need answers, and no question has any.
+            InputError: The options need answers, but no question has any.
         """
         if self.options.needs_answers and not any(question.query.answers for question in self.questions):
-            what = "drop_answers" if self.options.drop_answers else "positives 'retrieved'"
-            msg = f"{what} looks for the answers of the questions, and the examples have none ('answers' is empty)."
+            option = "drop_answers" if self.options.drop_answers else "positives 'retrieved'"
+            msg = f"{option} needs the answers to the questions, but the examples have none ('answers' is empty)."
             raise InputError(msg)
 
     def run(self, search: Search, folder: Path) -> MinedParts:
-        """Mine all questions, except for those in parts that the folder already has."""
+        """Mine all questions, except those in parts that already exist in the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         filters = make_filters(self.options, self.corpus.get, self.scores)
         mined = MinedParts(folder, self.questions, self._audit(filters))
@@ -74,10 +74,10 @@ class Mining:
         return mined
 
     def _audit(self, filters: Sequence[Filter]) -> Audit:
-        return Audit([one.name for one in filters], questions=len(self.questions), seed=self.options.seed)
+        return Audit([step.name for step in filters], questions=len(self.questions), seed=self.options.seed)
 
     def _parts(self, search: Search, done: int, bar: ProgressBar) -> Iterator[tuple[int, list[Found]]]:
-        """The parts after the first `done`, with their numbers and hits; several parts are searched in one go."""
+        """The parts after the first `done`, with their numbers and hits; several parts are searched at once."""
         at_once = searched_at_once(self.options.depth)
         for start in range(0, len(self.questions), at_once):
             batch = self.questions[start : start + at_once]
@@ -93,7 +93,7 @@ class Mining:
 
     def _search(self, search: Search, batch: Sequence[Question]) -> list[Found]:
         hits = list(search(batch, self.options.depth))
-        wanted = {one for ids, _ in hits for one in ids}
+        wanted = {document for ids, _ in hits for document in ids}
         if unknown := self.corpus.missing(wanted):
             raise self.corpus.unknown(min(unknown), file=self.source)
         holds = self._answer_hits(hits, batch, wanted)
@@ -115,30 +115,30 @@ class Mining:
 
 
 class MinedParts:
-    """The mined negatives, in a folder of parts, of which only a few are in memory at a time.
+    """The mined negatives in a folder of parts, only a few of which are in memory at a time.
 
     Args:
         folder: The folder.
         questions: All questions, in order.
-        audit: An empty audit, which the parts are added to.
+        audit: An empty audit, to which the parts are added.
     """
 
     def __init__(self, folder: Path, questions: Sequence[Question], audit: Audit) -> None:
         self.folder = folder
         self.audit = audit
-        self._places = {one.query.text: place for place, one in enumerate(questions)}
-        self._held: OrderedDict[int, list[Mined]] = OrderedDict()
+        self._places = {question.query.text: place for place, question in enumerate(questions)}
+        self._cached: OrderedDict[int, list[Mined]] = OrderedDict()
 
     def __getitem__(self, text: str) -> Mined:
         number, place = divmod(self._places[text], PART)
-        if number not in self._held:
-            self._held[number] = [_mined(row) for row in self._read(number)["mined"]]
-            if len(self._held) > _PARTS_HELD:
-                self._held.popitem(last=False)
-        return self._held[number][place]
+        if number not in self._cached:
+            self._cached[number] = [_mined(row) for row in self._read(number)["mined"]]
+            if len(self._cached) > _CACHED_PARTS:
+                self._cached.popitem(last=False)
+        return self._cached[number][place]
 
     def complete(self) -> int:
-        """Count the parts that exist already, without a gap, and add them to the audit."""
+        """Count the consecutive parts that already exist, and add them to the audit."""
         number = 0
         while self._file(number).exists():
             self.audit.add(self._read(number)["audit"])
@@ -147,7 +147,7 @@ class MinedParts:
 
     def write(self, number: int, outcomes: Sequence[Filtered], audit: Audit) -> None:
         """Write a part and add it to the audit."""
-        mined = [(one.mined.negatives, one.mined.positive, one.mined.dropped) for one in outcomes]
+        mined = [(outcome.mined.negatives, outcome.mined.positive, outcome.mined.dropped) for outcome in outcomes]
         state = audit.as_dict()
         artifacts.write_json(self._file(number), {"mined": mined, "audit": state}, indent=None)
         self.audit.add(state)
@@ -156,14 +156,14 @@ class MinedParts:
         return self.folder / f"{number:06}.json"
 
     def _read(self, number: int) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._file(number).read_text(encoding="utf-8"))
-        return found
+        part: dict[str, Any] = json.loads(self._file(number).read_text(encoding="utf-8"))
+        return part
 
 
 def searched_at_once(depth: int) -> int:
-    """How many questions are searched in one go: as many as keep the number of hits in memory bounded."""
-    least = max(PART, _SEARCH_BATCH)
-    return max(1, HITS_AT_ONCE // depth // least) * least
+    """How many questions are searched at once, limited by the number of hits in memory."""
+    unit = max(PART, _SEARCH_BATCH)
+    return max(1, HITS_AT_ONCE // depth // unit) * unit
 
 
 def _mined(row: Sequence[Any]) -> Mined:

@@ -1,11 +1,11 @@
-"""The program behind `rkit mine-negatives`: passages that a search ranks high and that do not answer the question.
+"""The program behind `rkit mine-negatives`: passages that a search ranks high although they do not answer the question.
 
     rkit mine-negatives --from bm25|CHECKPOINT|INDEX|RUN --corpus CORPUS --examples TRAIN --output FILE
 
-The best hits of each question go through the filters of `mine.filters`; the first of those left are kept, or a seeded
-sample. FILE.audit.json says what each filter dropped, with examples, and FILE.audit.html shows it. Memory does not grow
-with questions times hits (but a run that is mined is read whole, as are sets that are merged), and a killed command,
-run again, resumes where it stopped.
+The best hits of each question go through the filters of `mine.filters`; of the remaining hits, the first or a seeded
+sample are kept. FILE.audit.json records the hits that each filter dropped, with examples, and FILE.audit.html shows
+them. Memory use does not grow with questions times hits (except that runs and sets to merge are read whole), and a
+killed command resumes where it stopped when it is run again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from retrievalkit.mine.questions import group_questions
 from retrievalkit.mine.sources import Sources
 from retrievalkit.report.page import write_page
 
-# The options of fusion: by the name that flags and `--set` use, the name in `search.fusion`.
+# The options of fusion: name in flags and `--set` -> name in `search.fusion`.
 _FUSION = {
     "fusion": "method",
     "weights": "weights",
@@ -46,11 +46,11 @@ _FUSION = {
 
 @dataclass(frozen=True, kw_only=True)
 class MiningFiles:
-    """What a mining reads and writes, beside the sources of hits.
+    """The input and output files of mining, besides the sources of hits.
 
     Attributes:
         corpus: The passages.
-        examples: The questions and their positives. If positives are "retrieved", questions with answers will do.
+        examples: The questions and their positives. If positives are "retrieved", questions with answers suffice.
         output: The file to write: examples as JSON lines of ids. OUTPUT.audit.json and OUTPUT.audit.html are written
             beside it.
         merge_with: Another set of examples to put in front of the mined ones.
@@ -66,27 +66,27 @@ def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = N
     """Mine negatives and write training examples.
 
     Args:
-        sources: What finds the passages.
-        files: What is read and written.
+        sources: The sources of hits.
+        files: The input and output files.
         options: Which hits become negatives; None = the defaults.
 
     Returns:
-        The audit: what was read, dropped and written.
+        The audit: counts of what was read, dropped and written.
 
     Raises:
-        InputError: Something about the input is wrong; nothing was written.
+        InputError: The input is invalid; nothing was written.
         RetrievalkitError: No question has a negative.
     """
     options = options or MiningOptions()
     options.check(merging=files.merge_with is not None)
     output = Path(files.output)
     if output.is_dir():
-        msg = f"output '{output}' is a folder, and a file is to be written there. Choose another --output."
+        msg = f"output '{output}' is a folder, but should be a file. Choose another --output."
         raise ArtifactError(msg)
     sources.check()
     if sources.precision is not None and options.reranker is None and {"bm25", "run"}.issuperset(sources.kinds):
         msg = (
-            f"--precision {sources.precision} is for a checkpoint, an index or a re-ranker, and there is none. "
+            f"--precision {sources.precision} is for a checkpoint, an index or a re-ranker, but there is none. "
             "Leave it out."
         )
         raise OptionError(msg)
@@ -109,7 +109,7 @@ def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = N
 def _write(
     output: Path, examples: Examples, mined: MinedParts, other: Examples | None, mining: Mining, sources: Sources
 ) -> dict[str, Any]:
-    """Write the examples and the audit, and return this."""
+    """Write the examples and the audit, and return the audit."""
     options = mining.options
     sizes: Counter[int] = Counter()
     written: Counter[int] = Counter()
@@ -138,7 +138,7 @@ def _write(
 
 
 def _counted(rows: Iterable[Example], sizes: Counter[int]) -> Iterator[Example]:
-    """Pass the rows through, counting how many have how many negatives."""
+    """Pass the rows through, counting them by their number of negatives."""
     for row in rows:
         sizes[len(row.negatives)] += 1
         yield row
@@ -156,11 +156,11 @@ def parse_settings(names: Sequence[str | Path], settings: Mapping[str, Any]) -> 
     """The sources and options that flags and `--set` describe.
 
     Args:
-        names: What finds the passages, as `Sources` takes it.
+        names: The sources of hits, as for `Sources`.
         settings: Options of `MiningOptions`; `model`, `precision`, those of fusion, and `indexer`: options of BM25.
 
     Raises:
-        OptionError: There is no such option.
+        OptionError: An option is unknown.
     """
     values = dict(settings)
     fusion = {option: values.pop(name) for name, option in _FUSION.items() if name in values}
@@ -168,7 +168,7 @@ def parse_settings(names: Sequence[str | Path], settings: Mapping[str, Any]) -> 
         fusion["weights"] = _weights(fusion["weights"])
     indexer = values.pop("indexer", {})
     if not isinstance(indexer, Mapping):
-        msg = f"--set indexer={indexer} sets no option. Options of BM25 are set as indexer.k1=1.2."
+        msg = f"--set indexer={indexer} sets no option. Options of BM25 are set like indexer.k1=1.2."
         raise OptionError(msg)
     model = str(values.pop("model")) if "model" in values else None
     precision = values.pop("precision", None)
@@ -182,7 +182,7 @@ def _weights(given: Any) -> str | list[float]:
         return given
     parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
     try:
-        return [float(one) for one in parts]
+        return [float(part) for part in parts]
     except (TypeError, ValueError):
         msg = f"--weights '{given}' is neither a list of numbers, such as 0.3,0.7, nor a file that --tune wrote."
         raise OptionError(msg) from None
@@ -199,7 +199,7 @@ def page_file(output: str | Path) -> Path:
 
 
 def _read(source: str | Path, options: MiningOptions) -> Examples:
-    """The examples without their negatives; if positives are mined, questions without a positive too."""
+    """The examples without their negatives; if positives are mined, also questions without a positive."""
     if options.positives == "keep":
         examples = read_examples(source)
         return replace(examples, rows=[replace(row, negatives=()) for row in examples.rows])
@@ -218,7 +218,7 @@ def _read(source: str | Path, options: MiningOptions) -> Examples:
 
 @contextmanager
 def _work_folder(output: Path) -> Iterator[Path]:
-    """A folder beside the output for intermediate files; it stays only if the mining is interrupted."""
+    """A folder beside the output for intermediate files; it stays only if mining is interrupted."""
     work = output.with_name(f".{output.name}.mining")
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -231,7 +231,7 @@ def _work_folder(output: Path) -> Iterator[Path]:
 
 
 def _remove_other_parts(work: Path, parts: Path) -> None:
-    """Remove the parts of an earlier mining that had other options."""
+    """Remove the parts of an earlier run with other options."""
     for folder in work.glob("parts-*"):
         if folder != parts:
             shutil.rmtree(folder)

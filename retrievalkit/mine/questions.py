@@ -15,29 +15,31 @@ def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> li
     grouped: dict[str, list[Example]] = {}
     for row in rows:
         grouped.setdefault(row.query, []).append(row)
-    copies = find_copies({one for row in rows for one in row.positives}, corpus) if corpus is not None else {}
+    copies = find_copies({positive for row in rows for positive in row.positives}, corpus) if corpus is not None else {}
     return [_question(examples, copies) for examples in grouped.values()]
 
 
 def _question(examples: Sequence[Example], copies: Mapping[str, frozenset[str]]) -> Question:
-    positives = frozenset(one for example in examples for one in example.positives)
+    positives = frozenset(positive for example in examples for positive in example.positives)
     answers = tuple(dict.fromkeys(answer for example in examples for answer in example.answers))
     ids = tuple(dict.fromkeys(example.query_id for example in examples))
     return Question(
-        # Not the first id: a random sample depends on it, and must not depend on the order of the examples.
+        # Not the first id: random samples depend on the id, and must not depend on the order of the examples.
         query=Query(min(ids), examples[0].query, answers),
         ids=ids,
         positives=positives,
-        copies=frozenset(copy for one in positives for copy in copies.get(one, ())) - positives,
+        copies=frozenset(copy for positive in positives for copy in copies.get(positive, ())) - positives,
     )
 
 
 def find_copies(document_ids: set[str], corpus: Corpus) -> dict[str, frozenset[str]]:
-    """Document id -> all ids with the same text, for documents with copies. Memory does not grow with the corpus."""
-    digests = {one: text_digest(corpus.get(one)) for one in sorted(document_ids)}
-    alike: dict[bytes, list[str]] = {digest: [] for digest in digests.values()}
-    if alike:
+    """Document id -> all ids with the same text, for those with copies. Memory does not depend on the corpus's size."""
+    digests = {document: text_digest(corpus.get(document)) for document in sorted(document_ids)}
+    same_text: dict[bytes, list[str]] = {digest: [] for digest in digests.values()}
+    if same_text:
         for passage in corpus:
-            if (digest := text_digest(passage)) in alike:
-                alike[digest].append(passage.id)
-    return {one: frozenset(alike[digest]) for one, digest in digests.items() if len(alike[digest]) > 1}
+            if (digest := text_digest(passage)) in same_text:
+                same_text[digest].append(passage.id)
+    return {
+        document: frozenset(same_text[digest]) for document, digest in digests.items() if len(same_text[digest]) > 1
+    }

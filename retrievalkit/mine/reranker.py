@@ -1,4 +1,4 @@
-"""The scores that a re-ranker gives to hits: computed, or read from a run."""
+"""A re-ranker's scores of hits: computed, or read from a run."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def open_scores(
     Args:
         reranker: A folder that `rkit rerank train` wrote, the name or folder of a cross-encoder, or a run file.
         passages: Id -> passage.
-        precision: The number format to compute in; in fp32 a pair has the score that `rkit rerank apply` gives it.
+        precision: The number format to compute in; in fp32 the scores equal those of `rkit rerank apply`.
 
     Raises:
-        InputError: There is no such re-ranker, or the folder holds something else.
+        InputError: The re-ranker does not exist, or the folder contains something else.
     """
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)
@@ -38,8 +38,8 @@ def open_scores(
         values: list[float | None] = []
         for start in range(0, len(pairs), WINDOW):
             window = pairs[start : start + WINDOW]
-            read = {one: passages(one) for _, one in window}
-            texts = [(read[one].title, read[one].text) for _, one in window]
+            by_id = {document: passages(document) for _, document in window}
+            texts = [(by_id[document].title, by_id[document].text) for _, document in window]
             tokens = model.tokenize([found.question.query.text for found, _ in window], texts)
             values += model.score(tokens, precision=precision).tolist()
         return values
@@ -51,11 +51,11 @@ def _run_scores(path: str | Path) -> PairScores:
     run = {query: dict(hits) for query, hits in read_run(path).items()}
 
     def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
-        return [_score(run, found, one) for found, one in pairs]
+        return [_score(run, found, document) for found, document in pairs]
 
     return scores
 
 
-def _score(run: dict[str, dict[str, float]], found: Found, one: str) -> float | None:
-    own = (run[name] for name in found.question.ids if name in run)
-    return next((hits[one] for hits in own if one in hits), None)
+def _score(run: dict[str, dict[str, float]], found: Found, document: str) -> float | None:
+    rankings = (run[name] for name in found.question.ids if name in run)
+    return next((hits[document] for hits in rankings if document in hits), None)

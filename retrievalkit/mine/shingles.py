@@ -1,8 +1,8 @@
 """How similar the wording of two texts is: Jaccard's coefficient of their word 5-grams.
 
-Words are runs of letters and digits, without regard to case; a text of fewer than five words is one shingle. Titles
-count only if there is no text. Shingles are compared by 64-bit hashes, so the coefficient is exact
-unless two of them collide. (Broder, "On the resemblance and containment of documents", 1997.)
+Words are case-insensitive runs of letters and digits; a text of fewer than five words is a single shingle. Titles count
+only if there is no text. Shingles are compared by 64-bit hashes, so the coefficient is exact unless two of them collide
+(Broder, "On the resemblance and containment of documents", 1997).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     Shingles = NDArray[np.uint64]
 
 LENGTH = 5
-_TEXTS_HELD, _WORDS_HELD = 1 << 16, 1 << 20
+_CACHED_TEXTS, _CACHED_WORDS = 1 << 16, 1 << 20
 _WORD = re.compile(r"\w+")
 _MIX = 0x9E3779B97F4A7C15
 
 
-@lru_cache(_WORDS_HELD)
+@lru_cache(_CACHED_WORDS)
 def _number(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest())
 
@@ -47,22 +47,22 @@ def shingles(passage: Passage) -> Shingles:
 
 
 def shingles_of(passages: Callable[[str], Passage]) -> Callable[[str], Shingles]:
-    """The shingles of passages by id, cached, so that a text is cut only once for many questions."""
-    return lru_cache(_TEXTS_HELD)(lambda one: shingles(passages(one)))
+    """The shingles of passages by id, cached, so that a text is processed only once for many questions."""
+    return lru_cache(_CACHED_TEXTS)(lambda identifier: shingles(passages(identifier)))
 
 
 def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
-    """Jaccard's coefficient of each text with another one; 0 if either is empty."""
+    """Jaccard's coefficient of each text with the other text; 0 if either is empty."""
     import numpy as np
 
     if not texts or not len(other):
         return [0.0] * len(texts)
-    sizes = np.array([len(one) for one in texts])
+    sizes = np.array([len(text) for text in texts])
     values = np.concatenate(texts)
     places = np.minimum(np.searchsorted(other, values), len(other) - 1)
     shared = np.bincount(np.repeat(np.arange(len(texts)), sizes), other[places] == values, minlength=len(texts))
-    found: list[float] = (shared / (sizes + len(other) - shared)).tolist()
-    return found
+    coefficients: list[float] = (shared / (sizes + len(other) - shared)).tolist()
+    return coefficients
 
 
 def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, float] | None]:
@@ -71,15 +71,15 @@ def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, floa
     A text that is itself a near duplicate does not count as the earlier text.
 
     Args:
-        texts: Of several similar texts, the first is the original.
-        threshold: From which coefficient on a text is a near duplicate.
+        texts: The texts; of several similar ones, the first is the original.
+        threshold: The least coefficient of near duplicates.
     """
-    found: list[tuple[int, float] | None] = [None] * len(texts)
+    originals: list[tuple[int, float] | None] = [None] * len(texts)
     for later, earlier, like in _alike(texts, threshold):
-        # A dropped text is no reason to drop a later one.
-        if found[earlier] is None and (found[later] is None or like > found[later][1]):  # type: ignore[index]
-            found[later] = (earlier, like)
-    return found
+        # A text that is dropped itself is no reason to drop a later one.
+        if originals[earlier] is None and (originals[later] is None or like > originals[later][1]):  # type: ignore[index]
+            originals[later] = (earlier, like)
+    return originals
 
 
 def _alike(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, int, float]]:
@@ -89,19 +89,21 @@ def _alike(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, int, 
 
     if not texts:
         return []
-    sizes = np.array([len(one) for one in texts])
+    sizes = np.array([len(text) for text in texts])
     values = np.concatenate(texts)
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     same = ordered[1:] == ordered[:-1]
-    # Shingles of a single text add nothing to the products, and most are of this kind.
+    # Most shingles occur in a single text only, and those add nothing to the products.
     repeated = np.concatenate([same, [False]]) | np.concatenate([[False], same])
     if not same.any():
         return []
     columns = np.cumsum(~np.concatenate([[False], same]))[repeated]
     rows = np.repeat(np.arange(len(texts)), sizes)[order][repeated]
-    held = scipy.sparse.csr_matrix((np.ones(len(rows), np.int32), (rows, columns)), shape=(len(texts), columns[-1] + 1))
-    shared = scipy.sparse.tril(held @ held.T, k=-1).tocoo()
+    incidence = scipy.sparse.csr_matrix(
+        (np.ones(len(rows), np.int32), (rows, columns)), shape=(len(texts), columns[-1] + 1)
+    )
+    shared = scipy.sparse.tril(incidence @ incidence.T, k=-1).tocoo()
     like = shared.data / (sizes[shared.row] + sizes[shared.col] - shared.data)
     pairs = zip(shared.row.tolist(), shared.col.tolist(), like.tolist(), strict=True)
     return sorted(pair for pair in pairs if pair[2] >= threshold)

@@ -1,7 +1,7 @@
-"""Where the hits to mine come from: BM25, a checkpoint, an index, a run, or several of these, whose hits are fused.
+"""The sources of hits to mine: BM25, a checkpoint, an index, a run, or several of these, whose hits are fused.
 
 For a checkpoint and BM25 an index is built first, in a folder beside the output. Its name is a hash of its inputs, so
-that an interrupted mining reuses it, and one with other inputs does not.
+that an interrupted run reuses it, but a run with other inputs does not.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _KNOWN = "--from takes bm25, a checkpoint (rkit train), an index (rkit index) or
 
 @dataclass(frozen=True)
 class Sources:
-    """Where hits come from.
+    """The sources of hits.
 
     Attributes:
         names: Checkpoints, indexes, runs and "bm25" (Lucene, over the corpus; "./bm25" is a folder of that name).
-        model: Where the checkpoint of an index is, if it was moved.
+        model: The new path of an index's checkpoint, if it was moved.
         indexer_options: Options of the index built for "bm25".
-        fusion: How the hits of several are fused, as in `rkit search`: `method` ("rrf" by default),
+        fusion: How the hits of several sources are fused, as in `rkit search`: `method` ("rrf" by default),
             `weights` (numbers, or a file that `rkit search --tune` wrote), `normalization`, `missing`,
             `rrf_k`.
         precision: The number format in which checkpoints encode; None = questions in fp32, as their scores are
@@ -64,42 +64,42 @@ class Sources:
 
     @property
     def kind(self) -> str:
-        """The kind of the one name, or "fusion"."""
+        """The kind of the only source, or "fusion"."""
         return self.kinds[0] if len(self.names) == 1 else "fusion"
 
     @property
     def title(self) -> str:
-        """Their name in the audit."""
+        """The sources' name in the audit."""
         return " + ".join(self.names)
 
     def check(self) -> None:
-        """Refuse names of nothing, and options without effect.
+        """Refuse unknown sources and options without effect.
 
         Raises:
-            InputError: Says which.
+            InputError: Names the source or option.
         """
         if not self.names:
             msg = f"there is nothing to mine from. {_KNOWN}"
             raise InputError(msg)
         kinds = self.kinds
         if self.indexer_options and "bm25" not in kinds:
-            msg = f"indexer options are for --from bm25, and '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
+            msg = f"indexer options are for --from bm25, but '{self.names[0]}' is of kind {kinds[0]}. Leave them out."
             raise OptionError(msg)
         if self.model is not None and "index" not in kinds:
-            msg = f"model is for an index, and '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
+            msg = f"model is for an index, but '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
             raise OptionError(msg)
         if self.fusion and len(self.names) == 1:
             msg = (
-                f"{', '.join(self.fusion)} says how several sources are fused, and there is one. Leave it out, or give "
-                "another --from."
+                f"{', '.join(self.fusion)} says how several sources are fused, but there is only one. Leave it out, or "
+                "give another --from."
             )
             raise OptionError(msg)
         if len(set(self.names)) < len(self.names):
-            msg = f"a source is given twice ({self.title}). Give each once; --weights says how much it counts."
+            msg = f"a source is given twice ({self.title}). Give each once; --weights sets its influence."
             raise OptionError(msg)
 
     def fingerprint(self) -> str:
-        """A fingerprint of everything that decides the hits, except for the corpus."""
+        """A fingerprint of everything that determines the hits, except the corpus."""
         prints = [self._fingerprint(name, kind) for name, kind in zip(self.names, self.kinds, strict=True)]
         return artifacts.fingerprint_value([prints, self.model, dict(self.fusion), self.precision])
 
@@ -112,7 +112,7 @@ class Sources:
         return manifest.get("fingerprint") or artifacts.fingerprint_value(manifest)
 
     def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
-        """Make them ready for searching; indexes are built in the work folder unless they exist there already.
+        """Prepare the sources for searching; indexes are built in the work folder unless they already exist there.
 
         Args:
             corpus: The passages.
@@ -127,7 +127,7 @@ class Sources:
         named = dict(zip(self.names, self.kinds, strict=True))
         places = [name if kind == "run" else self._built(name, kind, corpus, work) for name, kind in named.items()]
         searcher = Searcher(places, model=self.model, precision=self.precision or "fp32", note=to_stderr)
-        check_queries([one.query for one in questions])
+        check_queries([question.query for question in questions])
         for name, source in zip(self.names, searcher.sources, strict=True):
             if isinstance(source, OpenRun):
                 _name_queries(source, questions, name)
@@ -135,8 +135,8 @@ class Sources:
 
         def search(questions: Sequence[Question], depth: int) -> Iterator[Hits]:
             for start in range(0, len(questions), BATCH_QUERIES):
-                asked = searcher.ask([one.query for one in questions[start : start + BATCH_QUERIES]])
-                found = searcher.search(asked, depth, fusion)
+                batch = questions[start : start + BATCH_QUERIES]
+                found = searcher.search(searcher.ask([question.query for question in batch]), depth, fusion)
                 yield from ((ids, np.asarray(scores).tolist()) for ids, scores in found.rankings)
 
         return search
@@ -148,7 +148,7 @@ class Sources:
         weights = self.fusion.get("weights")
         if isinstance(weights, str):
             if len(self.fusion) > 1:
-                msg = f"the weights in '{weights}' come with a way to fuse. Leave {_others(self.fusion)} out."
+                msg = f"the weights in '{weights}' come with their own fusion. Leave {_others(self.fusion)} out."
                 raise OptionError(msg)
             return read_choice(weights, searcher.identities)
         return fusion_of(len(searcher.sources), **self.fusion)
@@ -159,8 +159,8 @@ class Sources:
         from retrievalkit.encode import EncodeOptions, encode
         from retrievalkit.index import build_index
 
-        made_of = [self._fingerprint(name, kind), corpus.fingerprint(), self.precision]
-        place = artifacts.fingerprint_value(made_of)[:12]
+        inputs = [self._fingerprint(name, kind), corpus.fingerprint(), self.precision]
+        place = artifacts.fingerprint_value(inputs)[:12]
         index = work / f"{kind}-{place}"
         if artifacts.kind_of(index) == "index":
             return index
@@ -190,26 +190,30 @@ def source_kind(source: str | Path) -> str:
     if kind in ("checkpoint", "index"):
         return str(kind)
     if path.is_dir():
-        what = f"a {kind} folder, which is indexed first (rkit index)" if kind else "a folder that rkit did not write"
-        msg = f"'{source}' is {what}. {_KNOWN}"
+        description = (
+            f"a {kind} folder, which must be indexed first (rkit index)" if kind else "a folder not written by rkit"
+        )
+        msg = f"'{source}' is {description}. {_KNOWN}"
         raise ArtifactError(msg)
-    near = [str(one) for one in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = [str(sibling) for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
     close = nearest(str(path), [*near, "bm25"])
     msg = f"'{source}' does not exist{f'; did you mean {close!r}?' if close else '.'} {_KNOWN}"
     raise InputError(msg)
 
 
 def _name_queries(source: OpenRun, questions: Sequence[Question], name: str) -> None:
-    """Make a run answer to the main id of each question, whichever of its ids the run uses."""
+    """Rename a run's queries to the main id of each question, whichever of its ids the run uses."""
     run = source.run
-    found = {one.query.id: next((run[other] for other in one.ids if other in run), []) for one in questions}
-    if questions and not any(found.values()):
+    renamed = {
+        question.query.id: next((run[other] for other in question.ids if other in run), []) for question in questions
+    }
+    if questions and not any(renamed.values()):
         msg = (
             f"none of {len(questions)} questions is in the run '{name}': the examples have query ids "
             f"like '{questions[0].query.id}', the run like '{next(iter(run))}'. Is it a run of these examples?"
         )
         raise InputError(msg)
-    source.run = found
+    source.run = renamed
 
 
 def _others(fusion: Mapping[str, Any]) -> str:

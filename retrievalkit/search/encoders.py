@@ -1,6 +1,6 @@
-"""The encoding of queries for the indexes that are searched: each by the checkpoint that made it.
+"""Encodes queries for the indexes being searched, each with the checkpoint that made the index.
 
-Vectors of different checkpoints do not compare, so another checkpoint is refused.
+Vectors of different checkpoints are not comparable, so any other checkpoint is refused.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from retrievalkit.search.sources import OpenIndex, locate_input
 
 @dataclass
 class Encoders:
-    """The retrievers that encode queries, each loaded when it is first needed.
+    """The retrievers that encode queries, loaded on first use.
 
     Attributes:
-        model: The path of a checkpoint, if the user gives it.
-        indexes: All that are searched.
+        model: The path of a checkpoint, if the user gives one.
+        indexes: All indexes searched.
         precision: The number format to encode queries in.
     """
 
@@ -34,10 +34,10 @@ class Encoders:
     _loaded: dict[str, Retriever] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Locate the checkpoint of each index now, so that a mistake shows before anything is searched."""
+        """Locate the checkpoint of each index now, so that a mistake is reported before anything is searched."""
         encoded = [index for index in self.indexes if index.needs_encoding]
         if self.model is not None and not encoded:
-            msg = f"--model {self.model} encodes queries, and none of the indexes needs that. Leave it out."
+            msg = f"--model {self.model} encodes queries, but none of the indexes needs that. Leave it out."
             raise OptionError(msg)
         self._given = None if self.model is None else _fingerprint_of(self.model)
         if self._given is not None and not any(self._fits(index) for index in encoded):
@@ -51,7 +51,7 @@ class Encoders:
             ArtifactError: The model at the index's path is not the one that made it.
         """
         folder = self._folders[str(index.folder)]
-        # An untrained model may have encoded with several poolers.
+        # An untrained model may have been used with several poolers.
         description = (index.checkpoint or {}).get("description")
         key = folder if description is None else artifacts.fingerprint_value([folder, description])
         if key not in self._loaded:
@@ -79,8 +79,8 @@ class Encoders:
         folder = locate_input(index.checkpoint, index.folder)
         if folder is None:
             msg = (
-                f"index '{index.folder}' was made with the checkpoint '{index.checkpoint['path']}', which is not there "
-                f"any more. Give its new place with --model."
+                f"index '{index.folder}' was made with the checkpoint '{index.checkpoint['path']}', which no longer "
+                f"exists. Give its new path with --model."
             )
             raise ArtifactError(msg)
         fingerprint = _fingerprint_of(folder)
@@ -122,7 +122,7 @@ def _fingerprint_of(model: str | Path) -> str:
         return checkpoint_fingerprint(model)
     kind = artifacts.kind_of(model)
     if kind is not None:
-        msg = f"--model '{model}' is of the kind {kind}, and should be a checkpoint (rkit train)."
+        msg = f"--model '{model}' is of kind '{kind}', but should be a checkpoint (rkit train)."
         raise ArtifactError(msg)
     return ""
 
@@ -137,8 +137,8 @@ def _wrong_checkpoint(index: OpenIndex, folder: str, fingerprint: str) -> Artifa
     assert index.checkpoint is not None
     path, made_by = index.checkpoint["path"], index.checkpoint["fingerprint"]
     msg = (
-        f"index '{index.folder}' was made with the checkpoint '{path}' (fingerprint {made_by[:12]}), and '{folder}' is "
-        f"another one (fingerprint {fingerprint[:12] or 'unknown'}): their vectors do not compare. "
+        f"index '{index.folder}' was made with the checkpoint '{path}' (fingerprint {made_by[:12]}), but '{folder}' is "
+        f"another one (fingerprint {fingerprint[:12] or 'unknown'}): their vectors are not comparable. "
         f"Give the right one with --model, or encode and index again."
     )
     return ArtifactError(msg)

@@ -1,7 +1,7 @@
-"""Why a hit was found: the terms that make its score, the nearest of its vectors, or the pairs of similar tokens.
+"""Why a hit was found: the terms that make up its score, its nearest vector, or the pairs of similar tokens.
 
-An index of texts explains its own scores. For an index of vectors the few texts that were found are encoded again with
-the checkpoint that made it: that costs little, and works with every indexer.
+An index of texts explains its own scores. For an index of vectors the few texts of the hits are encoded again with the
+checkpoint that made it, which is cheap and works with every indexer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import OpenIndex, Source
 
 MOST = 20
-"""Most terms and pairs of tokens per hit; fewer are printed."""
+"""The maximum number of terms or pairs of tokens per hit; fewer are printed."""
 
 RankAndScore = tuple[int | None, float | None]
 TokenNames = list[list[str]] | None
-"""For each text the token at each of its vectors; None if the vectors are not of tokens."""
+"""For each text, the token at each of its vectors; None if the vectors do not belong to tokens."""
 
 
 def explain(
@@ -46,9 +46,9 @@ def explain(
         searcher: The sources that were searched.
         query: The query.
         hits: Its hits.
-        corpus: The texts; without them scores of vectors are not explained.
-        candidates: If several sources were searched, the hits of each.
-        why: Whether to explain the scores; if not, only ranks and scores are given.
+        corpus: The texts; without them, the scores of vectors are not explained.
+        candidates: The hits of each source, if several were searched.
+        why: Whether to explain the scores; if not, only ranks and scores are reported.
     """
     ids = [document for document, _ in hits]
     columns = []
@@ -66,7 +66,7 @@ def explain(
 def _ranks_and_scores(
     number: int, hits: Sequence[tuple[str, float]], candidates: Candidates | None
 ) -> list[RankAndScore]:
-    """The rank and the score of each hit in one source; a hit with a score alone was not found, but computed."""
+    """The rank and score of each hit in one source; a hit with a score but no rank was not found there, only scored."""
     if candidates is None:
         return [(rank, score) for rank, (_, score) in enumerate(hits, 1)]
     row_of = {document: row for row, document in enumerate(candidates.ids)}
@@ -78,7 +78,7 @@ def _ranks_and_scores(
 def _reasons(
     searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None
 ) -> list[Found]:
-    """What explains the score of each document in one source; empty where nothing is known."""
+    """The explanation of each document's score in one source; empty if unknown."""
     unknown = Found("")
     if not isinstance(source, OpenIndex) or not ids:
         return [unknown] * len(ids)
@@ -91,29 +91,33 @@ def _reasons(
     passages = {} if corpus is None else {document: corpus.get(document) for document in ids if document not in lacking}
     texts = [(passage.title, passage.text) for passage in passages.values()]
     reasons = _compared(searcher, query.text, texts, source) if texts else []
-    # None at all for an index of one vector per text.
+    # For an index of one vector per text there are no reasons at all.
     by_id = dict(zip(passages, reasons, strict=False))
     return [by_id.get(document, unknown) for document in ids]
 
 
 def _compared(searcher: Searcher, query: str, texts: Sequence[Text], index: OpenIndex) -> list[Found]:
-    """What a query has in common with each text, by those parts of the representations that the index compares."""
+    """The similarities of a query and each text, by the parts of the representations that the index compares."""
     retriever, precision = searcher.encoders.of(index), searcher.encoders.precision
     view = index.indexer.view
-    asked = viewed(retriever.encode([("", query)], "query", precision=precision), view)
+    encoded_query = viewed(retriever.encode([("", query)], "query", precision=precision), view)
     counts = index.manifest.get("counts", {})
-    if asked.weights is None and _vectors(asked) == 1 and counts.get("vectors", 0) == counts.get("texts"):
-        # With one vector on either side the score is all there is.
+    if (
+        encoded_query.weights is None
+        and _vectors(encoded_query) == 1
+        and counts.get("vectors", 0) == counts.get("texts")
+    ):
+        # With one vector on either side, there is nothing to add to the score.
         return []
     documents = viewed(retriever.encode(texts, "document", precision=precision), view)
     reasons = [Found("")] * len(texts)
-    if asked.vectors is not None:
-        reasons = _by_vectors(retriever, query, texts, asked, documents)
-    if asked.weights is None:
+    if encoded_query.vectors is not None:
+        reasons = _by_vectors(retriever, query, texts, encoded_query, documents)
+    if encoded_query.weights is None:
         return reasons
     return [
         replace(reason, terms=lexical.terms, dense=lexical.dense, lexical=lexical.lexical)
-        for reason, lexical in zip(reasons, _by_weights(retriever, asked, documents), strict=True)
+        for reason, lexical in zip(reasons, _by_weights(retriever, encoded_query, documents), strict=True)
     ]
 
 
@@ -122,14 +126,14 @@ def _vectors(representation: Representation) -> int:
 
 
 def _by_vectors(
-    retriever: Retriever, query: str, texts: Sequence[Text], asked: Representation, documents: Representation
+    retriever: Retriever, query: str, texts: Sequence[Text], encoded_query: Representation, documents: Representation
 ) -> list[Found]:
-    products = vector_scores(asked, documents)[0]  # (m_q, D, m_d)
+    products = vector_scores(encoded_query, documents)[0]  # (m_q, D, m_d)
     best, nearest = (values.T for values in products.max(dim=2))  # (D, m_q)
     names = _token_names(retriever, texts, documents, "document")
     if len(products) == 1:
         return [_view(retriever, documents, row, int(nearest[row, 0]), names) for row in range(len(texts))]
-    own = _token_names(retriever, [("", query)], asked, "query")
+    own = _token_names(retriever, [("", query)], encoded_query, "query")
     if own is None or names is None:
         return [Found("")] * len(texts)
     words = [token if is_word else "" for token, is_word in zip(own[0], _is_word(retriever, query), strict=True)]
@@ -137,7 +141,7 @@ def _by_vectors(
 
 
 def _view(retriever: Retriever, documents: Representation, row: int, number: int, names: TokenNames) -> Found:
-    """The document's vector that is nearest to a query of one vector."""
+    """The document's vector that is nearest to the query's only vector."""
     mask = documents.vector_mask
     views = _vectors(documents) if mask is None else int(mask[row].sum())
     if views == 1:
@@ -148,7 +152,7 @@ def _view(retriever: Retriever, documents: Representation, row: int, number: int
 
 
 def _pairs(words: Sequence[str], names: Sequence[str], best: Tensor, nearest: Tensor) -> tuple[TokenPair, ...]:
-    """Each word of a query with the most similar token of a document, in the order of their similarity."""
+    """Each word of a query with the most similar token of a document, by descending similarity."""
     pairs: dict[str, TokenPair] = {}
     for token, score, number in zip(words, best.tolist(), nearest.tolist(), strict=True):
         if token:
@@ -156,15 +160,15 @@ def _pairs(words: Sequence[str], names: Sequence[str], best: Tensor, nearest: Te
     return tuple(sorted(pairs.values(), key=lambda pair: -pair.score)[:MOST])
 
 
-def _by_weights(retriever: Retriever, asked: Representation, documents: Representation) -> list[Found]:
-    """The terms that query and document share, with their contributions; with vectors also both parts of the score."""
-    assert asked.weights is not None
+def _by_weights(retriever: Retriever, query: Representation, documents: Representation) -> list[Found]:
+    """The terms shared by query and document, with their contributions; with vectors also both parts of the score."""
+    assert query.weights is not None
     assert documents.weights is not None
-    products = asked.weights * documents.weights  # (D, vocabulary)
+    products = query.weights * documents.weights  # (D, vocabulary)
     values, terms = products.topk(min(MOST, products.shape[1]), dim=1)
     dense = None
-    if asked.vectors is not None:
-        dense = scores(replace(asked, weights=None), replace(documents, weights=None))[0]
+    if query.vectors is not None:
+        dense = scores(replace(query, weights=None), replace(documents, weights=None))[0]
     reasons = []
     for row, (own, numbers) in enumerate(zip(values.tolist(), terms.tolist(), strict=True)):
         shared = [(number, round(value, 6)) for number, value in zip(numbers, own, strict=True) if value > 0]
@@ -177,7 +181,7 @@ def _by_weights(retriever: Retriever, asked: Representation, documents: Represen
 
 
 def _token_names(retriever: Retriever, texts: Sequence[Text], encoded: Representation, side: Side) -> TokenNames:
-    """The tokens of the vectors, if there is a vector for each token."""
+    """The tokens of the vectors, if there is one vector per token."""
     encoder = retriever.tower(side)
     batch = encoder.collate(encoder.tokenize(texts, side), side)
     if batch.input_ids.shape[1] != _vectors(encoded) or (side == "document" and encoded.vector_mask is None):
@@ -186,7 +190,7 @@ def _token_names(retriever: Retriever, texts: Sequence[Text], encoded: Represent
 
 
 def _is_word(retriever: Retriever, query: str) -> list[bool]:
-    """For each token of a query whether it comes from its text; others are added by the encoder."""
+    """For each token of a query, whether it comes from the text; the encoder adds the others."""
     encoder = retriever.tower("query")
     batch = encoder.collate(encoder.tokenize([("", query)], "query"), "query")
     words: list[bool] = ((batch.attention_mask > 0) & ~batch.special_mask)[0].tolist()

@@ -68,24 +68,24 @@ class Fusion:
         _check_choice("way to score missing documents", self.missing or "minimum", get_args(Missing))
         self._check_effect()
         if self.weights is not None and not all(map(math.isfinite, self.weights)):
-            msg = f"weights {list(self.weights)} are not all finite numbers. Give one number a run."
+            msg = f"weights {list(self.weights)} are not all finite numbers. Give one number per run."
             raise OptionError(msg)
         if self.rrf_k is not None and self.rrf_k < 0:
             msg = f"k of reciprocal rank fusion is {self.rrf_k}; it must be 0 or more ({RRF_K} is usual)."
             raise OptionError(msg)
 
     def _check_effect(self) -> None:
-        """Refuse an option that would change nothing: the user expects something else."""
+        """Refuse an option without effect: the user expects it to change something."""
         without_effect = {
             "rrf": ("normalization", "missing"),
             "sum": ("weights", "rrf_k", "normalization"),
             "linear": ("rrf_k",),
         }[self.method]
-        fitting = {"rrf_k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
+        methods = {"rrf_k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
         for name in without_effect:
             value = getattr(self, name)
             if value is not None and value != "none":
-                other = fitting[name]
+                other = methods[name]
                 msg = f"{name}={value} has no effect with fusion '{self.method}'. Leave it out, or fuse by {other}."
                 raise OptionError(msg)
 
@@ -105,7 +105,7 @@ class Fusion:
             msg = "there is no run to fuse. Give one or more."
             raise InputError(msg)
         if self.weights is not None and len(self.weights) != runs:
-            msg = f"{len(self.weights)} weights for {runs} runs. Give one weight a run, in their order."
+            msg = f"{len(self.weights)} weights for {runs} runs. Give one weight per run, in the order of the runs."
             raise OptionError(msg)
         return np.array(self.weights or [1.0] * runs, dtype=np.float64)
 
@@ -124,11 +124,11 @@ class Fusion:
         return parts
 
     def __call__(self, found: Candidates, depth: int) -> tuple[list[str], NDArray[np.float32]]:
-        """Ids and scores of the best documents of one query, at most so many."""
+        """Ids and scores of the best documents of a query, at most `depth` of them."""
         return best(found.ids, self.total(self.parts(found)), depth)
 
     def total(self, parts: Scores) -> NDArray[np.float32]:
-        """(documents,) the fused scores, from each run's contributions."""
+        """(documents,) the fused scores, computed from each run's contributions."""
         weighted = parts * self.weights_of(parts.shape[1])
         if weighted.shape[1] > 2:
             # Added in order of size, so that rounding does not depend on the order of the runs.
@@ -191,7 +191,7 @@ def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
 
 
 def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str], NDArray[np.float32]]:
-    """The documents of the highest scores, as 32-bit numbers; equal ones by id ascending."""
+    """The documents with the highest scores (as 32-bit floats); equal scores by id ascending."""
     rounded = scores.astype(np.float32)
     order = np.argsort(-rounded, kind="stable")
     ranked = rounded[order]
@@ -200,7 +200,7 @@ def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str
 
 
 def _ties_by_id(ids: Sequence[str], order: NDArray[np.int64], ranked: NDArray[np.float32]) -> list[str]:
-    """The ids in an order, those with equal scores ascending."""
+    """The ids in the given order, those with equal scores ascending."""
     named = [ids[row] for row in order.tolist()]
     same = np.concatenate([[False], ranked[1:] == ranked[:-1], [False]])
     starts, ends = np.flatnonzero(~same[:-1] & same[1:]).tolist(), np.flatnonzero(same[:-1] & ~same[1:]).tolist()
@@ -228,7 +228,7 @@ def fuse(
         weights: One weight per run.
         k: The constant of "rrf".
         normalization: For "linear".
-        missing: For "linear" and "sum"; "minimum" if None. Scores cannot be computed here.
+        missing: For "linear" and "sum"; "minimum" if None. "computed" is refused, because runs cannot compute scores.
         depth: How many documents to keep per query.
 
     Returns:
@@ -242,7 +242,9 @@ def fuse(
     fusion = Fusion(method, None if weights is None else tuple(weights), normalization, missing, k)
     fusion.weights_of(len(runs))
     if missing == "computed":
-        msg = "runs hold no scores but those of their hits, so none can be computed. Choose missing=minimum or zero."
+        msg = (
+            "runs have scores for their hits only, so missing ones cannot be computed. Choose missing=minimum or zero."
+        )
         raise OptionError(msg)
     if depth < 1:
         msg = f"depth is {depth}; it must be 1 or more."
@@ -257,11 +259,11 @@ def fuse(
 def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ranking:
     """A run's ranking for a query."""
     hits = run.get(query_id, ())
-    return [one for one, _ in hits], [score for _, score in hits]
+    return [document for document, _ in hits], [score for _, score in hits]
 
 
 def as_hits(ids: Sequence[str], scores: Sequence[float] | NDArray[Any]) -> list[tuple[str, float]]:
-    """Ids and scores as the pairs that a run is made of."""
+    """Ids and scores as the pairs of a run."""
     return list(zip(ids, np.asarray(scores, dtype=np.float32).tolist(), strict=True))
 
 
@@ -296,7 +298,7 @@ def fusion_of(
     rrf_k: int | None = None,
     depth: int | None = None,
 ) -> Fusion | None:
-    """The fusion of so many indexes, checked; None for a single index.
+    """The validated fusion of a number of indexes; None for a single index.
 
     Raises:
         OptionError: An option has no effect, or does not fit.
@@ -311,7 +313,7 @@ def fusion_of(
     }
     if indexes == 1:
         if named := [name for name, value in given.items() if value is not None]:
-            msg = f"{', '.join(named)} combines several indexes, and there is only one. Give more, or leave it out."
+            msg = f"{', '.join(named)} combines several indexes, but there is only one. Give more, or leave it out."
             raise OptionError(msg)
         return None
     fusion = Fusion(method or "rrf", None if weights is None else tuple(weights), normalization, missing, rrf_k)

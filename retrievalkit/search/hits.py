@@ -1,7 +1,7 @@
-"""Readable hits: rank, score, title, the passage's part that matches the query best, and reasons.
+"""Readable hits: rank, score, title, the part of the passage that matches the query best, and reasons.
 
-The reasons (`Found`) are a line for each index: the rank and score that it gave, and the terms, the document vector or
-the pairs of tokens that contribute most to the score.
+The reasons (`Found`) take a line per index: its rank and score for the hit, and the terms, the document vector or the
+pairs of tokens that contribute most to the score.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHOWN_TERMS, SHOWN_TOKENS = 6, 5
 
 @dataclass(frozen=True)
 class TokenPair:
-    """A token of the query, the document's token that it is most like, and their inner product."""
+    """A token of the query, the document's most similar token, and their inner product."""
 
     query: str
     document: str
@@ -43,13 +43,13 @@ class Found:
     Attributes:
         index: The name of the index.
         rank: 1 for its best; None if it did not find the document.
-        score: None if it gave none.
-        dense: The part of the score that vectors contribute, if there are weights over a vocabulary too.
+        score: None if the index has none.
+        dense: The part of the score that vectors contribute, if there are also weights over a vocabulary.
         lexical: The part that these weights contribute.
-        view: The nearest of the document's vectors, by the name that its pooler gives it.
-        view_number: Its place among them, from 0.
+        view: The pooler's name for the nearest of the document's vectors.
+        view_number: Its position among them, counted from 0.
         views: How many vectors the document has.
-        terms: Shared term -> its contribution to the score, the greatest first.
+        terms: Shared term -> its contribution to the score, largest first.
         tokens: The query's tokens with their nearest document tokens, the most similar first.
     """
 
@@ -77,9 +77,9 @@ class DescribedHit:
 
     Attributes:
         rank: 1 for the best.
-        score: As the search gave it.
-        id: Of the document.
-        title: "" if it has none, or without a corpus.
+        score: The score in the search.
+        id: The document's id.
+        title: "" if the document has none, or without a corpus.
         snippet: Consecutive words of the text.
         matches: (start, end) of the snippet's characters that are words of the query, or terms of the score.
         found: The reasons of each index.
@@ -97,7 +97,7 @@ class DescribedHit:
         """The hit as JSON values."""
         fields = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
-        return {**fields, "matches": matched, "found": [one.to_json() for one in self.found]}
+        return {**fields, "matches": matched, "found": [reasons.to_json() for reasons in self.found]}
 
 
 def _short(value: Any) -> Any:
@@ -111,18 +111,20 @@ def describe_hits(
     corpus: Corpus | None,
     found: Sequence[Sequence[Found]] = (),
 ) -> list[DescribedHit]:
-    """The hits with title and snippet; without them if there is no corpus, or it lacks the document."""
+    """The hits with title and snippet, unless there is no corpus or it lacks the document."""
     lacking = set() if corpus is None else corpus.missing([document_id for document_id, _ in hits])
     described = []
     for rank, (document_id, score) in enumerate(hits, 1):
-        own = tuple(found[rank - 1]) if found else ()
+        reasons = tuple(found[rank - 1]) if found else ()
         if corpus is None or document_id in lacking:
-            described.append(DescribedHit(rank, score, document_id, found=own))
+            described.append(DescribedHit(rank, score, document_id, found=reasons))
             continue
         passage = corpus.get(document_id)
-        terms = [term for one in own for term in list(one.terms)[:SHOWN_TERMS]]
+        terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
-        described.append(DescribedHit(rank, score, document_id, passage.title, text, matches(text, query, terms), own))
+        described.append(
+            DescribedHit(rank, score, document_id, passage.title, text, matches(text, query, terms), reasons)
+        )
     return described
 
 
@@ -131,7 +133,7 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
 
     Args:
         path: The file.
-        query: The text that was searched for.
+        query: The text of the query.
         hits: Its hits.
         indexes: The names of the indexes.
     """
@@ -156,7 +158,7 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
     for hit in hits:
         head = Text(f"{hit.rank:>3}  ")
         head.append(hit.title or hit.id, style="bold")
-        # Documentation of packages has the name as both id and title.
+        # In documentation of packages, the name is both id and title.
         if hit.title and hit.title != hit.id:
             head.append(f"  {hit.id}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
@@ -181,8 +183,8 @@ def _marked(hit: DescribedHit) -> Text:
 
 
 def _reasons(hit: DescribedHit) -> list[Text]:
-    """A line per index that has something to say."""
-    return [line for one in hit.found if (line := _why(one, alone=len(hit.found) == 1))]
+    """One line per index with something to report."""
+    return [line for found in hit.found if (line := _why(found, alone=len(hit.found) == 1))]
 
 
 def _why(found: Found, *, alone: bool) -> Text | None:
@@ -195,8 +197,8 @@ def _why(found: Found, *, alone: bool) -> Text | None:
     if found.view is not None:
         parts.append(f"nearest of {found.views} vectors: {found.view}")
     if found.tokens:
-        telling = sorted(found.tokens, key=lambda pair: pair.query.casefold() in _COMMON)
-        parts.append(", ".join(map(_pair, telling[:SHOWN_TOKENS])))
+        rare_first = sorted(found.tokens, key=lambda pair: pair.query.casefold() in _COMMON)
+        parts.append(", ".join(map(_pair, rare_first[:SHOWN_TOKENS])))
     if found.terms:
         shown = list(found.terms.items())[:SHOWN_TERMS]
         parts.append(", ".join(f"{term} {value:.3g}" for term, value in shown))

@@ -28,13 +28,13 @@ PROMPT = "query> "
 
 HELP = """\
 Type a query, or
-  :k N     show so many hits
+  :k N     show N hits
   :help    show this
-  :q       end (Ctrl-D too)"""
+  :q       quit (also Ctrl-D)"""
 
 
 def converse(answer: Callable[[str, int], None], k: int) -> None:
-    """Answer each line of standard input, until it or `:q` ends it.
+    """Answer each line of standard input, until its end or `:q`.
 
     An error in one query is reported on standard error and does not end the session.
 
@@ -57,16 +57,16 @@ def converse(answer: Callable[[str, int], None], k: int) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """The lines of standard input, without the space around them; at a terminal with a prompt and a history."""
+    """The lines of standard input, stripped; on a terminal, with a prompt and a history."""
     if not sys.stdin.isatty():
         if isinstance(sys.stdin, io.TextIOWrapper):
-            # An invalid byte should cost a letter, not the session.
+            # An invalid byte should spoil a character, not end the session.
             sys.stdin.reconfigure(errors="replace")
         for line in sys.stdin:
             yield line.strip()
         return
     with contextlib.suppress(ImportError):
-        # Loaded for its effect on input(): a history, and lines that can be edited.
+        # Imported for its effect on input(): a history and line editing.
         import readline  # noqa: F401
     while True:
         try:
@@ -89,7 +89,7 @@ def _prompt() -> str:
 
 
 def _command(line: str, k: int) -> int:
-    """Run a line with a colon; returns how many hits to show from now on."""
+    """Run a line that starts with a colon, and return how many hits to show from now on."""
     name, _, value = line.partition(" ")
     if name == ":k":
         if value.strip().isdigit() and int(value) > 0:
@@ -98,7 +98,7 @@ def _command(line: str, k: int) -> int:
     elif name in (":help", ":h", ":?"):
         _say(HELP)
     else:
-        _say(f"Error: there is no command '{name}'. {HELP}")
+        _say(f"Error: unknown command '{name}'. {HELP}")
     return k
 
 
@@ -116,10 +116,10 @@ class Reader:
         searcher: The indexes.
         fusion: How several indexes are fused; None for one.
         corpus: Source of the texts; the corpus that was indexed if None.
-        depth: Hits of each index that are fused.
+        depth: How many hits of each index are fused.
         why: Whether to find the reasons for the scores.
         as_json: Print JSON, an object per query.
-        indent: Of the JSON; None = one line.
+        indent: Indentation of the JSON; None = one line.
     """
 
     searcher: Searcher
@@ -189,5 +189,5 @@ class Reader:
                 problem = f"the manifest of '{index.folder}' names no corpus"
             except InputError as error:
                 problem = str(error)
-        self.searcher.note(f"the texts are not at hand ({problem}). Give them with --corpus.")
+        self.searcher.note(f"the texts are not available ({problem}). Give them with --corpus.")
         return None

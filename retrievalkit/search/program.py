@@ -3,9 +3,9 @@
     rkit search INDEX... --queries FILE|--query TEXT|--interactive [--k N] [--fusion rrf|sum|linear] [--output RUN]
     rkit search INDEX INDEX --fusion linear --tune QRELS --tune-queries FILE
 
-Queries of an index of vectors are encoded by the checkpoint that made it; another one is refused. Several indexes may
-be of different kinds and made by different checkpoints: each is searched, and their hits are fused. A run file may take
-the place of an index.
+Queries for an index of vectors are encoded by the checkpoint that made it; any other is refused. Several indexes may be
+of different kinds and made by different checkpoints: each is searched, and their hits are fused. A run file may replace
+an index.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ def search(
     batch_size: int = BATCH_QUERIES,
     note: Note = to_stderr,
 ) -> Run:
-    """Search one index, or several and fuse what they find.
+    """Search one index, or several and fuse their hits.
 
     Args:
         indexes: Index folders, and run files to fuse.
-        queries: The queries; None with runs alone takes all of theirs.
+        queries: The queries; None, with runs only, for all of theirs.
         k: Hits per query.
-        model: The checkpoint that encodes queries, if it is not where the index says.
+        model: The checkpoint that encodes queries, if it is not at the path recorded in the index.
         fusion: How the hits of several indexes are fused ("rrf" if None); see `fusion.Fusion`, also for the next four.
         weights: For "rrf" and "linear" fusion: one number per index.
         normalization: For "linear" fusion: how the scores of an index are normalised.
         missing: For "sum" and "linear" fusion: the scores of documents that an index did not find. If None, indexes
-            that can compute them do, and the others give their "minimum".
+            that can compute them do so, and the others use their "minimum".
         rrf_k: For "rrf" fusion: its constant.
-        depth: Hits of each index that are fused; 1,000 if None, or k if that is more.
+        depth: How many hits of each index are fused; 1,000 if None, or k if that is more.
         options: Options of indexers that differ from those at indexing; see `Searcher`.
         precision: The number format to encode queries in.
-        batch_size: Queries that are encoded and searched at once.
+        batch_size: How many queries are encoded and searched at once.
         note: Called with messages for the user.
 
     Returns:
@@ -87,11 +87,11 @@ def search(
     check_k(k)
     if queries is not None:
         check_queries(queries)
-    chosen = fusion_of(
+    combined = fusion_of(
         len(indexes), fusion, weights=weights, normalization=normalization, missing=missing, rrf_k=rrf_k, depth=depth
     )
     searcher = Searcher(indexes, model=model, options=options, precision=precision, note=note)
-    return find(searcher, queries, k, chosen, depth=depth, batch_size=batch_size)
+    return find(searcher, queries, k, combined, depth=depth, batch_size=batch_size)
 
 
 def find(
@@ -103,7 +103,7 @@ def find(
     depth: int | None = None,
     batch_size: int = BATCH_QUERIES,
 ) -> Run:
-    """Search indexes that are open; see `search`.
+    """Search open indexes; see `search`.
 
     Raises:
         InputError: There are no queries, or a run has none of them.
@@ -113,7 +113,7 @@ def find(
     run: Run = {}
     for batch in _batches(wanted, batch_size):
         found = searcher.search(searcher.ask(batch), k, fusion, depth)
-        run.update({query.id: as_hits(*one) for query, one in zip(batch, found.rankings, strict=True)})
+        run.update({query.id: as_hits(*hits) for query, hits in zip(batch, found.rankings, strict=True)})
     return run
 
 
@@ -128,15 +128,15 @@ def tune(
     depth: int | None = None,
     batch_size: int = BATCH_QUERIES,
 ) -> Tuned:
-    """Find the best way to fuse the indexes; see `retrievalkit.search.tuning`.
+    """Find the best fusion of the indexes; see `retrievalkit.search.tuning`.
 
     Args:
         searcher: The indexes.
         queries: The queries; those without judgements are not searched.
         qrels: The judgements.
-        fusion: What stays as it is.
+        fusion: The options that stay fixed.
         metric: The metric to maximise.
-        k: Hits of a query that are judged.
+        k: How many hits per query the metric is computed on.
         depth: As for `search`.
         batch_size: As for `search`.
 
@@ -156,10 +156,10 @@ def tune(
     names: dict[str, str] = {}
     found: dict[str, Candidates] = {}
     for batch in _batches(judged, batch_size):
-        for query, one in zip(batch, searcher.candidates(searcher.ask(batch), k, fusion, depth), strict=True):
+        for query, hits in zip(batch, searcher.candidates(searcher.ask(batch), k, fusion, depth), strict=True):
             # One string per id, however many queries found it: ids take most of the memory.
-            one.ids = [names.setdefault(name, name) for name in one.ids]
-            found[query.id] = one
+            hits.ids = [names.setdefault(name, name) for name in hits.ids]
+            found[query.id] = hits
     with ProgressBar("tune") as bar:
         return tune_fusion(
             found,
@@ -184,20 +184,22 @@ def _batches(queries: Sequence[Query], size: int) -> Iterator[Sequence[Query]]:
 def _all_queries(searcher: Searcher) -> list[Query]:
     """The queries of the runs."""
     if searcher.indexes:
-        msg = f"'{searcher.indexes[0].label}' is to be searched, and there is no query. Give --queries or --query."
+        msg = (
+            f"'{searcher.indexes[0].label}' is an index to search, but there are no queries. Give --queries or --query."
+        )
         raise InputError(msg)
-    ids = dict.fromkeys(query_id for one in searcher.sources if isinstance(one, OpenRun) for query_id in one.run)
+    ids = dict.fromkeys(query_id for run in searcher.sources if isinstance(run, OpenRun) for query_id in run.run)
     return [Query(query_id, "") for query_id in ids]
 
 
 def _check_runs(searcher: Searcher, queries: Sequence[Query]) -> None:
-    """Refuse runs that have none of the queries, or nothing to be fused with."""
+    """Refuse runs that share no query, or that have nothing to be fused with."""
     for source in searcher.sources:
         if not isinstance(source, OpenRun):
             continue
         lacking = [query.id for query in queries if query.id not in source.run]
         if len(searcher.sources) == 1:
-            msg = f"'{source.label}' is a run, and there is nothing to fuse it with. Give an index to search."
+            msg = f"'{source.label}' is a run, but there is nothing to fuse it with. Give an index to search."
             raise InputError(msg)
         if len(lacking) == len(queries):
             msg = (
@@ -238,7 +240,7 @@ def perform(request: Request, note: Note = to_stderr) -> None:
     k, tuned = request.k or HITS, None
     if judged is not None:
         if fusion is None:
-            msg = "--tune weights several indexes, and there is only one. Give more."
+            msg = "--tune weights several indexes, but there is only one. Give more."
             raise OptionError(msg)
         qrels, dev = judged
         dev = _all_queries(searcher) if dev is None else dev
@@ -289,7 +291,7 @@ def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, text
         if wanted is None:
             sys.stdout.write(json.dumps(tuned.to_json(), indent=2, ensure_ascii=False) + "\n")
         return
-    # Standard output is for the run, where one is printed.
+    # If a run is printed, standard output is reserved for it.
     to_run = wanted is not None and request.output is None
     tuned.render(Console(highlight=False, stderr=to_run), request.places)
     if wanted is None and request.output:

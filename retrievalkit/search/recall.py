@@ -3,9 +3,9 @@
     rkit index VECTORS --indexer N --output DIR --check
     rkit index INDEX --check [--check-queries FILE] [--check-count N] [--check-k K]
 
-Some queries are searched in the index and by brute force over its vectors. Queries are texts of the folder, drawn
-with a seed, or those of a file, which the checkpoint encodes. A text counts as found if its score is at least that of
-the last text of brute force, so that ties cost nothing.
+Some queries are searched both in the index and by brute force over its vectors. The queries are texts of the folder,
+sampled with a seed, or those of a file, which the checkpoint encodes. A text counts as found if its score is at least
+that of the last text found by brute force, so that ties do not lower recall.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ QUERIES = 100
 DEPTH = 10
 _BLOCK = 8192
 _BATCH = 256
-# Relative to a query's best score: what another order of additions in float32 may change.
+# Relative to a query's best score: the error that another order of float32 additions may cause.
 _ROUNDING = 1e-4
-_MOST_QUERY_VECTORS = 32
+_MAX_QUERY_VECTORS = 32
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Recall:
 
     Attributes:
         queries: How many queries were searched.
-        k: Hits of each.
-        recall: The share of the k best texts that the index found, averaged over queries.
+        k: Hits per query.
+        recall: The fraction of the k best texts that the index found, averaged over queries.
         exact: Whether the index found all of them for every query, with their scores up to rounding.
-        largest_difference: Between a hit's score in the index and by the scoring rule.
+        largest_difference: The largest difference between a hit's score in the index and its score by brute force.
         source: Where the queries come from.
     """
 
@@ -74,8 +74,8 @@ def check_index(
     Args:
         folder: The index.
         queries: A queries file; None = texts of the folder itself.
-        count: The largest number of queries.
-        k: Hits of each.
+        count: The maximum number of queries.
+        k: Hits per query.
         options: Options of the indexer that differ from those at indexing.
         model: The checkpoint that encodes the queries of a file, if it was moved.
         precision: The number format to encode them in; None = fp32.
@@ -90,38 +90,39 @@ def check_index(
         raise UnsupportedError(msg)
     store = VectorStore(_vectors(index), view=index.indexer.view)
     total = _Total()
-    for asked in _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision):
-        total.add(index, store, viewed(asked, index.indexer.view), min(k, len(store)))
+    batches = _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision)
+    for batch in batches:
+        total.add(index, store, viewed(batch, index.indexer.view), min(k, len(store)))
     source = "texts of the folder" if queries is None else str(queries)
-    found = Recall(total.queries, k, round(total.share, 6), total.exact, total.difference, source)
-    _note(index, found, options or {})
-    return found
+    recall = Recall(total.queries, k, round(total.share, 6), total.exact, total.difference, source)
+    _record(index, recall, options or {})
+    return recall
 
 
 def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
-    """Refuse a check that is impossible, before an index is built.
+    """Refuse an impossible check before an index is built.
 
     Raises:
         InputError: The source is a corpus, or the queries file is not one.
     """
     if artifacts.kind_of(source) != "vectors":
-        msg = f"--check compares an index of vectors with brute force, and '{source}' is no vectors folder."
+        msg = f"--check compares an index of vectors with brute force, but '{source}' is not a vectors folder."
         raise UnsupportedError(msg)
     if queries is not None:
         read_queries(queries)
 
 
 def _vectors(index: OpenIndex) -> Path:
-    """The folder of vectors that the index was built from, inside it or at its old place, verified."""
-    made_of = index.manifest["inputs"]["vectors"]
-    for place in (index.folder / "vectors", Path(made_of["path"])):
+    """The verified folder of vectors that the index was built from, inside the index or at the recorded path."""
+    recorded = index.manifest["inputs"]["vectors"]
+    for place in (index.folder / "vectors", Path(recorded["path"])):
         if artifacts.kind_of(place) == "vectors":
             store = VectorStore(place)
             store.verify()
-            if store.fingerprint == made_of["fingerprint"]:
+            if store.fingerprint == recorded["fingerprint"]:
                 return place
     msg = (
-        f"the vectors that index '{index.folder}' was made of are not at '{made_of['path']}' any more (or are others), "
+        f"the vectors of index '{index.folder}' are no longer at '{recorded['path']}' (or have changed), "
         f"and without them there is nothing to compare with. Encode again, or put them back."
     )
     raise ArtifactError(msg)
@@ -140,42 +141,42 @@ class _Total:
     def share(self) -> float:
         return sum(self._shares) / len(self._shares) if self._shares else 1.0
 
-    def add(self, index: OpenIndex, store: VectorStore, asked: Representation, k: int) -> None:
-        self.queries += len(asked)
-        ids, reported = index.indexer.search(asked, k)
-        rows = [store.ids.rows(one) for one in ids]
-        for found, texts in zip(ids, rows, strict=True):
+    def add(self, index: OpenIndex, store: VectorStore, queries: Representation, k: int) -> None:
+        self.queries += len(queries)
+        ids, reported = index.indexer.search(queries, k)
+        rows = [store.ids.rows(hits) for hits in ids]
+        for hits, texts in zip(ids, rows, strict=True):
             if (texts < 0).any():
-                unknown = found[int(np.argmax(texts < 0))]
-                msg = f"index '{index.folder}' finds '{unknown}', which is no text of its vectors. Index again."
+                unknown = hits[int(np.argmax(texts < 0))]
+                msg = f"index '{index.folder}' finds '{unknown}', which is not among its vectors' texts. Index again."
                 raise ArtifactError(msg)
-        best, _ = top_k(asked, store.blocks(_BLOCK), k, width=store.block_rows(_BLOCK))
-        for true, given, wanted in zip(scores_of(asked, store, rows), reported, best.numpy(), strict=True):
-            self._add_query(true, np.asarray(given), wanted[np.isfinite(wanted)])
+        best, _ = top_k(queries, store.blocks(_BLOCK), k, width=store.block_rows(_BLOCK))
+        for exact, given, wanted in zip(scores_of(queries, store, rows), reported, best.numpy(), strict=True):
+            self._add_query(exact, np.asarray(given), wanted[np.isfinite(wanted)])
 
-    def _add_query(self, true: np.ndarray, given: np.ndarray, wanted: np.ndarray) -> None:
+    def _add_query(self, exact: np.ndarray, given: np.ndarray, wanted: np.ndarray) -> None:
         if not len(wanted):
-            self.exact &= not len(true)
+            self.exact &= not len(exact)
             return
         rounding = _ROUNDING * max(1.0, float(np.abs(wanted).max()))
-        found = int((true >= wanted[-1] - rounding).sum())
-        difference = float(np.abs(true - given).max(initial=0.0))
+        found = int((exact >= wanted[-1] - rounding).sum())
+        difference = float(np.abs(exact - given).max(initial=0.0))
         self._shares.append(min(found, len(wanted)) / len(wanted))
         self.difference = max(self.difference, difference)
         self.exact &= found == len(wanted) and difference <= rounding
 
 
 def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
-    """Texts of the folder as queries: one vector of each, or all if their number varies, as with token vectors."""
+    """Texts of the folder as queries: one vector per text, or all if their number varies, as with token vectors."""
     random = np.random.default_rng(SEED)
-    chosen = np.sort(random.choice(len(store), min(count, len(store)), replace=False))
-    for start in range(0, len(chosen), _BATCH):
-        block = store.take(chosen[start : start + _BATCH])
+    sampled = np.sort(random.choice(len(store), min(count, len(store)), replace=False))
+    for start in range(0, len(sampled), _BATCH):
+        block = store.take(sampled[start : start + _BATCH])
         weights = None if block.weights is None else torch.from_numpy(block.weights.toarray())
         if block.vectors is None:
             yield Representation(weights=weights)
             continue
-        counts = np.minimum(block.counts, _MOST_QUERY_VECTORS)
+        counts = np.minimum(block.counts, _MAX_QUERY_VECTORS)
         first = np.cumsum(block.counts) - block.counts
         if block.starts is None:
             first += random.integers(0, counts)
@@ -197,21 +198,21 @@ def _encoded(
         yield encoders.of(index).encode(texts, "query", precision=encoders.precision)
 
 
-def _note(index: OpenIndex, found: Recall, options: Mapping[str, Any]) -> None:
+def _record(index: OpenIndex, recall: Recall, options: Mapping[str, Any]) -> None:
     """Write the result into the index's manifest."""
-    entry = asdict(found) | ({"options": dict(options)} if options else {})
+    entry = asdict(recall) | ({"options": dict(options)} if options else {})
     artifacts.add_to_manifest(index.folder, check=entry)
 
 
-def as_json(found: Recall) -> dict[str, Any]:
+def as_json(recall: Recall) -> dict[str, Any]:
     """The result as JSON values."""
-    return asdict(found)
+    return asdict(recall)
 
 
-def describe(found: Recall) -> str:
+def describe(recall: Recall) -> str:
     """The result as a line of text."""
-    how = "exact" if found.exact else "not exact"
+    exactness = "exact" if recall.exact else "not exact"
     return (
-        f"recall@{found.k} {found.recall:.4f} over {found.queries:,} queries ({found.source}), {how}; "
-        f"scores differ by {found.largest_difference:.2g} at most"
+        f"recall@{recall.k} {recall.recall:.4f} over {recall.queries:,} queries ({recall.source}), {exactness}; "
+        f"scores differ by {recall.largest_difference:.2g} at most"
     )

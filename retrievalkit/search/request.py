@@ -1,4 +1,4 @@
-"""The arguments of `rkit search` as one object, and the checks that need no index."""
+"""The arguments of `rkit search` as one object, with the checks that need no index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrievalkit.search.sources import Options
 from retrievalkit.search.tuning import read_choice
 
 PAGES = (".html", ".htm")
-"""Names of outputs that are pages of hits."""
+"""Suffixes of outputs that are written as pages."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Request:
 
     Attributes:
         places: Index folders and run files.
-        queries: Source of the queries, of which `split` selects some; or one `query`; or `interactive`.
+        queries: Source of the queries, of which `split` selects a part; alternatively a `query`, or `interactive`.
         tune: Source of the judgements to tune by, for the queries in `tune_queries`.
         options: Options of indexers.
     """
@@ -53,11 +53,11 @@ class Request:
 
     @property
     def shows_hits(self) -> bool:
-        """Whether hits are printed with their texts, rather than a run written."""
+        """Whether hits are printed with their texts, instead of a run."""
         return self.query is not None or self.interactive
 
     def check(self) -> None:
-        """Refuse options that do not go together, before anything is opened.
+        """Refuse incompatible options before anything is opened.
 
         Raises:
             OptionError: An option would have no effect, or there are no queries.
@@ -72,7 +72,7 @@ class Request:
             msg = "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."
             raise OptionError(msg)
         if self.shows_hits and runs_alone:
-            msg = f"{given[0]} needs an index folder to search, and '{self.places[0]}' is a file. Give an index."
+            msg = f"{given[0]} needs an index folder to search, but '{self.places[0]}' is a file. Give an index."
             raise OptionError(msg)
         check_effect(
             {"--corpus": self.corpus, "--explain": self.why},
@@ -85,14 +85,14 @@ class Request:
         tuned_by = {"--tune-queries": self.tune_queries, "--tune-metric": self.tune_metric}
         check_effect(tuned_by, self.tune is not None, "--tune QRELS")
         if self.output is not None and Path(self.output).is_dir():
-            msg = f"output '{self.output}' is a folder, and a file is to be written there. Choose another --output."
+            msg = f"output '{self.output}' is a folder, but should be a file. Choose another --output."
             raise OptionError(msg)
         if self.output is not None and Path(self.output).suffix in PAGES and self.query is None:
             msg = f"output '{self.output}' is a page, which shows the hits of one query. Give --query TEXT."
             raise OptionError(msg)
 
     def fusion_by_options(self) -> Fusion | None:
-        """How the indexes are fused, as far as options say; None for one index.
+        """How the indexes are fused, as far as the options determine it; None for a single index.
 
         Raises:
             OptionError: The options do not fit.
@@ -109,11 +109,11 @@ class Request:
         )
 
     def _has_weights_file(self) -> bool:
-        """Whether --weights is a file that --tune wrote."""
+        """Whether --weights names a file, which --tune wrote."""
         return self.weights is not None and Path(self.weights).is_file()
 
     def fusion_for(self, searcher: Searcher) -> Fusion | None:
-        """How the indexes are fused, with the weights of a file that --tune wrote, if --weights names one.
+        """How the indexes are fused, with the weights of a file written by --tune if --weights names one.
 
         Raises:
             InputError: The file was not written by --tune, is for other indexes, or another option contradicts it.
@@ -124,7 +124,7 @@ class Request:
         given = {name: getattr(self, name) for name in ("normalization", "missing", "rrf_k")} | {"method": self.fusion}
         for name, value in given.items():
             if value not in (None, getattr(tuned, name)):
-                msg = f"'{self.weights}' has {name}={getattr(tuned, name)}, and {value} is asked for. Leave out one."
+                msg = f"'{self.weights}' has {name}={getattr(tuned, name)}, but the options say {value}. Leave out one."
                 raise OptionError(msg)
         return tuned
 

@@ -33,7 +33,7 @@ class Findings:
 
     Attributes:
         rankings: For each query the ids and scores of its hits, best first.
-        candidates: If several sources were fused, for each query the hits of all of them.
+        candidates: For each query, the hits of all sources, if several were fused.
     """
 
     rankings: Sequence[Ranking]
@@ -45,15 +45,15 @@ class Searcher:
 
     Args:
         places: Index folders and run files.
-        model: The checkpoint that encodes queries, if it is not at the path where the index was made.
-        options: Options of indexers that differ from those their index was built with: under "indexer" for all of
-            them, under the name of an indexer or of an index folder for these alone.
+        model: The checkpoint that encodes queries, if it is not at the path recorded in the index.
+        options: Options of indexers that differ from those used at indexing: under "indexer" for all of them, under
+            the name of an indexer or of an index folder for that one only.
         precision: The number format to encode queries in.
-        note: Called with what a user should know, a sentence at a time.
+        note: Called with messages for the user, one sentence at a time.
 
     Raises:
-        InputError: A place is neither an index nor a run, the model did not make the indexes, or no index has an
-            option.
+        InputError: A place is neither an index nor a run, the model did not make the indexes, or an option belongs to
+            none of them.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Searcher:
         self.sources = open_sources([Path(place) for place in places], options or {})
         self.encoders = Encoders(model, self.indexes, precision)
         self.note = note
-        # Numbers of sources that a note was given about: that they compute no scores, or lack documents.
+        # Sources already reported to the user, because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
         if problem := _different_corpora(self.indexes):
@@ -84,7 +84,7 @@ class Searcher:
 
     @property
     def labels(self) -> list[str]:
-        """The names of the sources for people."""
+        """The display names of the sources."""
         return [source.label for source in self.sources]
 
     @property
@@ -93,7 +93,7 @@ class Searcher:
         return [source.identity for source in self.sources]
 
     def ask(self, queries: Sequence[Query]) -> QueryBatch:
-        """Queries to search for."""
+        """Prepare queries for `search`."""
         return QueryBatch(queries, self.encoders)
 
     def search(self, queries: QueryBatch, k: int, fusion: Fusion | None, depth: int | None = None) -> Findings:
@@ -103,18 +103,18 @@ class Searcher:
             queries: Made by `ask`.
             k: Hits per query.
             fusion: How the hits of several sources are combined; None for a single source.
-            depth: Hits of each source that are fused; None = 1,000, or k if that is more.
+            depth: How many hits of each source are fused; None = 1,000, or k if that is more.
         """
         if fusion is None:
             return Findings(self.sources[0].rankings(queries, k))
         candidates = self.candidates(queries, k, fusion, depth)
-        return Findings([fusion(one, k) for one in candidates], candidates)
+        return Findings([fusion(hits, k) for hits in candidates], candidates)
 
     def candidates(self, queries: QueryBatch, k: int, fusion: Fusion, depth: int | None = None) -> list[Candidates]:
         """For each query the hits of all sources, with the scores that the fusion needs; see `search`."""
         depth = max(k, FUSION_DEPTH) if depth is None else depth
         rankings = [source.rankings(queries, depth) for source in self.sources]
-        candidates = [gather([own[row] for own in rankings], query.id) for row, query in enumerate(queries)]
+        candidates = [gather([ranking[row] for ranking in rankings], query.id) for row, query in enumerate(queries)]
         if fusion.looks_at_scores and fusion.missing in (None, "computed"):
             for number in range(len(self.sources)):
                 self._fill_in(number, queries, candidates, fusion.missing)
@@ -125,23 +125,23 @@ class Searcher:
     ) -> None:
         """Let a source compute the scores of documents that only the others found."""
         source = self.sources[number]
-        lacking = [one.missing(number) for one in candidates]
+        lacking = [hits.missing(number) for hits in candidates]
         if number in self._without_scores or not any(lacking):
             return
         try:
             scores = source.scores(queries, lacking)
         except UnsupportedError as error:
             if missing is not None:
-                msg = f"'{source.label}' cannot compute the scores that are missing: {error} Choose another --missing."
+                msg = f"'{source.label}' cannot compute the missing scores: {error} Choose another --missing."
                 raise UnsupportedError(msg) from error
             self._without_scores.add(number)
-            self.note(f"what '{source.label}' did not find has its lowest score of the query: {error}")
+            self.note(f"documents that '{source.label}' did not find get its lowest score for the query: {error}")
             return
-        for one, values in zip(candidates, scores, strict=True):
-            one.fill(number, values)
+        for hits, values in zip(candidates, scores, strict=True):
+            hits.fill(number, values)
         if number not in self._lacking_documents and any(np.isnan(values).any() for values in scores):
             self._lacking_documents.add(number)
-            self.note(f"'{source.label}' lacks documents that others found; there they have its lowest score.")
+            self.note(f"'{source.label}' lacks documents that others found; they get its lowest score for the query.")
 
 
 def _different_corpora(indexes: Sequence[OpenIndex]) -> str:

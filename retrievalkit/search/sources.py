@@ -44,7 +44,7 @@ class OpenIndex:
         manifest: The content of its manifest.json.
         name: Registered name of its indexer.
         indexer: The indexer, ready to search.
-        label: Its name for people: the folder's name, unless another source has the same.
+        label: Its display name: the folder's name, unless another source has the same name.
     """
 
     folder: Path
@@ -58,12 +58,12 @@ class OpenIndex:
 
     @property
     def needs_encoding(self) -> bool:
-        """Whether queries are a Representation; if not they are texts."""
+        """Whether the indexer takes queries as a Representation, rather than as texts."""
         return self.indexer.indexes == "vectors"
 
     @property
     def checkpoint(self) -> Mapping[str, Any] | None:
-        """The model that encoded the texts: path, fingerprint, for an untrained one its description; None = unknown."""
+        """The model that encoded the texts: path and fingerprint, or an untrained one's description; None = unknown."""
         entry: Mapping[str, Any] | None = self.manifest.get("checkpoint")
         return entry
 
@@ -76,7 +76,7 @@ class OpenIndex:
         """For each query the ids and scores of the best texts."""
         ids, scores = self.indexer.search(queries.encoded_for(self), k)
         assert len(ids) == len(queries), f"indexer '{self.name}' answered {len(ids)} of {len(queries)} queries"
-        return [(own, np.asarray(values, dtype=np.float32)) for own, values in zip(ids, scores, strict=True)]
+        return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """For each query the scores of given texts.
@@ -94,7 +94,7 @@ class OpenRun:
     Attributes:
         path: Its path.
         run: Its content.
-        label: Its name for people: the file's name, unless another source has the same.
+        label: Its display name: the file's name, unless another source has the same name.
     """
 
     path: Path
@@ -115,9 +115,9 @@ class OpenRun:
         return [(ids[:k], scores[:k]) for ids, scores in hits]
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """Refused: a run has no scores but those of its hits."""
+        """Refused: a run has scores for its hits only."""
         del queries, ids
-        msg = "a run holds no scores but those of its hits."
+        msg = "a run has scores for its hits only."
         raise UnsupportedError(msg)
 
 
@@ -182,7 +182,7 @@ def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) 
 
 
 def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
-    """The path of an input that an index's manifest names, there or relative to the index; None if it is gone."""
+    """The path of an input named in an index's manifest, absolute or relative to the index; None if it is gone."""
     places = [Path(entry["path"])] if "path" in entry else []
     places += [folder / entry["relative_path"]] if "relative_path" in entry else []
     return next((str(place) for place in places if place.exists()), None)
@@ -205,12 +205,12 @@ def _read_run(path: Path) -> Run:
     try:
         return read_run(path)
     except DataError as error:
-        msg = f"{error} ('{path}' is a file, and so was read as a run; an index is a folder.)"
+        msg = f"{error} ('{path}' is a file, so it was read as a run; an index is a folder.)"
         raise InputError(msg) from error
 
 
 def _options_of(folder: Path, options: Options) -> list[tuple[str, str]]:
-    """The options that apply to an index, as section and name; those of its own folder come last, and win."""
+    """The options that apply to an index, as section and name; those of its own folder come last and win."""
     if not options or artifacts.kind_of(folder) != "index":
         return []
     made_by = artifacts.read_manifest(folder, "index")["indexer"]
@@ -218,7 +218,7 @@ def _options_of(folder: Path, options: Options) -> list[tuple[str, str]]:
     for section in ("indexer", made_by["name"], folder.name):
         values = options.get(section)
         if isinstance(values, Mapping):
-            # The section for all indexes may hold options of some only.
+            # The section for all indexes may contain options that only some of them have.
             applying += [(section, name) for name in values if section != "indexer" or name in made_by["options"]]
     return list(dict.fromkeys(applying))
 
@@ -231,7 +231,7 @@ def _no_such_option(section: str, name: str, sources: Sequence[Source]) -> Optio
     offer = f"; did you mean 'indexer.{close}'?" if close and close != name else "."
     listed = ", ".join(f"'{index.label}' ({index.name})" for index in indexes) or "none"
     msg = (
-        f"--set {given} is an option of no index that is searched{offer} The indexes: {listed}; their options: "
+        f"--set {given} is not an option of any index searched{offer} The indexes: {listed}; their options: "
         f"{shortlist(known)}. Set one by indexer.OPTION=VALUE, or by the name of an indexer or an index."
     )
     return OptionError(msg)

@@ -1,9 +1,9 @@
-"""Finds the best way to fuse runs on judged queries: `rkit search INDEX INDEX --tune QRELS`.
+"""Tunes the fusion of runs on judged queries: `rkit search INDEX INDEX --tune QRELS`.
 
 Every index is searched once. Then weights are tried from 0 to 1 in steps of 0.05 (with three or more indexes one weight
-at a time, as long as that helps), with each normalisation of scores, or for `rrf` with several constants; the same
-queries always give the same result. Without normalisation the scores of indexes differ in scale: there the steps apply
-to scores divided by their mean deviation.
+at a time, until nothing improves), with each normalisation of scores, or for `rrf` with several constants; the same
+queries always give the same result. Without normalisation the scores of indexes differ in scale, so the steps then
+apply to scores divided by their mean standard deviation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Weights = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Trial:
-    """A way to fuse, and the value of the metric."""
+    """A fusion and its value of the metric."""
 
     fusion: Fusion
     value: float
@@ -56,8 +56,8 @@ class Tuned:
         identities: A fingerprint of each index.
         metric: The metric that was maximised.
         queries: How many queries it was computed on.
-        trials: Best first.
-        references: Name -> value: each index alone, and fusion without tuning.
+        trials: All fusions that were tried, best first.
+        references: Name -> value, for each index alone and for fusion without tuning.
     """
 
     labels: Sequence[str]
@@ -69,25 +69,28 @@ class Tuned:
 
     @property
     def best(self) -> Trial:
-        """The best of all."""
+        """The best trial."""
         return self.trials[0]
 
     def options(self) -> str:
-        """The options of `rkit search` for the best way."""
-        given = self.best.fusion
+        """The options of `rkit search` for the best fusion."""
+        fusion = self.best.fusion
         named = {
-            "--fusion": given.method,
-            "--weights": ",".join(f"{weight:g}" for weight in given.weights or ()),
-            "--normalization": given.normalization,
-            "--rrf-k": given.rrf_k,
-            "--missing": given.missing,
+            "--fusion": fusion.method,
+            "--weights": ",".join(f"{weight:g}" for weight in fusion.weights or ()),
+            "--normalization": fusion.normalization,
+            "--rrf-k": fusion.rrf_k,
+            "--missing": fusion.missing,
         }
         return " ".join(f"{name} {value}" for name, value in named.items() if value not in (None, ""))
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values, which `read_choice` reads back."""
         return {
-            "indexes": [{"name": a, "identity": b} for a, b in zip(self.labels, self.identities, strict=True)],
+            "indexes": [
+                {"name": label, "identity": identity}
+                for label, identity in zip(self.labels, self.identities, strict=True)
+            ],
             **_as_json(self.best, self.metric),
             "queries": self.queries,
             "references": dict(self.references),
@@ -109,10 +112,10 @@ class Tuned:
         table.add_section()
         for name, value in self.references.items():
             table.add_row(name, *[""] * len(self.labels), f"{value:.4f}")
-        console.print(f"weights tried on {self.queries:,} queries, {len(self.trials):,} ways to fuse:")
+        console.print(f"{len(self.trials):,} fusions tried on {self.queries:,} queries:")
         console.print(table)
         line = " ".join(["rkit search", *map(shlex.quote, places), self.options()])
-        console.print(f"Search so:  {line}", soft_wrap=True)
+        console.print(f"Best search:  {line}", soft_wrap=True)
 
 
 def tune(
@@ -129,24 +132,24 @@ def tune(
     """Find the best weights, and the best normalisation or constant of rrf if it is not fixed.
 
     Args:
-        found: Query id -> the hits of the indexes, with computed scores if there are any.
-        qrels: Judgements; those of other queries are not used.
-        fusion: "linear" or "rrf", with the options that are fixed.
+        found: Query id -> the hits of all indexes, with computed scores if the fusion uses them.
+        qrels: Judgements; those of other queries are ignored.
+        fusion: "linear" or "rrf", with the options that stay fixed.
         labels: The names of the indexes.
         identities: A fingerprint of each index.
         metric: Name as ir-measures writes it; higher is better.
-        k: Documents of a query that are judged.
-        progress: Called with the trial that is being computed.
+        k: How many documents per query the metric is computed on.
+        progress: Called with the name of the trial that is being computed.
 
     Raises:
         OptionError: There is nothing to tune, or several metrics were named.
-        InputError: No query is judged, or the metric is none.
+        InputError: No query is judged, or the metric cannot be computed.
     """
     _check(fusion, metric)
     judge = _Judge(found, qrels, metric, k)
-    trials = [trial for way in _ways(fusion) for trial in _trials(judge, way, len(labels), progress)]
+    trials = [trial for base in _bases(fusion) for trial in _trials(judge, base, len(labels), progress)]
     if fusion.method == "rrf" and fusion.rrf_k is None:
-        # The weights that are best with the usual constant, with other constants.
+        # Try the best weights for the usual constant with other constants.
         first = min(trials, key=_order)
         trials += [judge.trial(replace(first.fusion, rrf_k=k)) for k in RRF_CONSTANTS if k != first.fusion.rrf_k]
         trials += _trials(judge, min(trials, key=_order).fusion, len(labels), progress)
@@ -157,23 +160,23 @@ def tune(
 
 
 def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
-    """The best fusion of a file that `--tune` wrote.
+    """Read the best fusion from a file written by `--tune`.
 
     Raises:
         DataError: The file holds no fusion.
-        InputError: It is for another number of indexes, or for these in another order.
+        InputError: It was tuned for another number of indexes, or for these in another order.
     """
     try:
         choice = json.loads(Path(path).read_text(encoding="utf-8"))
-        made_for = [(one["name"], one["identity"]) for one in choice["indexes"]]
+        indexes = [(index["name"], index["identity"]) for index in choice["indexes"]]
         fusion = _fusion_of(choice["fusion"])
     except (ValueError, KeyError, TypeError) as error:
-        msg = "it holds no choice of weights. 'rkit search INDEX INDEX --tune QRELS --output FILE' writes one."
+        msg = "the file contains no tuned weights. 'rkit search INDEX INDEX --tune QRELS --output FILE' writes one."
         raise DataError(msg, file=path) from error
-    names = ", ".join(name for name, _ in made_for)
-    order = [identity for _, identity in made_for]
+    names = ", ".join(name for name, _ in indexes)
+    order = [identity for _, identity in indexes]
     if len(order) != len(identities) or (order != list(identities) and sorted(order) == sorted(identities)):
-        msg = f"the weights in '{path}' are for {len(order)} indexes in this order: {names}. Give the indexes so."
+        msg = f"the weights in '{path}' are for {len(order)} indexes in this order: {names}. Use the same order."
         raise InputError(msg)
     return fusion
 
@@ -184,13 +187,13 @@ def _fusion_of(choice: Mapping[str, Any]) -> Fusion:
 
 
 class _Judge:
-    """Measures fusions on judged queries."""
+    """Evaluates fusions on judged queries."""
 
     def __init__(self, found: Mapping[str, Candidates], qrels: Qrels, metric: str, k: int) -> None:
         self.found = found
         self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in found}
         self.metric = metric
-        self.most = k
+        self.depth = k
         self.k = min(k, _cutoff(metric) or k)
         self._parts: dict[Fusion, list[Scores]] = {}
         self._scales: Scores | None = None
@@ -201,54 +204,54 @@ class _Judge:
         return len(self.qrels)
 
     def trial(self, fusion: Fusion) -> Trial:
-        """A fusion with its value."""
+        """Evaluate a fusion."""
         return Trial(fusion, self.value(fusion))
 
     def value(self, fusion: Fusion) -> float:
-        """The mean of the metric, of the run that `rkit search` would write."""
+        """The mean of the metric for the run that `rkit search` would write."""
         run: Run = {}
-        for (query_id, one), parts in zip(self.found.items(), self._parts_of(fusion), strict=True):
+        for (query_id, hits), parts in zip(self.found.items(), self._parts_of(fusion), strict=True):
             scores = fusion.total(parts)
             rows = np.arange(len(scores))
             if len(scores) > self.k:
-                # All documents tied with the last one stay: the metric breaks ties in its own way.
+                # Documents tied with the last one are all kept, because the metric breaks ties in its own way.
                 rows = np.flatnonzero(scores >= np.partition(scores, -self.k)[-self.k])
-            run[query_id] = [(one.ids[row], float(scores[row])) for row in rows]
+            run[query_id] = [(hits.ids[row], float(scores[row])) for row in rows]
         return self._mean(run)
 
     def scales(self) -> Scores:
-        """(runs,) the mean deviation of a run's scores for a query."""
+        """(runs,) the standard deviation of a run's scores for a query, averaged over queries."""
         if self._scales is None:
-            deviations = np.array([_deviations(one) for one in self.found.values() if one.ids])  # (queries, runs)
+            deviations = np.array([_deviations(hits) for hits in self.found.values() if hits.ids])  # (queries, runs)
             means = deviations.mean(axis=0)
             self._scales = np.where(means > 0, means, 1.0)
         return self._scales
 
     def references(self, labels: Sequence[str]) -> dict[str, float]:
-        """Each run alone, and fusion that was not tuned."""
+        """The values of each run alone, and of fusion without tuning."""
         alone = {f"{label} alone": self._alone(run) for run, label in enumerate(labels)}
         return {**alone, "rrf, not tuned": self.value(Fusion("rrf"))}
 
     def _alone(self, run: int) -> float:
-        hits: Run = {}
-        for query_id, one in self.found.items():
-            rows = np.flatnonzero((one.ranks[:, run] > 0) & (one.ranks[:, run] <= self.most))
-            hits[query_id] = [(one.ids[row], float(one.scores[row, run])) for row in rows]
-        return self._mean(hits)
+        alone: Run = {}
+        for query_id, hits in self.found.items():
+            rows = np.flatnonzero((hits.ranks[:, run] > 0) & (hits.ranks[:, run] <= self.depth))
+            alone[query_id] = [(hits.ids[row], float(hits.scores[row, run])) for row in rows]
+        return self._mean(alone)
 
     def _mean(self, run: Run) -> float:
         return mean(self.metric, per_query(run, self.qrels, self.metric)[self.metric])
 
     def _parts_of(self, fusion: Fusion) -> list[Scores]:
-        bare = replace(fusion, weights=None)
-        if bare not in self._parts:
-            # Only the last one is held: parts of all queries are large.
-            self._parts = {bare: [bare.parts(one) for one in self.found.values()]}
-        return self._parts[bare]
+        unweighted = replace(fusion, weights=None)
+        if unweighted not in self._parts:
+            # Only the last fusion's parts are cached, because those of all queries are large.
+            self._parts = {unweighted: [unweighted.parts(hits) for hits in self.found.values()]}
+        return self._parts[unweighted]
 
 
-def _ways(fusion: Fusion) -> Iterator[Fusion]:
-    """The fusions that weights are tried with."""
+def _bases(fusion: Fusion) -> Iterator[Fusion]:
+    """The fusions to try weights with."""
     if fusion.method == "rrf":
         yield replace(fusion, rrf_k=RRF_K if fusion.rrf_k is None else fusion.rrf_k)
         return
@@ -256,15 +259,15 @@ def _ways(fusion: Fusion) -> Iterator[Fusion]:
         yield replace(fusion, normalization=normalization)
 
 
-def _trials(judge: _Judge, way: Fusion, runs: int, progress: Callable[[str], None]) -> list[Trial]:
-    """The fusion with different weights, measured."""
-    scales = judge.scales() if way.method == "linear" and way.normalization == "none" else np.ones(runs)
+def _trials(judge: _Judge, base: Fusion, runs: int, progress: Callable[[str], None]) -> list[Trial]:
+    """Evaluate the fusion with different weights."""
+    scales = judge.scales() if base.method == "linear" and base.normalization == "none" else np.ones(runs)
     tried: dict[Weights, Trial] = {}
 
     def attempt(weights: Weights) -> Trial:
         if weights not in tried:
-            progress(f"{_name(way)}, {len(tried) + 1}")
-            tried[weights] = judge.trial(replace(way, weights=_scaled(weights, scales)))
+            progress(f"{_name(base)}, {len(tried) + 1}")
+            tried[weights] = judge.trial(replace(base, weights=_scaled(weights, scales)))
         return tried[weights]
 
     if runs <= 2:
@@ -278,30 +281,30 @@ def _trials(judge: _Judge, way: Fusion, runs: int, progress: Callable[[str], Non
         for run in range(runs):
             for weights in _along(current, run):
                 attempt(weights)
-            current = min(tried, key=lambda one: _order(tried[one]))
+            current = min(tried, key=lambda weights: _order(tried[weights]))
         if current == before:
             break
     return list(tried.values())
 
 
 def _along(weights: Weights, run: int) -> Iterator[Weights]:
-    """Weights that sum to 1: one run's goes from 0 to 1, the others keep their proportions."""
+    """Weights that sum to 1: that of `run` goes from 0 to 1, and the others keep their proportions."""
     rest = sum(weights) - weights[run]
     for step in range(STEPS + 1):
         share = step / STEPS
-        others = [(1 - share) * (one / rest if rest else 1 / (len(weights) - 1)) for one in weights]
+        others = [(1 - share) * (weight / rest if rest else 1 / (len(weights) - 1)) for weight in weights]
         others[run] = share
-        yield tuple(round(one, _DIGITS) for one in others)
+        yield tuple(round(weight, _DIGITS) for weight in others)
 
 
 def _scaled(weights: Weights, scales: Scores) -> Weights:
-    """Weights of raw scores, from those of scores divided by their scale; they sum to 1."""
+    """Convert weights of scores divided by their scale into weights of raw scores that sum to 1."""
     divided = np.array(weights) / scales
-    return tuple(float(f"{one:.{_DIGITS}g}") for one in divided / divided.sum())
+    return tuple(float(f"{weight:.{_DIGITS}g}") for weight in divided / divided.sum())
 
 
 def _order(trial: Trial) -> tuple[float, float, int, Weights]:
-    """Best first; of equal values the most even weights, then the order of normalisations."""
+    """Sort key: best first; equal values by the evenness of their weights, then by normalisation."""
     weights = trial.fusion.weights or ()
     normalization = _NORMALIZATIONS.index(trial.fusion.normalization or "none")
     uneven = round(max(weights, default=0) - min(weights, default=0), 9)
@@ -309,15 +312,15 @@ def _order(trial: Trial) -> tuple[float, float, int, Weights]:
 
 
 def _shown(trials: Sequence[Trial]) -> Iterable[Trial]:
-    """The best few, and the best of each normalisation."""
-    chosen = list(trials[:SHOWN])
+    """The best few trials, and the best of each normalisation."""
+    rows = list(trials[:SHOWN])
     for normalization in get_args(Normalization):
-        chosen += [one for one in trials if one.fusion.normalization == normalization][:1]
-    return dict.fromkeys(sorted(chosen, key=trials.index))
+        rows += [trial for trial in trials if trial.fusion.normalization == normalization][:1]
+    return dict.fromkeys(sorted(rows, key=trials.index))
 
 
-def _deviations(found: Candidates) -> list[float]:
-    columns = [column[~np.isnan(column)] for column in found.scores.T]
+def _deviations(hits: Candidates) -> list[float]:
+    columns = [column[~np.isnan(column)] for column in hits.scores.T]
     return [float(column.std()) if len(column) else 0.0 for column in columns]
 
 
@@ -332,16 +335,16 @@ def _as_json(trial: Trial, metric: str) -> dict[str, Any]:
 
 
 def _cutoff(metric: str) -> int | None:
-    """The cutoff in a metric's name, if it has one."""
+    """The cutoff in a metric's name, if any."""
     import ir_measures
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            found = ir_measures.parse_measure(metric).params.get("cutoff")
+            cutoff = ir_measures.parse_measure(metric).params.get("cutoff")
     except Exception:  # noqa: BLE001 - a wrong name is reported when the metric is computed
         return None
-    return found if isinstance(found, int) and found > 0 else None
+    return cutoff if isinstance(cutoff, int) and cutoff > 0 else None
 
 
 def _check(fusion: Fusion, metric: str) -> None:
@@ -349,10 +352,10 @@ def _check(fusion: Fusion, metric: str) -> None:
         msg = "fusion 'sum' has nothing to tune. Choose --fusion linear, which weights scores, or rrf."
         raise OptionError(msg)
     if fusion.weights is not None:
-        msg = f"the weights are given as {list(fusion.weights)}, and --tune is to find them. Leave out one of the two."
+        msg = f"weights are given ({list(fusion.weights)}), but --tune searches for weights. Leave out one of the two."
         raise OptionError(msg)
     if len(metric_names(metric)) != 1:
-        msg = f"--tune-metric is '{metric}', and should be one metric, such as {METRIC}."
+        msg = f"--tune-metric is '{metric}', but must be a single metric, such as {METRIC}."
         raise OptionError(msg)
 
 

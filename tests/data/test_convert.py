@@ -160,7 +160,7 @@ def test_a_folder_is_not_overwritten(tmp_path, collection):
 @pytest.mark.parametrize("output", ["out", "out.jsonl", "out.jsonl.gz"])
 def test_damage_half_way_leaves_nothing(tmp_path, output):
     (tmp_path / "a.jsonl").write_text('{"_id": "1", "title": "", "text": ""}\n' * 2)
-    with pytest.raises(DataError, match=r"a\.jsonl:2: the id '1' is used already at line 1"):
+    with pytest.raises(DataError, match=r"a\.jsonl:2: the id '1' is already used at line 1"):
         convert(tmp_path / "a.jsonl", tmp_path / output)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 

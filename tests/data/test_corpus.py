@@ -160,7 +160,7 @@ def test_a_duplicated_id_names_both_lines(tmp_path, name, second):
     rows = [{"_id": str(number), "text": "t"} for number in range(5000)]
     rows[second - 1]["_id"] = "0"
     path = jsonl(tmp_path, rows, name)
-    message = rf"{name}:{second}: the id '0' is used already at line 1\. Every id"
+    message = rf"{name}:{second}: the id '0' is already used at line 1\. Every id"
     for use in (list, len, lambda corpus: corpus.get("0"), lambda corpus: "0" in corpus):
         with pytest.raises(DataError, match=message):
             use(open_corpus(path))
@@ -177,7 +177,7 @@ def test_a_duplicate_is_found_long_before_the_end(tmp_path):
 def test_a_duplicate_in_another_file_names_it(tmp_path):
     jsonl(tmp_path, beir(A), "one.jsonl")
     jsonl(tmp_path, beir(A), "two.jsonl")
-    with pytest.raises(DataError, match=r"two\.jsonl:1: the id '1' is used already at .*one\.jsonl, line 1"):
+    with pytest.raises(DataError, match=r"two\.jsonl:1: the id '1' is already used at .*one\.jsonl, line 1"):
         len(open_corpus(tmp_path))
 
 
@@ -199,11 +199,11 @@ def test_equal_hashes_of_different_ids(tmp_path, monkeypatch):
         ({"_id": "2"}, "no form of a passage has these fields: _id\\. Known forms: BEIR \\(_id, title, text\\); Tev"),
         ({"text": "x"}, "these fields: text"),
         ({}, "these fields: none"),
-        ({"_id": "2", "text": None}, "'text' is null, and should be text"),
-        ({"_id": "2", "text": 5}, "'text' is 5, and should be text"),
+        ({"_id": "2", "text": None}, "'text' is null, but should be text"),
+        ({"_id": "2", "text": 5}, "'text' is 5, but should be text"),
         ({"_id": "2", "title": 5, "text": ""}, "'title' is 5"),
         ({"_id": None, "text": ""}, "'_id' is null; an id is text or a whole number"),
-        ({"_id": "a\tb", "text": ""}, "an id holds no tabs"),
+        ({"_id": "a\tb", "text": ""}, "an id may not contain tabs"),
     ],
 )
 def test_a_damaged_passage_is_named(tmp_path, row, message):

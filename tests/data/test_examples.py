@@ -209,10 +209,10 @@ def test_ids_without_any_text(tmp_path):
         ({"positives": ["1"], "query_id": "q2"}, r"missing: query; it has positives, query_id\. Known"),
         ({"positive_passages": []}, r"missing: query_id, query; it has positive_passages"),
         ({"positive_ctxs": []}, r"missing: question; it has positive_ctxs"),
-        ({**OURS, "query_id": "q2", "positives": "1"}, r"'positives' is '1', and should be a list"),
+        ({**OURS, "query_id": "q2", "positives": "1"}, r"'positives' is '1', but should be a list"),
         ({**OURS, "query_id": "q2", "positives": [None]}, r"'positives' is null; an id is text or"),
-        ({**OURS, "query_id": "q2", "query": None}, r"'query' is null, and should be text"),
-        ({**OURS, "query": "other"}, r"the query id 'q1' is used already at line 1, for another query"),
+        ({**OURS, "query_id": "q2", "query": None}, r"'query' is null, but should be text"),
+        ({**OURS, "query": "other"}, r"the query id 'q1' is already used at line 1, for another query"),
         ({"query_id": "q2", "query": "x", "positive_passages": ["1"]}, r"'positive_passages' should hold passages"),
         (
             {"query_id": "q2", "query": "x", "positive_passages": [{"docid": "1"}]},
@@ -247,7 +247,7 @@ def test_nothing_to_train_on(tmp_path):
     with pytest.raises(DataError, match=r"e\.json: there is no example in it"):
         read_examples(tmp_path / "e.json")
     (tmp_path / "e.jsonl").touch()
-    with pytest.raises(DataError, match=r"the file is empty, and training examples were expected"):
+    with pytest.raises(DataError, match=r"the file is empty, but training examples were expected"):
         read_examples(tmp_path / "e.jsonl")
 
 

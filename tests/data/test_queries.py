@@ -103,25 +103,25 @@ def test_examples_may_repeat_a_query(tmp_path):
     rows = [{"query_id": "1", "query": "who", "positives": [one], "negatives": []} for one in "ab"]
     assert read_queries(jsonl(tmp_path, rows)) == [Query("1", "who")]
     rows[1]["query"] = "what"
-    with pytest.raises(DataError, match=r"queries\.jsonl:2: the id '1' is used already at line 1"):
+    with pytest.raises(DataError, match=r"queries\.jsonl:2: the id '1' is already used at line 1"):
         read_queries(jsonl(tmp_path, rows))
 
 
 def test_a_duplicated_id_names_both_lines(tmp_path):
-    with pytest.raises(DataError, match=r"queries\.jsonl:3: the id '1' is used already at line 1"):
+    with pytest.raises(DataError, match=r"queries\.jsonl:3: the id '1' is already used at line 1"):
         read_queries(jsonl(tmp_path, [{"_id": one, "text": "who"} for one in "121"]))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"q: the file is empty, and queries were expected"),
+        ("", r"q: the file is empty, but queries were expected"),
         ('{"_id": "1"}', r"q:1: no form of a query has these fields: _id\. Known forms: BEIR \(_id, text\)"),
         ('{"text": "who"}', r"these fields: text\. Known"),
-        ('{"_id": "1", "text": ["who"]}', r"q:1: 'text' is \[\"who\"\], and should be text"),
-        ('{"_id": "1", "text": "who", "answers": [1]}', r"q:1: 'answers' is 1, and should be text"),
+        ('{"_id": "1", "text": ["who"]}', r"q:1: 'text' is \[\"who\"\], but should be text"),
+        ('{"_id": "1", "text": "who", "answers": [1]}', r"q:1: 'answers' is 1, but should be text"),
         ("a\tb\tc\td\n", r"q:1: no queries come in 4 tab-separated columns: .* Known forms: BEIR"),
-        ("1\twho\n2\n", r"q:2: the row has 1 column, and the table has 2: id, text"),
+        ("1\twho\n2\n", r"q:2: the row has 1 column, but the table has 2: id, text"),
         ("[]", r"q: there is no query in it"),
     ],
 )

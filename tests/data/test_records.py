@@ -69,14 +69,14 @@ def test_array_elements_have_numbers_and_lines(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1}\n{"a": }\n', r"a\.jsonl:2: broken JSON: Expecting value at column 7\. Each line holds"),
-        ('{"a": 1}\n[1, 2]\n', r":2: the line holds \[1, 2\], and should hold one JSON object"),
-        ('[{"a": 1}, {"a": }]', r":1: element 2: broken JSON: Expecting value\. Is the file whole"),
+        ('{"a": 1}\n{"a": }\n', r"a\.jsonl:2: broken JSON: Expecting value at column 7\. Each line must be"),
+        ('{"a": 1}\n[1, 2]\n', r":2: the line is \[1, 2\], but should be a JSON object"),
+        ('[{"a": 1}, {"a": }]', r":1: element 2: broken JSON: Expecting value\. Is the file complete"),
         ('[{"a": 1},\n{"a": 1', r":2: element 2: broken JSON"),
         ('[{"a": 1} {"a": 2}]', r":1: element 1: broken JSON: neither ',' nor ']'"),
         ('[{"a": 1}', r"element 1: broken JSON: neither"),
-        ("[[0, 12, 13]]", r"element 1: it is \[0, 12, 13\], and should be a JSON object"),
-        ("", r"a\.jsonl: the file is empty, and things were expected"),
+        ("[[0, 12, 13]]", r"element 1: it is \[0, 12, 13\], but should be a JSON object"),
+        ("", r"a\.jsonl: the file is empty, but things were expected"),
         ("\n \n", r"the file is empty"),
         ("a\tb\tc\n", r":1: no things come in 3 tab-separated columns: 'a\\tb\\tc'\."),
         ("{\n", r":1: broken JSON"),
@@ -95,7 +95,7 @@ def test_wrong_encoding_inside_an_array(tmp_path):
 
 
 def test_a_row_of_another_width(tmp_path):
-    with pytest.raises(DataError, match=r":2: the row has 3 columns, and the table has 2: id, text"):
+    with pytest.raises(DataError, match=r":2: the row has 3 columns, but the table has 2: id, text"):
         read(written(tmp_path, "1\tone\n2\ttwo\tmore\n"), pair)
 
 
@@ -142,7 +142,7 @@ def test_texts_and_lists():
     assert record.texts("one") == ("x",)
     assert record.texts("many") == ("x", "y")
     assert record.texts("none") == record.texts("absent") == ()
-    with pytest.raises(DataError, match="'number' is 3, and should be text"):
+    with pytest.raises(DataError, match="'number' is 3, but should be text"):
         record.text("number")
-    with pytest.raises(DataError, match="'number' is 3, and should be a list"):
+    with pytest.raises(DataError, match="'number' is 3, but should be a list"):
         record.texts("number")

@@ -60,22 +60,22 @@ def test_packed(tmp_path):
     ("text", "message"),
     [
         ("q Q0 a 1 3.5\n", r"r:1: the line has 5 columns\. Known forms of a run: TREC"),
-        ("q Q0 a 1 high t\n", r"r:1: 'high' is no score"),
-        ("q\ta\t0\n", r"r:1: '0' is no rank"),
+        ("q Q0 a 1 high t\n", r"r:1: 'high' is not a score"),
+        ("q\ta\t0\n", r"r:1: '0' is not a rank"),
         ("q Q0 a 1 nan t\n", r"r:1: the score of 'a' is NaN"),
-        ("q Q0 a 1 3 t\np Q0 a 1 3 t\nq Q0 a 2 2 t\n", r"r:3: document 'a' stands already at line 1 for query 'q'"),
-        ("q Q0 a x 3 t\nq Q0 a 2 inf t\n", r"r:2: document 'a' stands already at line 1"),
+        ("q Q0 a 1 3 t\np Q0 a 1 3 t\nq Q0 a 2 2 t\n", r"r:3: document 'a' is already at line 1 for query 'q'"),
+        ("q Q0 a x 3 t\nq Q0 a 2 inf t\n", r"r:2: document 'a' is already at line 1"),
         ("q Q0 a 1 inf t\nq Q0 b 2 -inf t\nq Q0 c 2 NaN t\n", r"r:3: the score of 'c' is NaN"),
         ("q Q0 a 1 1 t x\nq Q0 b 2 1\n", r"r:1: the line has 7 columns"),
-        ("q Q0 a 1 1 t\nq Q0 b 2 1 t x\nq Q0 c 3 1\n", r"r:2: the line has 7 columns, and those before have 6"),
-        ("".join(f"q\td{n}\t{n}\n" for n in range(1, 30)) + "q\tx\t1.5\n", r"r:30: '1\.5' is no rank"),
-        ("", r"r: there is no result in it"),
-        ("{}", r"r: there is no result in it"),
-        ('{"q": {}}', r"r: there is no result in it"),
+        ("q Q0 a 1 1 t\nq Q0 b 2 1 t x\nq Q0 c 3 1\n", r"r:2: the line has 7 columns, but earlier lines have 6"),
+        ("".join(f"q\td{n}\t{n}\n" for n in range(1, 30)) + "q\tx\t1.5\n", r"r:30: '1\.5' is not a rank"),
+        ("", r"r: the file contains no results"),
+        ("{}", r"r: the file contains no results"),
+        ('{"q": {}}', r"r: the file contains no results"),
         ('{"q": {"a": "high"}}', r"r: query 'q' has 'high' where"),
         ('{"q": {"a": NaN}}', r"r: query 'q' has"),
-        ('{"q": {"a": 1,\n "b": }}', r"r:2: the file begins as JSON and is none"),
-        ('{"q": {"a": 1, "a": 2}}', r"r: 'a' stands in it twice"),
+        ('{"q": {"a": 1,\n "b": }}', r"r:2: the file begins like JSON but is invalid"),
+        ('{"q": {"a": 1, "a": 2}}', r"r: 'a' occurs twice"),
         ('{"_id": "1"}\n', r"r:1: the line has 2 columns"),
     ],
 )
@@ -120,7 +120,7 @@ def test_results_of_a_query_may_stand_apart_and_in_many_blocks(tmp_path, monkeyp
     text = "".join(f"q{n % 3} Q0 d{n} 1 {1 - n / 64} t\n" + "\n" * (n == 20) for n in range(30))
     expected = {f"q{n}": [(f"d{m}", 1 - m / 64) for m in range(n, 30, 3)] for n in range(3)}
     assert read_run(written(tmp_path, text)) == expected
-    with pytest.raises(DataError, match="r:32: the line has 2 columns, and those before have 6"):
+    with pytest.raises(DataError, match="r:32: the line has 2 columns, but earlier lines have 6"):
         read_run(written(tmp_path, text + "q d\n"))
 
 
@@ -156,7 +156,7 @@ def test_equal_scores_can_stand_by_the_ranks_of_the_file(tmp_path):
 
 def test_judgements_in_place_of_a_run_are_told(tmp_path):
     for text in ("1 0 d1 1\n1 0 d2 0\n", "1\t0\t7067032\t1\n", "query-id\tcorpus-id\tscore\n1\t2\t1\n"):
-        with pytest.raises(DataError, match=r"r:1: these are judgements \(qrels\), and a run was expected"):
+        with pytest.raises(DataError, match=r"r:1: these are judgements \(qrels\), but a run was expected"):
             read_run(written(tmp_path, text))
 
 

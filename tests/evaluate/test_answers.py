@@ -122,7 +122,7 @@ def test_an_unknown_mode_is_refused():
 
 
 def test_one_text_in_place_of_a_list_is_refused():
-    with pytest.raises(InputError, match="answers are a list"):
+    with pytest.raises(InputError, match="answers must be a list"):
         has_answer("Paris", "Paris")
 
 
@@ -169,7 +169,7 @@ def test_many_passages_give_the_same_hits_in_one_and_in_more_processes():
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are not forked from this one")
 def test_a_process_that_is_ended_is_told(monkeypatch):
     monkeypatch.setattr("retrievalkit.evaluate.answers._match", lambda *_: os._exit(9))
-    with pytest.raises(RetrievalkitError, match=r"ended from outside.*--processes 1") as caught:
+    with pytest.raises(RetrievalkitError, match=r"was killed.*--processes 1") as caught:
         answer_hits(RUN, ANSWERS, PASSAGES, processes=2)
     assert caught.value.exit_code == 1
 

@@ -415,16 +415,16 @@ def test_answers_at_the_command_line(two_runs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["qrels", "--qrels", "qrels"], "these are judgements (qrels), and a run was expected"),
+        (["qrels", "--qrels", "qrels"], "these are judgements (qrels), but a run was expected"),
         (["a.trec", "--qrels", "b.trec"], "this is a run"),
         (["a.trec", "--qrels", "qrel"], "did you mean 'qrels'"),
         (["a.trec", "a.trec", "--qrels", "qrels"], "a run is given twice"),
         (["a.trec", "--qrels", "qrels", "--metrics", "RR@10,ncdg@10"], "Write 'nDCG@10'"),
         (["a.trec"], "--qrels"),
         (["a.trec", "--answers", "qrels", "--corpus", "no"], "qrels"),
-        (["empty", "--qrels", "qrels"], "empty: there is no result in it"),
+        (["empty", "--qrels", "qrels"], "empty: the file contains no results"),
         (["other", "--qrels", "qrels"], "no query of the run is in the qrels: the run has 'x', the qrels 'q1', 'q2'"),
-        (["twice", "--qrels", "qrels"], "twice:2: document 'd1' stands already at line 1"),
+        (["twice", "--qrels", "qrels"], "twice:2: document 'd1' is already at line 1"),
         (["nan", "--qrels", "qrels"], "nan:1: the score of 'd1' is NaN"),
     ],
 )

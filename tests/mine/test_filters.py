@@ -57,7 +57,7 @@ def test_a_pattern_tells_the_document_by_the_id():
     assert document_of(document_pattern("(.+)#"), "no mark") is None
 
 
-@pytest.mark.parametrize(("way", "problem"), [("(", "nor a regular expression"), (".*", "which every id has")])
+@pytest.mark.parametrize(("way", "problem"), [("(", "nor a regular expression"), (".*", "which matches every id")])
 def test_a_pattern_that_tells_nothing_is_refused(way, problem):
     with pytest.raises(OptionError, match=problem):
         MiningOptions(same_document=way).check(merging=False)
@@ -150,12 +150,12 @@ def test_each_filter_drops_what_the_ones_before_it_left():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"near_duplicates": 0.0}, "near_duplicates is 0.0, and must be above 0 and at most 1, such as 0.8"),
+        ({"near_duplicates": 0.0}, "near_duplicates is 0.0, but must be above 0 and at most 1, such as 0.8"),
         ({"near_duplicates": 80.0}, "near_duplicates is 80.0"),
         ({"margin_relative": -1.0}, "margin_relative is -1.0"),
-        ({"margin_absolute": float("nan")}, "margin_absolute is nan, and must be a finite number"),
-        ({"reranker": "R"}, "drops nothing alone. Set reranker_above or reranker_margin"),
-        ({"reranker_above": 1.0}, "look at a re-ranker's scores. Give one"),
+        ({"margin_absolute": float("nan")}, "margin_absolute is nan, but must be a finite number"),
+        ({"reranker": "R"}, "drops nothing by itself. Set reranker_above or reranker_margin"),
+        ({"reranker_above": 1.0}, "need a re-ranker's scores. Give a re-ranker"),
         ({"reranker": "R", "reranker_margin": float("inf")}, "reranker_margin is inf"),
     ],
 )

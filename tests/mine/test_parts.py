@@ -366,7 +366,7 @@ def test_a_retriever_is_no_reranker(data, tmp_path):
         ({"same_document": "["}, OptionError, "nor a regular expression"),
         ({"reranker_above": 1}, OptionError, "Give one: --reranker"),
         ({"fusion": "rrf"}, OptionError, "there is one"),
-        ({"precision": "bf16"}, OptionError, "is for a checkpoint, an index or a re-ranker, and there is none"),
+        ({"precision": "bf16"}, OptionError, "is for a checkpoint, an index or a re-ranker, but there is none"),
         ({"source": []}, InputError, "nothing to mine from"),
         ({"source": ["bm25", "bm25"]}, OptionError, "given twice"),
     ],
@@ -383,7 +383,7 @@ def test_examples_without_positives_are_refused(data, tmp_path):
     (tmp_path / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     places = {"source": data / "run.trec", "corpus": data / "corpus.jsonl", "examples": tmp_path / "bare.jsonl"}
     refused(tmp_path, DataError, "bare.jsonl.*positive", **places)
-    refused(tmp_path, InputError, "positives 'retrieved' looks for the answers", **places, positives="retrieved")
+    refused(tmp_path, InputError, "positives 'retrieved' needs the answers", **places, positives="retrieved")
 
 
 def test_wrong_weights_are_refused(tiny, tiny_collection, tmp_path):

@@ -169,7 +169,7 @@ def test_two_sets_with_one_id_for_two_questions_are_refused():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"depth": 0}, "depth is 0, and must be at least 1"),
+        ({"depth": 0}, "depth is 0, but must be at least 1"),
         ({"skip_top": 200}, "skip_top 200 leaves nothing of depth 200"),
         ({"margin_relative": 1.5}, "margin_relative is 1.5"),
         ({"sample": "best"}, "'top' or 'random'"),
@@ -194,7 +194,7 @@ def test_settings_of_the_command_line_are_options():
     assert options == MiningOptions(margin_relative=0.95)
     with pytest.raises(OptionError, match="did you mean 'margin_relative'"):
         program.parse_settings(["bm25"], {"margin_relativ": 1})
-    with pytest.raises(OptionError, match="set as indexer"):
+    with pytest.raises(OptionError, match="set like indexer"):
         program.parse_settings(["bm25"], {"indexer": "bm25"})
 
 
@@ -365,7 +365,7 @@ def test_passages_that_came_with_the_examples_are_found_in_the_corpus(collection
         ({"qa": "p1", "qb": "p4"}, {}, RetrievalkitError, "dropped all 2 hits .known positive 2."),
         ({}, {"source": "run.trek"}, InputError, "does not exist.*--from takes bm25"),
         ({}, {"source": "bm52"}, InputError, "did you mean 'bm25'"),
-        ({}, {"source": "."}, ArtifactError, "a folder that rkit did not write"),
+        ({}, {"source": "."}, ArtifactError, "a folder not written by rkit"),
         ({}, {"output": "."}, ArtifactError, "is a folder"),
         ({}, {"corpus": "nowhere"}, DataError, "does not exist"),
         ({}, {"examples": "nowhere"}, DataError, "does not exist"),
@@ -393,7 +393,7 @@ def test_vectors_are_not_searched(collection):
     folder = collection.folder / "vectors"
     folder.mkdir()
     (folder / "manifest.json").write_text('{"kind": "vectors"}')
-    with pytest.raises(ArtifactError, match="a vectors folder, which is indexed first"):
+    with pytest.raises(ArtifactError, match="a vectors folder, which must be indexed first"):
         collection.mine(folder)
 
 

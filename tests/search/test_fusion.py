@@ -232,5 +232,5 @@ def test_the_best_are_those_of_a_plain_sort(found, depth):
 
 
 def test_scores_of_runs_cannot_be_computed():
-    with pytest.raises(OptionError, match="none can be computed"):
+    with pytest.raises(OptionError, match="cannot be computed"):
         fuse([ranking("a")], method="sum", missing="computed")

@@ -34,7 +34,7 @@ def test_colon_q_ends_and_colon_k_sets_the_number_of_hits(typed, capsys):
     assert asked == [("a", 20), ("b", 20)]
     said = capsys.readouterr().err
     assert "':k none' should be a number" in said
-    assert "no command ':nope'" in said
+    assert "unknown command ':nope'" in said
 
 
 def test_what_goes_wrong_with_a_query_does_not_end_it(typed, capsys):

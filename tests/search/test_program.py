@@ -236,7 +236,7 @@ def test_a_checkpoint_that_is_gone_is_asked_for(tmp_path, stage1):
     checkpoint, index = stage1
     (tmp_path / "deep").mkdir()
     shutil.move(checkpoint, tmp_path / "deep" / "moved")
-    with pytest.raises(ArtifactError, match=r"not there any more\. Give its new place with --model"):
+    with pytest.raises(ArtifactError, match=r"no longer exists\. Give its new path with --model"):
         search.search([index], queries=ask("a"))
     run = search.search([index], queries=ask("a"), k=3, model=tmp_path / "deep" / "moved")
     assert ids(run["q0"]) == expected("a", "one", 3)
@@ -440,13 +440,15 @@ def test_an_index_that_cannot_compute_is_named_once(stage1, words):
     options = {"queries": ask("number 3", "text 7"), "k": 5, "depth": 2, "fusion": "sum"}
     fused = search.search([stage1[1], words], note=notes.append, batch_size=1, **options)
     [note] = notes
-    assert note.startswith("what 'words' did not find has its lowest score of the query: Overlap finds texts")
+    assert note.startswith(
+        "documents that 'words' did not find get its lowest score for the query: Overlap finds texts"
+    )
     lowest = sources.open_index(words).indexer.search(["number 3"], 2)[1][0][-1]
     expected = {name: score + lowest for name, score in brute("number 3", "one").items()}
     assert all(
         score == pytest.approx(expected[name], rel=1e-5) for name, score in fused["q0"] if name not in ("t3", "t0")
     )
-    with pytest.raises(UnsupportedError, match="'words' cannot compute the scores that are missing"):
+    with pytest.raises(UnsupportedError, match="'words' cannot compute the missing scores"):
         search.search([stage1[1], words], missing="computed", **options)
 
 
@@ -465,7 +467,7 @@ def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_pat
     notes = []
     fused = search.search([whole, tmp_path / "some"], queries=ask("a"), k=30, fusion="sum", note=notes.append)
     assert ["different corpora ('whole' and 'part'" in note for note in notes] == [True, False]
-    assert notes[1] == "'some' lacks documents that others found; there they have its lowest score."
+    assert notes[1] == "'some' lacks documents that others found; they get its lowest score for the query."
     one, two = brute("a", "one"), brute("a", "two")
     lowest = min(two[name] for name in fewer)
     assert dict(fused["q0"]) == pytest.approx(
@@ -587,13 +589,13 @@ def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
         (("--interactive", "--output", "RUN"), "--output has no effect here"),
         (("--query", "x", "--tune", "QRELS"), "--tune has no effect here"),
         (("--queries", "QUERIES", "--tune-metric", "RR@10"), "--tune-metric has no effect here: it goes with --tune"),
-        (("--queries", "QUERIES", "--missing", "zero"), "--missing combines several indexes, and there is only one"),
-        (("--tune", "QRELS", "--tune-queries", "QUERIES"), "--tune weights several indexes, and there is only one"),
+        (("--queries", "QUERIES", "--missing", "zero"), "--missing combines several indexes, but there is only one"),
+        (("--tune", "QRELS", "--tune-queries", "QUERIES"), "--tune weights several indexes, but there is only one"),
         (("--tune", "QRELS"), "has judgements but no queries. Give the queries with --tune-queries FILE"),
         (("--queries", "QUERIES", "--output", "."), "output '.' is a folder"),
         (("--queries", "QUERIES", "--set", "indexer.lowr=1"), "did you mean 'indexer.lower'"),
-        (("--queries", "QUERIES", "--set", "faiss.device=cpu"), "--set faiss.device is an option of no index"),
-        (("--queries", "QUERIES", "--set", "k=1"), "--set k is an option of no index"),
+        (("--queries", "QUERIES", "--set", "faiss.device=cpu"), "--set faiss.device is not an option of any index"),
+        (("--queries", "QUERIES", "--set", "k=1"), "--set k is not an option of any index"),
     ],
 )
 def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, message, monkeypatch):
@@ -614,12 +616,12 @@ def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, mes
     [
         (("--weights", "0.3"), "1 weights for 2 runs"),
         (("--weights", "much,less"), "--weights 'much,less' is neither numbers such as 0.3,0.7 nor a file"),
-        (("--weights", "QUERIES"), "it holds no choice of weights"),
+        (("--weights", "QUERIES"), "the file contains no tuned weights"),
         (("--rrf-k", "5", "--fusion", "sum"), "rrf_k=5 has no effect with fusion 'sum'"),
         (("--missing", "zero"), "missing=zero has no effect with fusion 'rrf'"),
-        (("--tune", "QRELS", "--weights", "1,2"), "the weights are given as [1.0, 2.0], and --tune is to find them"),
+        (("--tune", "QRELS", "--weights", "1,2"), "weights are given ([1.0, 2.0]), but --tune searches for weights"),
         (("--tune", "QRELS", "--fusion", "sum"), "fusion 'sum' has nothing to tune"),
-        (("--tune", "QRELS", "--tune-metric", "RR@10 P@1"), "should be one metric"),
+        (("--tune", "QRELS", "--tune-metric", "RR@10 P@1"), "must be a single metric"),
         (("--tune", "STRANGE"), "none of the 1 queries to tune on is judged"),
         (("--tune", "QRELS", "--tune-metric", "nDGC@10"), "unknown metric 'nDGC@10'"),
     ],
@@ -644,11 +646,11 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     given = (words, stage1[1], "--tune", qrels)
     tuned = rkit(*given, "--tune-queries", queries, "--output", choice)
     assert tuned.exit_code == 0, tuned.stderr
-    assert "weights tried on 6 queries" in tuned.stdout
+    assert "fusions tried on 6 queries" in tuned.stdout
     value = json.loads(choice.read_text())
     assert value["nDCG@10"] == 1.0 > value["references"]["dense alone"]
     assert value["fusion"]["method"] == "linear"
-    line = tuned.stdout.partition("Search so:  rkit search ")[2].splitlines()[0].split()
+    line = tuned.stdout.partition("Best search:  rkit search ")[2].splitlines()[0].split()
     runs = [tmp_path / f"{number}.trec" for number in range(3)]
     search_for = ("--queries", queries, "--output")
     assert rkit(words, stage1[1], "--weights", choice, *search_for, runs[0]).exit_code == 0
@@ -660,7 +662,7 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     swapped = rkit(stage1[1], words, "--weights", choice, *search_for, tmp_path / "no.trec")
     assert (swapped.exit_code, "in this order: words, dense" in swapped.stderr) == (2, True)
     other = rkit(words, stage1[1], "--weights", choice, "--fusion", "rrf", *search_for, tmp_path / "no.trec")
-    assert "has method=linear, and rrf is asked for" in other.stderr
+    assert "has method=linear, but the options say rrf" in other.stderr
 
 
 def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):

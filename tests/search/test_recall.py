@@ -130,7 +130,7 @@ def test_altered_and_missing_vectors_are_said(tmp_path):
     with pytest.raises(ArtifactError, match=r"lexical-00000\.npz' was altered"):
         recall.check_index(tmp_path / "i")
     (tmp_path / "v").rename(tmp_path / "w")
-    with pytest.raises(ArtifactError, match="are not at"):
+    with pytest.raises(ArtifactError, match="are no longer at"):
         recall.check_index(tmp_path / "i")
     assert (tmp_path / "i" / "manifest.json").read_text() == before
 
@@ -141,7 +141,7 @@ def test_a_text_that_is_not_in_the_vectors_is_said(tmp_path, monkeypatch):
     import tests_recall_halved
 
     monkeypatch.setattr(tests_recall_halved.Halved, "unknown", True)
-    with pytest.raises(ArtifactError, match="finds 'x', which is no text"):
+    with pytest.raises(ArtifactError, match="finds 'x', which is not among its vectors' texts"):
         recall.check_index(tmp_path / "i")
 
 
@@ -177,7 +177,7 @@ def test_from_the_command_line(tmp_path):
         (["{i}", "--check", "--indexer", "flat"], "--indexer and --overwrite are for building"),
         (["{i}", "--check", "--set", "blocks=3"], "did you mean 'block'"),
         (["{v}", "--check"], "is a vectors folder"),
-        (["{corpus}", "--output", "{new}", "--check"], "is no vectors folder"),
+        (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),
         (["{v}", "--output", "{new}", "--check", "--check-queries", "nowhere.tsv"], "nowhere.tsv"),
         (["{i}", "--check", "--check-queries", "{queries}"], "does not say which checkpoint made it"),
     ],

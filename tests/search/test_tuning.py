@@ -149,7 +149,7 @@ def test_what_is_chosen_can_be_written_and_read(noisy, tmp_path):
             read_choice(tmp_path / "choice.json", identities)
     for text in ("{}", "[1]", "nothing", json.dumps({**found.to_json(), "fusion": {"weights": "x"}})):
         (tmp_path / "choice.json").write_text(text)
-        with pytest.raises(DataError, match="holds no choice of weights"):
+        with pytest.raises(DataError, match="contains no tuned weights"):
             read_choice(tmp_path / "choice.json", ["run0", "run1"])
 
 
@@ -163,14 +163,14 @@ def test_the_table_shows_the_best_and_what_they_are_compared_with(noisy):
     assert f"{found.best.value:.4f}" in text
     assert all(name in text for name in ("run0 alone", "run1 alone", "rrf, not tuned", "min_max", "z_score", "none"))
     assert f"rkit search 'a folder/dense' bm25 {found.options()}" in text
-    assert "weights tried on 30 queries, 63 ways to fuse:" in text
+    assert "63 fusions tried on 30 queries:" in text
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"method": "sum"}, "fusion 'sum' has nothing to tune"),
-        ({"metric": "nDCG@10 RR@10"}, "should be one metric"),
+        ({"metric": "nDCG@10 RR@10"}, "must be a single metric"),
         ({"metric": "nDCG@ten"}, "metric 'nDCG@ten' cannot be read"),
     ],
 )

@@ -121,6 +121,6 @@ def test_expanded_queries_state_what_is_missing(made):
         "--depth",
         3,
     )
-    assert "what 'rm3' did not find has its lowest score of the query" in rkit(*words).stderr
+    assert "documents that 'rm3' did not find get its lowest score for the query" in rkit(*words).stderr
     refused = CliRunner().invoke(main, [str(word) for word in (*words, "--missing", "computed")])
     assert (refused.exit_code, "'rm3' cannot compute" in refused.stderr) == (2, True)

@@ -18,19 +18,19 @@ from retrievalkit.errors import DataError
 class HuggingFace(Source):
     """A data set of Hugging Face `datasets`: `hf:NAME[:CONFIG][@SPLIT][#REVISION]`.
 
-    Its splits hold one kind of data, which the names of the columns tell.
+    All its splits contain the same kind of data, which the column names determine.
     """
 
     def parts(self) -> tuple[Part, ...] | None:
-        """None: only the columns tell."""
+        """None: it depends on the columns."""
         return None
 
     def passages(self) -> Iterator[dict[str, Any]]:
-        """The split named, or else the only one, or "corpus"."""
+        """The split named in the address, or else the only one, or "corpus"."""
         return self._read("corpus")
 
     def queries(self) -> Iterator[dict[str, Any]]:
-        """The split named, or else the only one, or "queries"."""
+        """The split named in the address, or else the only one, or "queries"."""
         return self._read("queries")
 
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:
@@ -42,11 +42,11 @@ class HuggingFace(Source):
         return self._read(split)
 
     def fingerprint(self) -> str:
-        """That of the data, as `datasets` computes it."""
+        """The fingerprint that `datasets` computes."""
         with readable(f"hf:{self.name}"):
             loaded = self._loaded
             splits = loaded.values() if isinstance(loaded, dict) else [loaded]
-            return fingerprint_value(["hf", self.name, [one._fingerprint for one in splits]])
+            return fingerprint_value(["hf", self.name, [loaded_split._fingerprint for loaded_split in splits]])
 
     def size(self) -> int | None:
         """The rows of the split that `passages` reads."""

@@ -19,11 +19,11 @@ class IrDatasets(Source):
     """A data set of ir_datasets: `irds:NAME`."""
 
     def parts(self) -> tuple[Part, ...]:
-        """Those that the data set has."""
+        """The parts of the data set."""
         return tuple(part for part, name in _THEIR_NAMES.items() if getattr(self._dataset, f"has_{name}")())
 
     def passages(self) -> Iterator[dict[str, Any]]:
-        """The documents; one without a field "text" has the text that ir_datasets takes for its default."""
+        """The documents; one without a field "text" gets the default text of ir_datasets."""
         for row in self._iterate("docs"):
             fields = row._asdict()
             if "text" not in fields:
@@ -34,16 +34,16 @@ class IrDatasets(Source):
         """The queries."""
         return (row._asdict() for row in self._iterate("queries"))
 
-    def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the name says the split already
+    def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the name determines the split
         """The judgements."""
         return (row._asdict() for row in self._iterate("qrels"))
 
     def fingerprint(self) -> str:
-        """The name, which stands for one version of the data for good."""
+        """A fingerprint of the name, which always refers to the same version of the data."""
         return fingerprint_value(["irds", self.name])
 
     def size(self) -> int | None:
-        """What ir_datasets knows."""
+        """The number of documents, if ir_datasets knows it."""
         with readable(f"irds:{self.name}"):
             count = getattr(self._dataset, "docs_count", lambda: None)()
             return None if count is None else int(count)

@@ -21,7 +21,7 @@ class Local(Source):
     """A file, a BEIR folder, or a folder of corpus files.
 
     Raises:
-        DataError: There is no such file or folder; names the nearest.
+        DataError: The file or folder does not exist; the message names the nearest.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,11 +35,11 @@ class Local(Source):
         return self.path.is_dir()
 
     def parts(self) -> tuple[Part, ...] | None:
-        """None for a file; for a folder, what the names of its files say."""
+        """None for a file; for a folder, determined by the names of its files."""
         return tuple(part for part in PARTS if self.holds(part)) if self.is_folder else None
 
     def holds(self, part: Part, split: str = "train") -> bool:
-        """Of a folder, whether it has the file for the part; a file may be asked for anything."""
+        """Whether a folder has the file for the part; a single file may contain anything."""
         if not self.is_folder:
             return True
         if part == "judgements":
@@ -48,7 +48,7 @@ class Local(Source):
         return any(files.find_file(self.path, name) for name in names)
 
     def records(self, part: Part, split: str = "test") -> Iterator[Record]:
-        """The records of a part. Not refused by `holds`: reading says which file is missing."""
+        """The records of a part. `holds` is not consulted: reading reports which file is missing."""
         read = {"passages": self.passages, "queries": self.queries}
         if part in read:
             return read[part]()
@@ -91,7 +91,7 @@ class Local(Source):
         yield from read_records(path, *forms.EXAMPLES)
 
     def splits(self) -> list[str]:
-        """The splits that a folder has judgements for."""
+        """The splits for which a folder has judgements."""
         return self._judged_splits() if self.is_folder else super().splits()
 
     def fingerprint(self) -> str:
@@ -104,7 +104,7 @@ class Local(Source):
         return prints[0] if len(prints) == 1 else fingerprint_value(prints)
 
     def size(self) -> int | None:
-        """The lines of the corpus files, which a few empty lines may make too many; None for JSON arrays."""
+        """The number of lines of the corpus files, which may include empty ones; None for JSON arrays."""
         count = 0
         for path in self._corpus_files:
             if files.first_character(path) == "[":

@@ -13,7 +13,7 @@ from retrievalkit.data.sources.local import Local
 from retrievalkit.data.sources.source import Source
 from retrievalkit.errors import InputError, nearest, shortlist
 
-# At least two letters: one is a drive.
+# At least two letters: a single one is a drive.
 _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
 
 
@@ -24,8 +24,8 @@ def open_source(address: str | Path) -> Source:
         address: `PREFIX:NAME` with a registered prefix, a file or a folder.
 
     Raises:
-        DataError: There is no such file or folder.
-        InputError: The prefix is unknown; names the nearest and all that are known.
+        DataError: The file or folder does not exist.
+        InputError: The prefix is unknown; the message names the nearest and all known ones.
     """
     prefix, name = split_prefix(address)
     if not prefix:
@@ -58,7 +58,7 @@ def fingerprint(address: str | Path) -> str:
     """A fingerprint of the content of a source.
 
     Raises:
-        DataError: There is no such file or folder, or a remote source cannot be fetched.
+        DataError: The file or folder does not exist, or a remote source cannot be fetched.
     """
     return open_source(address).fingerprint()
 
@@ -78,7 +78,7 @@ def _refuse_unknown_prefix(address: str) -> None:
     known = registry.names("source")
     close = nearest(match[1], known)
     offer = f"; did you mean '{close}:{match[2]}'?" if close else "."
-    listed = shortlist(f"{one}:" for one in known)
+    listed = shortlist(f"{name}:" for name in known)
     msg = (
         f"'{address}' is no file, and '{match[1]}:' is no known prefix of a source{offer} Known: {listed}. "
         "rkit plugins list shows which plugins bring sources."

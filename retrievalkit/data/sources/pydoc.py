@@ -1,10 +1,10 @@
 """The documentation of installed Python packages as a collection: `pydoc:numpy,scipy`.
 
 Passage: a function or class; its qualified name is id and title, its docstring without the summary line is the text.
-Question: the summary line; the passage it was taken from is the answer. Every machine has thousands of them, written
-by people, and the task is a real one: find the function from a description.
+Question: the summary line; the passage from which it was taken is the answer. Every machine has thousands of them,
+written by people, and the task is realistic: find the function from a description.
 
-Source code is read, not imported. The documentation is cached in the user's cache folder, by package and version.
+Source code is parsed, not imported. The documentation is cached in the user's cache folder, by package and version.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RENAMED = {
     "builtins.": "",
     "pandas.core.strings.accessor.StringMethods.": "pandas.Series.str.",
 }
-# What is not for a package's users, by its own documentation or by what it is, though no underscore says so.
+# Prefixes of names that are not for users, according to the documentation or their purpose, despite their spelling.
 _PRIVATE = (
     "pdb.Pdb.do_",
     "pandas.core.",
@@ -46,7 +46,7 @@ _PRIVATE = (
 
 
 class Passage(NamedTuple):
-    """A function or class: its qualified name, which is the title too, and its docstring without the summary line."""
+    """A function or class: its qualified name, which is also the title, and its docstring without the summary line."""
 
     id: str
     title: str
@@ -54,7 +54,7 @@ class Passage(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A summary line and the passage it was taken from."""
+    """A summary line and the passage from which it was taken."""
 
     id: str
     text: str
@@ -79,16 +79,16 @@ class PythonDocumentation(Source):
         return ({"query_id": question.id, "text": question.text} for question in questions(self.name))
 
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - there is one split
-        """Each summary line with the passage it was taken from."""
+        """Each summary line with the passage from which it was taken."""
         for question in questions(self.name):
             yield {"query_id": question.id, "doc_id": question.passage_id, "score": 1}
 
     def fingerprint(self) -> str:
-        """That of the packages, their versions, and the code that reads them."""
+        """A fingerprint of the packages, their versions, and the code that reads them."""
         return fingerprint(self.name)
 
     def size(self) -> int:
-        """How many passages there are."""
+        """The number of passages."""
         return len(_entries(self.name))
 
 
@@ -102,13 +102,13 @@ def passages(packages: str | Iterable[str]) -> list[Passage]:
 
 
 def questions(packages: str | Iterable[str]) -> list[Question]:
-    """The questions: summary lines with enough words, and that no other passage of these packages has."""
+    """The questions: summary lines with enough words that belong to a single passage of these packages."""
     entries = _entries(packages)
-    times = Counter(plain(entry.summary) for entry in entries)
+    counts = Counter(plain(entry.summary) for entry in entries)
     return [
         Question(f"q:{entry.name}", entry.summary, entry.name)
         for entry in entries
-        if entry.summary and times[plain(entry.summary)] == 1
+        if entry.summary and counts[plain(entry.summary)] == 1
     ]
 
 
@@ -119,26 +119,26 @@ def fingerprint(packages: str | Iterable[str]) -> str:
 
 
 def _entries(packages: str | Iterable[str]) -> list[_Entry]:
-    found: dict[str, _Entry] = {}
+    entries: dict[str, _Entry] = {}
     for name in _names(packages):
         package = name.partition(".")[0]
         for entry in _of_package(package):
             if name == package or entry.name.startswith(f"{name}."):
-                found.setdefault(entry.name, entry)
-    if not found:
-        msg = f"no documentation was found in 'pydoc:{packages}'. Name packages that have some: pydoc:numpy,scipy"
+                entries.setdefault(entry.name, entry)
+    if not entries:
+        msg = f"no documentation was found in 'pydoc:{packages}'. Name documented packages: pydoc:numpy,scipy"
         raise InputError(msg)
-    return list(found.values())
+    return list(entries.values())
 
 
 def _names(packages: str | Iterable[str]) -> list[str]:
-    """The packages' import names, in the order given, each once."""
+    """The packages' import names in the order given, without repetitions."""
     listed = packages.split(",") if isinstance(packages, str) else packages
-    return list(dict.fromkeys(installed.import_name(one.strip()) for one in listed if one.strip()))
+    return list(dict.fromkeys(installed.import_name(name.strip()) for name in listed if name.strip()))
 
 
 def _of_package(package: str) -> list[_Entry]:
-    """The entries of one package, from the cache where it has them."""
+    """The entries of one package, from the cache if possible."""
     key = fingerprint_value([_reader(), package, installed.version(package)])
     cache = _cache_folder() / f"{package}-{key}.jsonl.gz"
     try:
@@ -146,12 +146,12 @@ def _of_package(package: str) -> list[_Entry]:
             return [_Entry(*json.loads(line)) for line in stream]
     except (OSError, EOFError, ValueError, TypeError):
         entries = _read_package(package)
-    with suppress(OSError, RetrievalkitError):  # a cache is a convenience; the home folder may be read-only or full
-        _keep(cache, entries)
+    with suppress(OSError, RetrievalkitError):  # the cache is optional; the home folder may be read-only or full
+        _store(cache, entries)
     return entries
 
 
-def _keep(cache: Path, entries: list[_Entry]) -> None:
+def _store(cache: Path, entries: list[_Entry]) -> None:
     with write_file(cache) as staging, gzip.open(staging, "wt", encoding="utf-8", compresslevel=3) as stream:
         stream.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
 
@@ -163,13 +163,13 @@ def _cache_folder() -> Path:
 
 @functools.cache
 def _reader() -> str:
-    """A fingerprint of the code that reads documentation: what it read is valid as long as it is the same."""
+    """A fingerprint of the code that reads documentation: cached entries are valid until that code changes."""
     code = (__file__, docstrings.__file__, installed.__file__, pysource.__file__)
     return fingerprint_value([fingerprint_file(path) for path in code])
 
 
 def _read_package(package: str) -> list[_Entry]:
-    """Read a package's documentation: one entry a text, under its shortest name, in the order of names."""
+    """Read a package's documentation: one entry per text, under its shortest name, ordered by name."""
     best: dict[tuple[str, str], _Entry] = {}
     for path, doc in documented(_modules(package)):
         name = _renamed(path)
@@ -187,9 +187,9 @@ def _read_package(package: str) -> list[_Entry]:
 
 
 def _modules(package: str) -> dict[str, Module]:
-    """What all modules of a package hold; what one documents of another stands there."""
+    """The contents of all modules of a package; documentation for another module is moved there."""
     modules: dict[str, Module] = {}
-    # Syntax trees are many objects and no cycles.
+    # Syntax trees are many objects without cycles, so that garbage collection only costs time.
     with uncollected():
         for file in installed.source_files(package):
             modules[file.module] = read_module(file.text(), file.module, package=file.package)

@@ -1,6 +1,6 @@
-"""The Python packages that are installed here: their names, versions, source files and compiled modules.
+"""The installed Python packages: their names, versions, source files and compiled modules.
 
-No package is imported to find out, but for a few compiled modules whose import does nothing else.
+Packages are not imported for this, except for a few compiled modules whose import has no side effects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from retrievalkit.errors import UnknownNameError
 
 STANDARD_LIBRARY = "stdlib"
 
-# Compiled modules whose docstrings are in no source file, and whose import has no side effects.
+# Compiled modules whose docstrings are not in any source file, and whose import has no side effects.
 _COMPILED = {
     "numpy": (
         "numpy._core._multiarray_umath",
@@ -62,8 +62,8 @@ _COMPILED = {
         "zlib",
     ),
 }
-# Parts of the standard library that are not for use, or are known by another name.
-_LEFT_OUT = frozenset(
+# Modules of the standard library that are not for users, or are known by another name.
+_EXCLUDED_MODULES = frozenset(
     [
         *(
             "antigravity",
@@ -91,8 +91,8 @@ _LEFT_OUT = frozenset(
         *("genericpath", "ntpath", "tkinter", "turtle"),
     ]
 )
-# Folders inside packages that hold tests, copies of other packages, or what Python itself has dropped.
-_NOT_READ = frozenset(
+# Folders inside packages with tests, copies of other packages, or modules that Python has removed.
+_EXCLUDED_FOLDERS = frozenset(
     [
         *("tests", "test", "distutils", "_vendor", "vendor", "vendored", "_vendored", "externals", "site-packages"),
         *("__pycache__", "node_modules"),
@@ -108,45 +108,45 @@ class SourceFile(NamedTuple):
     package: bool
 
     def text(self) -> str:
-        """What it holds; bytes that are not UTF-8 are replaced."""
+        """The file's text; bytes that are not UTF-8 are replaced."""
         return self.path.read_text("utf-8", "replace")
 
 
 def import_name(name: str) -> str:
-    """The name a package is imported by; the one it is installed by (scikit-learn) is understood too.
+    """The import name of a package, also from the name of its distribution (scikit-learn).
 
     Raises:
-        UnknownNameError: It is not installed.
+        UnknownNameError: The package is not installed.
     """
     top = name.partition(".")[0]
     if top == STANDARD_LIBRARY or _is_importable(top):
         return name
     by_import = importlib.metadata.packages_distributions()
-    for imported, distributions in sorted(by_import.items(), key=lambda one: (one[0].startswith("_"), one[0])):
+    for imported, distributions in sorted(by_import.items(), key=lambda item: (item[0].startswith("_"), item[0])):
         if _normal(name) in map(_normal, distributions) and _is_importable(imported):
             return imported
-    known = {one for one in by_import if not one.startswith("_") and _is_importable(one)}
-    hint = f"It has to be installed here; '{STANDARD_LIBRARY}' is the standard library."
+    known = {imported for imported in by_import if not imported.startswith("_") and _is_importable(imported)}
+    hint = f"Install it first; '{STANDARD_LIBRARY}' is the standard library."
     raise UnknownNameError("package", name, known, hint=hint)
 
 
 @functools.cache
 def version(package: str) -> str:
-    """The version of a package; what can change without its version has a fingerprint of its files instead."""
+    """The version of a package; for editable installs, whose files change, a fingerprint of the files instead."""
     if package == STANDARD_LIBRARY or package in sys.stdlib_module_names:
         return ".".join(map(str, sys.version_info[:3]))
     for name in _distributions(package):
-        found = importlib.metadata.distribution(name)
-        if '"editable": true' not in (found.read_text("direct_url.json") or ""):
-            return str(found.version)
+        distribution = importlib.metadata.distribution(name)
+        if '"editable": true' not in (distribution.read_text("direct_url.json") or ""):
+            return str(distribution.version)
     return fingerprint_value([(file.module, file.text()) for file in source_files(package)])
 
 
 def source_files(package: str) -> Iterator[SourceFile]:
-    """The source files of a package, or of the standard library, in the order of names."""
+    """The source files of a package, or of the standard library, ordered by name."""
     if package == STANDARD_LIBRARY:
         folder = Path(sysconfig.get_paths()["stdlib"])
-        for name in sorted(sys.stdlib_module_names - _LEFT_OUT):
+        for name in sorted(sys.stdlib_module_names - _EXCLUDED_MODULES):
             if (path := folder / f"{name}.py").is_file():
                 yield SourceFile(name, path, package=False)
             elif (folder / name / "__init__.py").is_file():
@@ -161,13 +161,13 @@ def source_files(package: str) -> Iterator[SourceFile]:
 
 
 def compiled_modules(package: str) -> Iterator[Module]:
-    """What compiled modules of a package document, of those that may be imported."""
+    """The documentation in the compiled modules of a package that are safe to import."""
     for name in _COMPILED.get(package, ()):
         try:
-            found = importlib.import_module(name)
+            compiled = importlib.import_module(name)
         except ImportError:
-            continue  # other versions and other platforms have other modules
-        yield _documented(name, found)
+            continue  # modules differ between versions and platforms
+        yield _documented(name, compiled)
 
 
 def _normal(name: str) -> str:
@@ -182,7 +182,7 @@ def _is_importable(name: str) -> bool:
 
 
 def _distributions(package: str) -> tuple[str, ...]:
-    """The installed distributions that bring a package; one of the same name is found fast."""
+    """The installed distributions that contain a package; one of the same name is found quickly."""
     try:
         return (importlib.metadata.distribution(package).metadata["Name"],)
     except importlib.metadata.PackageNotFoundError:
@@ -192,14 +192,14 @@ def _distributions(package: str) -> tuple[str, ...]:
 def _tree(folder: Path, name: str) -> Iterator[SourceFile]:
     for path in sorted(folder.rglob("*.py")):
         inner = path.relative_to(folder).with_suffix("").parts
-        if _NOT_READ.isdisjoint(inner):
+        if _EXCLUDED_FOLDERS.isdisjoint(inner):
             package = inner[-1] == "__init__"
             yield SourceFile(".".join([name, *(inner[:-1] if package else inner)]), path, package)
 
 
-def _documented(name: str, found: types.ModuleType) -> Module:
+def _documented(name: str, compiled: types.ModuleType) -> Module:
     module = Module(name)
-    for attribute, value in vars(found).items():
+    for attribute, value in vars(compiled).items():
         if attribute.startswith("_") or isinstance(value, types.ModuleType) or not callable(value):
             continue
         if isinstance(value, type) or value.__doc__ != type(value).__doc__:
@@ -209,7 +209,7 @@ def _documented(name: str, found: types.ModuleType) -> Module:
 
 
 def _keep(module: Module, name: str, value: object) -> None:
-    """Keep an object's docstring, and those of a class's members."""
+    """Add an object's docstring, and those of a class's members."""
     if isinstance(value.__doc__, str):
         module.docs[name] = value.__doc__
     if isinstance(value, type):

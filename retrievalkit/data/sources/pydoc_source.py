@@ -1,6 +1,6 @@
-"""What Python source files define, document and export, read from their syntax trees: nothing is imported.
+"""Definitions, documentation and exports of Python source files, read from their syntax trees without importing.
 
-The public name of a function is the shortest path under which it can be reached: `scipy.linalg.eigh` rather than
+The public name of a function is the shortest path by which it can be reached: `scipy.linalg.eigh` rather than
 `scipy.linalg._decomp.eigh`. It is found by following imports, star imports, `__all__` and assignments.
 """
 
@@ -16,21 +16,21 @@ _DOC_CALLS = ("add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all")
 
 @dataclass
 class Module:
-    """What one source file holds.
+    """The contents of a source file.
 
     Attributes:
-        name: Dotted.
+        name: The dotted name.
         package: Whether it is an `__init__` file.
         docs: Qualified name within the module -> docstring.
-        defined: Names of functions and classes at the top.
+        defined: Names of functions and classes at the top level.
         imports: Name -> (module, name there, or None for the module itself).
-        stars: Modules whose names are all imported.
-        exports: What `__all__` lists, or None where there is none.
-        computed: Whether `__all__` is put together by code, so that it holds more than can be read.
-        exports_of: Names of modules whose `__all__` is added.
+        stars: Modules from which all names are imported.
+        exports: The names in `__all__`; None if it is not defined.
+        computed: Whether `__all__` is computed, so that it may contain more names than can be read.
+        exports_of: Names of modules whose `__all__` is added to this one's.
         aliases: Name -> the dotted name that is assigned to it.
         instances: Name -> the class whose instance is assigned to it.
-        elsewhere: (module, qualified name, docstring) of what is documented here for another module.
+        elsewhere: (module, qualified name, docstring) of objects of other modules that are documented here.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Module:
     elsewhere: list[tuple[str, str, str]] = field(default_factory=list)
 
     def add(self, name: str, doc: str, *, export: bool) -> None:
-        """Add what another module documents, and offer it where this one lists what it offers."""
+        """Add documentation from another module, and export the name if this module lists its exports."""
         top = name.partition(".")[0]
         self.docs.setdefault(name, doc)
         self.defined.add(top)
@@ -56,11 +56,11 @@ class Module:
 
 
 def read_module(source: str, name: str, *, package: bool = False) -> Module:
-    """Read a source file; one that is not valid Python gives an empty module."""
+    """Read a source file; invalid Python gives an empty module."""
     module = Module(name, package)
     try:
         with warnings.catch_warnings():
-            # Other people's invalid escapes are no news to the user.
+            # Warnings about invalid escapes in other people's code do not concern the user.
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -70,7 +70,7 @@ def read_module(source: str, name: str, *, package: bool = False) -> Module:
 
 
 def public_names(modules: Mapping[str, Module]) -> dict[tuple[str, str], str]:
-    """The shortest public path of each function and class that has one: (module, name) -> dotted path."""
+    """The shortest public path of each public function and class: (module, name) -> dotted path."""
     scope = _Scope(modules)
     best: dict[tuple[str, str], str] = {}
     for name in sorted(modules):
@@ -87,7 +87,7 @@ def public_names(modules: Mapping[str, Module]) -> dict[tuple[str, str], str]:
 
 
 def documented(modules: Mapping[str, Module]) -> Iterator[tuple[str, str]]:
-    """(public path, docstring) of everything that has both; members of classes come under the class's path."""
+    """(public path, docstring) of every object that has both; members of classes are listed under the class's path."""
     paths = public_names(modules)
     for module in modules.values():
         for qualified, doc in module.docs.items():
@@ -95,10 +95,10 @@ def documented(modules: Mapping[str, Module]) -> Iterator[tuple[str, str]]:
             path = paths.get((module.name, top))
             if path is not None and not any(part.startswith("_") for part in rest.split(".") if dot):
                 path += dot + rest
-                own = paths.get((module.name, qualified), path)
-                yield min(path, own, key=lambda one: (one.count("."), len(one))), doc
-            elif own := paths.get((module.name, qualified), ""):
-                yield own, doc
+                direct = paths.get((module.name, qualified), path)
+                yield min(path, direct, key=lambda name: (name.count("."), len(name))), doc
+            elif direct := paths.get((module.name, qualified), ""):
+                yield direct, doc
 
 
 def is_public(name: str) -> bool:
@@ -109,7 +109,7 @@ def is_public(name: str) -> bool:
 
 
 def _rank(path: str, definition: str) -> tuple[int, bool, int, str]:
-    """Short paths first; among equals the name that the definition itself has, unless it is a generator class's."""
+    """Sort key: short paths first; among equals the defined name, unless it belongs to a generator class."""
     last = path.rpartition(".")[2]
     return path.count("."), last != definition or last.endswith("_gen"), len(path), path
 
@@ -133,9 +133,9 @@ class _Reader:
                 self.module.defined.add(node.name)
                 self.document(node, "")
             case ast.Import():
-                for one in node.names:
-                    target = one.name if one.asname else one.name.partition(".")[0]
-                    self.module.imports[one.asname or target] = (target, None)
+                for alias in node.names:
+                    target = alias.name if alias.asname else alias.name.partition(".")[0]
+                    self.module.imports[alias.asname or target] = (target, None)
             case ast.ImportFrom():
                 self.import_from(node)
             case ast.If() | ast.Try() | ast.With() | ast.For() | ast.While():
@@ -153,7 +153,7 @@ class _Reader:
                 self.call(call)
 
     def document(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, prefix: str) -> None:
-        """Keep a definition's docstring, and those of a class's members."""
+        """Add a definition's docstring, and those of a class's members."""
         name = prefix + node.name
         doc = ast.get_docstring(node, clean=False)
         if not isinstance(node, ast.ClassDef):
@@ -171,11 +171,11 @@ class _Reader:
 
     def import_from(self, node: ast.ImportFrom) -> None:
         source = self.absolute(node.module, node.level)
-        for one in node.names:
-            if one.name == "*":
+        for alias in node.names:
+            if alias.name == "*":
                 self.module.stars.append(source)
             else:
-                self.module.imports[one.asname or one.name] = (source, one.name)
+                self.module.imports[alias.asname or alias.name] = (source, alias.name)
 
     def absolute(self, name: str | None, level: int) -> str:
         if not level:
@@ -208,13 +208,13 @@ class _Reader:
                 self.module.instances[name] = function
 
     def export(self, value: ast.expr) -> None:
-        """Add what an expression adds to `__all__`, as far as it can be read."""
+        """Add the names that an expression adds to `__all__`, as far as they can be read."""
         match value:
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-                names = [one.value for one in items if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+                names = [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
                 self.module.exports = [*(self.module.exports or []), *names]
-                for one in items:
-                    if not isinstance(one, ast.Constant):
+                for item in items:
+                    if not isinstance(item, ast.Constant):
                         self.module.computed = True
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 self.export(left)
@@ -232,12 +232,12 @@ class _Reader:
                 self.module.computed = True
 
     def call(self, call: ast.Call) -> None:
-        """Read a call that stands alone: it may add to `__all__`, or document what compiled code defines."""
+        """Read a call used as a statement: it may add to `__all__`, or document compiled code."""
         match call:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="extend" | "append"), args=[value]):
                 self.export(ast.List(elts=[value]) if isinstance(value, ast.Constant) else value)
             case ast.Call(func=ast.Name(id="extend_all"), args=[value]) if path := _dotted(value):
-                self.module.exports_of.append(path)  # how numpy adds a module's names to `__all__`
+                self.module.exports_of.append(path)  # numpy's way to add a module's names to `__all__`
             case ast.Call(func=function, args=arguments) if (path := _dotted(function)) and path.rpartition(".")[
                 2
             ] in _DOC_CALLS:
@@ -245,12 +245,12 @@ class _Reader:
 
 
 def _documented_elsewhere(module: Module, function: str, arguments: list[ast.expr]) -> Iterator[tuple[str, str, str]]:
-    """(module, qualified name, docstring) of a call that documents what compiled code defines.
+    """(module, qualified name, docstring) from a call that documents compiled code.
 
     Known calls: add_newdoc("module", "name", doc | ("attribute", doc) | [("attribute", doc), ...]),
     add_newdoc("name", doc), add_docstr(module.name, doc), add_docstr_all("method", doc).
     """
-    texts = [_string(one) for one in arguments]
+    texts = [_string(argument) for argument in arguments]
     parent = module.name.rpartition(".")[0]
     if function == "add_newdoc" and len(arguments) == 3 and texts[0] and texts[1]:
         if texts[2]:
@@ -258,7 +258,7 @@ def _documented_elsewhere(module: Module, function: str, arguments: list[ast.exp
         pairs = arguments[2].elts if isinstance(arguments[2], ast.List) else [arguments[2]]
         for pair in pairs:
             if isinstance(pair, ast.Tuple) and len(pair.elts) == 2:
-                attribute, doc = (_string(one) for one in pair.elts)
+                attribute, doc = (_string(element) for element in pair.elts)
                 if attribute and doc:
                     yield texts[0], f"{texts[1]}.{attribute}", doc
     elif function == "add_newdoc" and len(arguments) == 2 and texts[0] and texts[1]:
@@ -276,7 +276,7 @@ def _documented_elsewhere(module: Module, function: str, arguments: list[ast.exp
 
 
 def _dotted(node: ast.expr) -> str:
-    """a.b.c as text; "" for any other expression."""
+    """The text of a dotted name (a.b.c); "" for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (owner := _dotted(node.value)):
@@ -285,7 +285,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _string(node: ast.expr) -> str:
-    """A string that is written down, also where it is formatted, cut or joined; "" for any other expression."""
+    """A literal string, even if it is formatted, stripped or concatenated; "" for any other expression."""
     match node:
         case ast.Constant(value=str() as text):
             return text
@@ -303,7 +303,7 @@ def _string(node: ast.expr) -> str:
 
 
 class _Scope:
-    """Follows names through the modules of a package."""
+    """Resolves names across the modules of a package."""
 
     def __init__(self, modules: Mapping[str, Module]) -> None:
         self.modules = modules
@@ -311,21 +311,21 @@ class _Scope:
         self._names: dict[str, frozenset[str]] = {}
 
     def exports(self, name: str) -> list[str]:
-        """The names that a module offers."""
+        """The names that a module exports."""
         if name not in self._exports:
-            self._exports[name] = []  # modules that import each other's stars
-            self._exports[name] = list(dict.fromkeys(self._offered(self.modules[name])))
+            self._exports[name] = []  # breaks cycles of star imports
+            self._exports[name] = list(dict.fromkeys(self._exported(self.modules[name])))
         return self._exports[name]
 
     def public(self, name: str) -> list[str]:
-        """The names that a module offers to users; what a plain module without `__all__` imports is its own affair."""
+        """The names that a module offers to users; imports of a plain module without `__all__` are not public."""
         module = self.modules[name]
         if module.package or module.exports is not None:
             return self.exports(name)
         return sorted(module.defined | module.aliases.keys() | module.instances.keys())
 
     def resolve(self, module: str, name: str) -> tuple[str, str] | None:
-        """Where a name of a module is defined, or None where that cannot be told or is outside."""
+        """Where a module's name is defined; None if that is unknown or outside the package."""
         return self._resolve(module, name, set())
 
     def _resolve(self, module_name: str, name: str, seen: set[tuple[str, str]]) -> tuple[str, str] | None:
@@ -336,28 +336,28 @@ class _Scope:
         if name in module.defined or name in module.docs:
             return module_name, name
         if name in module.aliases:
-            owner, found = self._owner(module, module.aliases[name])
-            return self._resolve(owner, found, seen) if owner else None
+            owner, attribute = self._owner(module, module.aliases[name])
+            return self._resolve(owner, attribute, seen) if owner else None
         if name in module.instances and list(module.instances.values()).count(module.instances[name]) == 1:
-            # The one instance of a class is documented by it; of several, none is.
+            # A class documents its instance if there is only one.
             return self._resolve(module_name, module.instances[name], seen)
         if name in module.imports:
-            source, attribute = module.imports[name]
-            if attribute is not None and (there := self._resolve(source, attribute, seen)):
-                return there
+            source, imported = module.imports[name]
+            if imported is not None and (definition := self._resolve(source, imported, seen)):
+                return definition
         for star in module.stars:
-            if self._has(star, name) and (there := self._resolve(star, name, seen)):
-                return there
+            if self._has(star, name) and (definition := self._resolve(star, name, seen)):
+                return definition
         return None
 
     def _has(self, module: str, name: str) -> bool:
-        """Whether a star import from a module may bring a name."""
+        """Whether a star import from a module may include a name."""
         if module not in self._names:
             self._names[module] = frozenset(self.exports(module)) if module in self.modules else frozenset()
         return name in self._names[module]
 
     def _owner(self, module: Module, path: str) -> tuple[str, str]:
-        """The module and name that a dotted name in a module stands for."""
+        """The module and name to which a dotted name in a module refers."""
         first, *rest = path.split(".")
         if not rest:
             return module.name, first
@@ -373,7 +373,7 @@ class _Scope:
             return source if attribute is None else f"{source}.{attribute}"
         return f"{module.name}.{name}"
 
-    def _offered(self, module: Module) -> Iterator[str]:
+    def _exported(self, module: Module) -> Iterator[str]:
         if module.exports is not None:
             yield from module.exports
             for path in module.exports_of:
@@ -382,10 +382,10 @@ class _Scope:
                     yield from self.exports(owner)
             if not module.computed:
                 return
-        yield from (one for one in self._namespace(module) if not one.startswith("_"))
+        yield from (name for name in self._namespace(module) if not name.startswith("_"))
 
     def _namespace(self, module: Module) -> Iterator[str]:
-        """Names in a module that are its own: defined there, or in modules beside and below it."""
+        """The names that belong to a module: defined there, or in modules beside and below it."""
         yield from sorted(module.defined)
         yield from sorted(module.aliases.keys() | module.instances.keys())
         home = module.name if module.package else module.name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""What sources share that are fetched by another package: asking for the package, and one message for any failure."""
+"""Shared by sources that another package fetches: importing the package, and one message for any failure."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def need(module: str, package: str, address: str) -> Any:
 
 @contextmanager
 def readable(address: str) -> Iterator[None]:
-    """Turn whatever goes wrong while fetching into one message."""
+    """Turn any failure of fetching into one message."""
     try:
         yield
     except (RetrievalkitError, GeneratorExit):
         raise
     except Exception as error:
-        # The libraries raise dozens of kinds, from several layers of network code.
+        # The libraries raise dozens of exception types, from several layers of network code.
         text = str(error.args[0] if error.args else "").strip() or type(error).__name__
         reason = text.splitlines()[0][:300].rstrip(".")
         msg = f"'{address}' could not be read: {reason}. Check the name and the network, or give a local file."
@@ -40,7 +40,7 @@ def readable(address: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the libraries' log lines about each retry; the final failure is reported once, by `readable`."""
+    """Silence the libraries' log lines about retries; `readable` reports the final failure once."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

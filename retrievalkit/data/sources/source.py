@@ -1,4 +1,4 @@
-"""The contract of a source: something with a name that holds passages, queries, judgements or training examples.
+"""The contract of a source: a named provider of passages, queries, judgements or training examples.
 
 A source is one class. It is registered by the hook `register_sources` under a prefix, and every command then takes
 `prefix:NAME` wherever it takes a file:
@@ -15,7 +15,7 @@ A source is one class. It is registered by the hook `register_sources` under a p
         register("films", "my_package.films:Films")
 
 Rows have the keys of any format that retrievalkit reads from files (`data.forms`); ids, texts and duplicates are
-checked by whoever reads them.
+checked by the reader.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Part = Literal["passages", "queries", "judgements", "examples"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 Row = Record | Mapping[str, Any]
-"""What a source yields: a mapping, or a `Record` where a file and a line are known, for error messages."""
+"""A row of a source: a mapping, or a `Record` if file and line are known, for error messages."""
 
 
 class Source:
-    """Where data comes from. A subclass overrides the methods for the parts that it has.
+    """A provider of data. A subclass overrides the methods for the parts that it has.
 
     Attributes:
-        name: What follows the prefix, such as "1990s" of `films:1990s`; the path, for a file format.
-        address: The whole, as the user wrote it. Set by `open_source`, for error messages.
+        name: The address after the prefix, such as "1990s" of `films:1990s`; the path, for a file format.
+        address: The whole address, as the user wrote it. Set by `open_source`, for error messages.
         reads_files: Whether the registered name is a file ending too: registered as "films", `old.films` is read by
             the class without a prefix.
     """
@@ -75,14 +75,14 @@ class Source:
         raise NotImplementedError
 
     def parts(self) -> tuple[Part, ...] | None:
-        """The parts that the source has; None if only its rows tell, as with a file.
+        """The parts that the source has; None if that depends on its rows, as with a file.
 
-        By default those whose methods the class overrides.
+        By default, those whose methods the class overrides.
         """
         return tuple(part for part in PARTS if getattr(type(self), part) is not getattr(Source, part))
 
     def splits(self) -> list[str]:
-        """The splits that there are judgements for."""
+        """The splits with judgements."""
         return ["test"]
 
     def holds(self, part: Part, split: str = "test") -> bool:  # noqa: ARG002 - for sources with parts by split
@@ -93,7 +93,7 @@ class Source:
     def fingerprint(self) -> str:
         """Any text that changes whenever the content does.
 
-        By default a hash of all rows; override it where a version number or a date says the same without reading.
+        By default, a hash of all rows; override it if a version number or date identifies the content.
         """
         digest = hashlib.blake2b(digest_size=16)
         for part in self.parts() or PARTS:
@@ -105,22 +105,22 @@ class Source:
         return digest.hexdigest()
 
     def corpus_fingerprint(self) -> str:
-        """The fingerprint of the passages alone, where they are stored apart from the rest."""
+        """The fingerprint of the passages only, if they are stored separately."""
         return self.fingerprint()
 
     def size(self) -> int | None:
-        """How many passages there are, for progress bars; None if that is not known without reading them."""
+        """The number of passages, for progress bars; None if it is unknown without reading them."""
         return None
 
     def plain_files(self) -> tuple[Path, ...]:
-        """Files in which a passage is found again by the byte positions in its record; () if there are none."""
+        """Files in which the byte positions of a record locate its passage; () if there are none."""
         return ()
 
     def records(self, part: Part, split: str = "test") -> Iterator[Record]:
-        """The rows of a part with their places.
+        """The rows of a part with their locations.
 
         Raises:
-            DataError: The source lacks the part, or yields something that is no row.
+            DataError: The source lacks the part, or yields something other than a row.
         """
         if not self.holds(part, split):
             held = ", ".join(self.parts() or ()) or "nothing"

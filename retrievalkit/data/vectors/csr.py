@@ -1,7 +1,7 @@
 """Rows of scipy CSR matrices in .npz files, read on demand: only the row pointers are in memory.
 
-`scipy.sparse.load_npz` reads the whole file. An uncompressed file can be mapped instead: its members are stored as in
-files of their own.
+`scipy.sparse.load_npz` reads the whole file. An uncompressed file can be mapped instead, because its members are stored
+as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MappedCsr:
 
     def __init__(self, path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
-            if {one.compress_type for one in archive.infolist()} != {zipfile.ZIP_STORED}:
+            if {member.compress_type for member in archive.infolist()} != {zipfile.ZIP_STORED}:
                 matrix = scipy.sparse.csr_matrix(scipy.sparse.load_npz(path))
                 self.shape: tuple[int, int] = matrix.shape
                 self._starts, self._columns, self._values = matrix.indptr, matrix.indices, matrix.data
@@ -72,14 +72,14 @@ def _member(path: Path, name: str) -> np.ndarray:
 
 
 def spread(starts: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The places of the elements of the wanted runs, and where each run then starts.
+    """The positions of the elements of the wanted runs, and where each run starts among them.
 
     Args:
-        starts: (runs + 1,) where each run starts; its end is the next one's start.
+        starts: (runs + 1,) where each run starts, which is where the previous run ends.
         wanted: (wanted,) numbers of runs.
 
     Returns:
-        (elements,) the places of the wanted runs' elements, and (wanted + 1,) the starts of these runs among them.
+        (elements,) the positions of the wanted runs' elements, and (wanted + 1,) the starts of these runs among them.
     """
     first = np.asarray(starts[wanted])
     counts = np.asarray(starts[wanted + 1]) - first

@@ -9,8 +9,8 @@ from typing import overload
 
 import numpy as np
 
-_SCAN = 1 << 24
-_TAKEN = 1 << 20
+_CHUNK_BYTES = 1 << 24
+_BATCH_BYTES = 1 << 20
 _ASCII = 127
 
 
@@ -56,17 +56,17 @@ class Ids(Sequence[str]):
         rows = np.asarray(rows, dtype=np.int64)
         ends = self._ends[rows]
         starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)
-        size = max(1, _TAKEN // int((ends - starts).max(initial=1)))
+        size = max(1, _BATCH_BYTES // int((ends - starts).max(initial=1)))
         parts = (slice(first, first + size) for first in range(0, len(rows), size))
-        return [one for part in parts for one in self._decode(starts[part], ends[part])]
+        return [text for part in parts for text in self._decode(starts[part], ends[part])]
 
     def _decode(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
-        """The texts between these places, all at once if they are ASCII: one by one takes ten times as long."""
-        places = starts[:, None] + np.arange((ends - starts).max(initial=1))
-        outside = places >= ends[:, None]
-        letters = self._letters[np.minimum(places, len(self._letters) - 1)]
+        """The texts between these positions, all at once if they are ASCII: one by one takes ten times as long."""
+        positions = starts[:, None] + np.arange((ends - starts).max(initial=1))
+        outside = positions >= ends[:, None]
+        letters = self._letters[np.minimum(positions, len(self._letters) - 1)]
         letters[outside] = 0
-        # numpy's strings drop trailing zeros, and bytes are characters only in ASCII.
+        # numpy's strings drop trailing zeros, and only in ASCII is a byte a character.
         if letters.max(initial=0) > _ASCII or ((letters == 0) & ~outside).any():
             data = self._bytes
             return [data[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -76,31 +76,33 @@ class Ids(Sequence[str]):
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """(ids,) int64: the row of each id, or -1 if it is unknown.
 
-        The first call reads all ids, and keeps 16 bytes for each.
+        The first call reads all ids and keeps 16 bytes for each.
         """
         if self._hashes is None:
-            hashes = np.fromiter((hash(one) for one in self), dtype=np.int64, count=len(self))
+            hashes = np.fromiter((hash(identifier) for identifier in self), dtype=np.int64, count=len(self))
             self._order = np.argsort(hashes, kind="stable")
             self._hashes = hashes[self._order]
-        wanted = np.fromiter((hash(one) for one in ids), dtype=np.int64, count=len(ids))
-        found = np.full(len(ids), -1, dtype=np.int64)
-        places, unsure = np.searchsorted(self._hashes, wanted), np.arange(len(ids))
+        wanted = np.fromiter((hash(identifier) for identifier in ids), dtype=np.int64, count=len(ids))
+        result = np.full(len(ids), -1, dtype=np.int64)
+        places, pending = np.searchsorted(self._hashes, wanted), np.arange(len(ids))
         # Different ids can share a hash, so each match is verified.
-        while len(unsure):
-            unsure = unsure[places[unsure] < len(self)]
-            unsure = unsure[self._hashes[places[unsure]] == wanted[unsure]]
-            rows = self._order[places[unsure]]
-            same = np.array([ids[one] == id_ for one, id_ in zip(unsure, self.take(rows), strict=True)], dtype=bool)
-            found[unsure[same]] = rows[same]
-            unsure = unsure[~same]
-            places[unsure] += 1
-        return found
+        while len(pending):
+            pending = pending[places[pending] < len(self)]
+            pending = pending[self._hashes[places[pending]] == wanted[pending]]
+            rows = self._order[places[pending]]
+            same = np.array(
+                [ids[place] == id_ for place, id_ in zip(pending, self.take(rows), strict=True)], dtype=bool
+            )
+            result[pending[same]] = rows[same]
+            pending = pending[~same]
+            places[pending] += 1
+        return result
 
 
 def _line_ends(path: Path) -> np.ndarray:
     parts, base = [np.empty(0, dtype=np.int64)], 0
     with path.open("rb") as stream:
-        while chunk := stream.read(_SCAN):
+        while chunk := stream.read(_CHUNK_BYTES):
             parts.append(np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + base)
             base += len(chunk)
     return np.concatenate(parts)

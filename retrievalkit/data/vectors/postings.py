@@ -1,8 +1,8 @@
-"""The weights of a vectors/ folder by term instead of by text: for each term, the texts with it and their weights.
+"""The weights of a vectors/ folder by term instead of by text: for each term, its texts and their weights.
 
-    postings.json      how many texts each part has, and how many terms there are
+    postings.json      the number of texts in each part, and of terms
     terms-00000.npy    int32 (terms + 1,): where each term's postings start
-    texts-00000.npy    int32: the texts of the postings, ascending, counted from the first of the part
+    texts-00000.npy    int32: the texts of the postings, ascending, counted from the part's first text
     weights-00000.npy  float32: their weights
 
 A part holds consecutive texts, few enough that their scores fit the processor's cache. Files are mapped into memory
@@ -30,7 +30,7 @@ _NAMES = ("terms", "texts", "weights")
 
 
 def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_TEXTS) -> dict[str, int]:
-    """Write the postings of a vectors/ folder into another, in parts of at most so many texts.
+    """Write the postings of a vectors/ folder into another, in parts of at most `part_texts` texts.
 
     Returns:
         Counts: "postings" and "parts".
@@ -52,10 +52,10 @@ def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_
 
 
 def _parts(source: VectorStore, part_texts: int) -> Iterator[Any]:
-    """The weights in matrices of at most so many texts, and of about `PART_POSTINGS` postings."""
+    """The weights in matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
     waiting: list[Any] = []
     for piece in _pieces(source, part_texts):
-        texts, postings = sum(one.shape[0] for one in waiting), sum(one.nnz for one in waiting)
+        texts, postings = sum(matrix.shape[0] for matrix in waiting), sum(matrix.nnz for matrix in waiting)
         if waiting and (texts + piece.shape[0] > part_texts or postings + piece.nnz > PART_POSTINGS):
             yield scipy.sparse.vstack(waiting, format="csr")
             waiting = []
@@ -78,8 +78,8 @@ class Postings:
 
     Attributes:
         folder: The folder.
-        parts: How many texts each part has.
-        terms: How many terms there are.
+        parts: The number of texts in each part.
+        terms: The number of terms.
 
     Raises:
         ArtifactError: A file is missing or damaged.
@@ -103,7 +103,7 @@ class Postings:
         return sum(self.parts)
 
     def blocks(self) -> Iterator[VectorBlock]:
-        """The texts part by part, with their weights alone, as scipy CSC."""
+        """The texts part by part, with their weights only, as scipy CSC."""
         first = 0
         for number, texts in enumerate(self.parts):
             yield VectorBlock(first, texts, None, None, self._matrix(number))

@@ -1,6 +1,6 @@
-"""The vectors/ folder: what `rkit encode` writes and what indexers read.
+"""The vectors/ folder, written by `rkit encode` and read by indexers.
 
-    manifest.json      what made it, and the size and checksum of every other file
+    manifest.json      how it was made, and the size and checksum of every other file
     ids.txt            the id of each text, one per line
     vectors-00000.npy  rows of the first shard: text-major, then vector; float32 or float16
     offsets.npy        only if the number of vectors varies: text t has the rows offsets[t] to offsets[t + 1]
@@ -45,7 +45,7 @@ class VectorBlock:
 
     Attributes:
         first: The row (in ids.txt) of the first text.
-        texts: How many texts.
+        texts: The number of texts.
         vectors: (rows, dim), text-major, mapped into memory; or None.
         starts: (texts + 1,) where the rows of each text start in the block; None if all texts have the same number.
         weights: scipy CSR (texts, vocabulary), or None.
@@ -59,12 +59,12 @@ class VectorBlock:
 
     @property
     def rows(self) -> int:
-        """How many vectors; how many texts if there are no vectors."""
+        """The number of vectors, or of texts if there are no vectors."""
         return self.texts if self.vectors is None else len(self.vectors)
 
     @property
     def counts(self) -> np.ndarray:
-        """(texts,) how many vectors each text has."""
+        """(texts,) the number of vectors of each text."""
         return np.full(self.texts, self.most_vectors) if self.starts is None else np.diff(self.starts)
 
     @property
@@ -73,7 +73,7 @@ class VectorBlock:
         return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any of these texts, counted from 0, in the order given; `first` of the result has no meaning."""
+        """Any of the texts, counted from 0, in the order given; the result's `first` has no meaning."""
         vectors, starts = self.vectors, self.starts
         if vectors is not None and starts is not None:
             rows, starts = spread(starts, texts)
@@ -86,7 +86,7 @@ class VectorBlock:
 
 @dataclass(frozen=True)
 class _Shard:
-    """The place of a shard: its files, its texts, and its rows."""
+    """The location of a shard: its files, texts and rows."""
 
     first_text: int
     texts: int
@@ -102,14 +102,14 @@ class VectorStore:
 
     Args:
         folder: The folder.
-        view: "vectors" or "weights" ignores the other, if a folder has both.
+        view: "vectors" or "weights" reads only these from a folder that has both.
 
     Attributes:
         folder: The folder.
         manifest: The content of its manifest.json.
         ids: The ids of the texts, in order.
         dim: Dimension of the vectors; 0 if there are none.
-        rows: How many vectors there are.
+        rows: The number of vectors.
         vectors_per_text: The number of vectors of each text; None if it varies, or there are none.
         offsets: (texts + 1,) int64, the first row of each text, if the number varies; else None.
         vocabulary: Number of columns of the weights; 0 if there are none.
@@ -128,7 +128,7 @@ class VectorStore:
         lexical = [] if view == "vectors" else numbered(self.folder, "lexical-*.npz")
         weights = [self._open_weights(path) for path in lexical]
         if not headers and not weights:
-            msg = f"'{self.folder}' holds no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
+            msg = f"'{self.folder}' contains no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
             raise UnsupportedError(msg)
         self.rows = sum(header[1].shape[0] for header in headers)
         self.dim = int(headers[0][1].shape[1]) if headers else 0
@@ -153,7 +153,7 @@ class VectorStore:
 
     @property
     def fingerprint(self) -> str:
-        """A fingerprint of the content: of the checksums of the files."""
+        """A fingerprint of the content, computed from the files' checksums."""
         return artifacts.fingerprint_value(self.manifest["files"])
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:
@@ -190,7 +190,7 @@ class VectorStore:
         return VectorBlock(start, end - start, parts[0] if len(parts) == 1 else np.concatenate(parts), starts, None)
 
     def block_rows(self, rows: int) -> int:
-        """How many vectors the blocks of `blocks(rows)` have, except for the last of each shard."""
+        """The number of vectors in each of `blocks(rows)`, except the last one of each shard."""
         m = self.vectors_per_text or 1
         return min(max(1, rows // m) * m, max(shard.rows for shard in self._shards))
 
@@ -201,7 +201,7 @@ class VectorStore:
         return vectors
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any texts, in the order given, read into memory; `first` of the block has no meaning."""
+        """Any texts, in the order given, read into memory; the block's `first` has no meaning."""
         texts = np.asarray(texts, dtype=np.int64)
         vectors, starts, weights = None, None, None
         if self.dim:
@@ -234,7 +234,7 @@ class VectorStore:
         return scipy.sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
 
     def _by_shard(self, wanted: np.ndarray, firsts: Sequence[int]) -> Iterator[tuple[_Shard, np.ndarray]]:
-        """Each shard with some of the wanted rows or texts, and the places of these in `wanted`."""
+        """Each shard that contains wanted rows or texts, and their positions in `wanted`."""
         numbers = np.searchsorted(firsts, wanted, side="right") - 1
         order = np.argsort(numbers, kind="stable")
         cuts = np.flatnonzero(np.diff(numbers[order])) + 1
@@ -252,7 +252,7 @@ class VectorStore:
         """Read every file and compare it with its checksum.
 
         Raises:
-            ArtifactError: A file was altered; names it.
+            ArtifactError: A file was altered; the message names it.
         """
         for name, recorded in self.manifest["files"].items():
             if artifacts.fingerprint_file(self.folder / name) != recorded["blake2b"]:
@@ -260,7 +260,7 @@ class VectorStore:
                 raise ArtifactError(msg)
 
     def link(self, target: str | Path) -> None:
-        """Make a copy of the folder at `target`, of hard links if possible."""
+        """Copy the folder to `target`, by hard links if possible."""
         target = Path(target)
         target.mkdir(parents=True, exist_ok=True)
         for name in [*self.manifest["files"], artifacts.MANIFEST]:
@@ -276,16 +276,16 @@ class VectorStore:
             raise ArtifactError(msg)
         for name, recorded in files.items():
             path = self.folder / name
-            found = path.stat().st_size if path.is_file() else None
-            if found != recorded["bytes"]:
-                state = "is missing" if found is None else f"has {found:,} bytes instead of {recorded['bytes']:,}"
-                msg = f"'{path}' {state}: the vectors folder is not whole. Encode again, or copy the folder again."
+            size = path.stat().st_size if path.is_file() else None
+            if size != recorded["bytes"]:
+                state = "is missing" if size is None else f"has {size:,} bytes instead of {recorded['bytes']:,}"
+                msg = f"'{path}' {state}: the vectors folder is incomplete. Encode again, or copy the folder again."
                 raise ArtifactError(msg)
 
     def _header(self, path: Path) -> tuple[Path, np.memmap[Any, Any]]:
         array = _readable(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
         if array.ndim != 2 or array.dtype.name not in DTYPES:
-            msg = f"'{path}' holds {array.dtype} {array.shape}, and should hold float32 or float16 (rows, dim)."
+            msg = f"'{path}' contains {array.dtype} {array.shape}, not float32 or float16 (rows, dim). Encode again."
             raise ArtifactError(msg)
         return path, array
 
@@ -384,7 +384,7 @@ def _readable(path: Path, read: Callable[[], Any]) -> Any:
 
 
 def _overlapping(offsets: np.ndarray, size: int = 1 << 20) -> Iterator[np.ndarray]:
-    """Parts of an array that share their border elements, for differences part by part."""
+    """Consecutive parts of an array that overlap by one element, to compute differences part by part."""
     for start in range(0, len(offsets) - 1, size):
         yield offsets[start : start + size + 1]
 

@@ -1,4 +1,4 @@
-"""Writing a vectors/ folder: shards, ids and offsets, all of them checked."""
+"""Writes a vectors/ folder: shards, ids and offsets, all validated."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
 class VectorWriter:
     """Writes a vectors/ folder shard by shard; the same texts give the same bytes.
 
-    A shard exists once `write_shard` has returned. A writer on the folder of an earlier, killed writer continues after
-    its last shard if both have the same `identity`; otherwise it starts afresh.
+    A shard is complete once `write_shard` has returned. A writer for the folder of an earlier, killed writer continues
+    after its last shard if both have the same `identity`; otherwise it starts from scratch.
 
     Args:
         folder: An existing staging folder to write to.
-        identity: What is encoded, and how; JSON-able.
+        identity: The texts and the settings of the encoding, as JSON values.
     """
 
     def __init__(self, folder: str | Path, *, identity: Mapping[str, Any] | None = None) -> None:
@@ -51,13 +51,13 @@ class VectorWriter:
         counts: np.ndarray | None = None,
         weights: Any = None,
     ) -> None:
-        """Write one shard. All shards have vectors of one dim, or none have vectors; likewise weights.
+        """Write one shard. All shards have vectors of the same dim, or none have vectors; likewise weights.
 
         Args:
             number: 0 for the first shard, and so on.
             ids: Ids of the texts, without tabs and line breaks.
             vectors: (texts, m, dim), or (rows, dim) with `counts`, or None.
-            counts: (texts,) how many rows each text has, at least 1.
+            counts: (texts,) the number of rows of each text, at least 1.
             weights: scipy sparse (texts, vocabulary), or None.
 
         Raises:
@@ -66,11 +66,14 @@ class VectorWriter:
             ValueError: The parts do not fit together.
         """
         if not ids:
-            msg = f"shard {number} has no text"
+            msg = f"shard {number} has no texts"
             raise ValueError(msg)
         _check_ids(ids)
         rows, counts = _as_rows(ids, vectors, counts)
-        self._write(f"ids-{number:05d}.txt", lambda path: path.write_bytes("".join(f"{one}\n" for one in ids).encode()))
+        self._write(
+            f"ids-{number:05d}.txt",
+            lambda path: path.write_bytes("".join(f"{identifier}\n" for identifier in ids).encode()),
+        )
         files: dict[str, dict[str, Any]] = {}
         if rows is not None:
             assert counts is not None
@@ -101,7 +104,7 @@ class VectorWriter:
             msg = f"{shards} shards with different (dim, vocabulary): {sorted(kinds)}" if kinds else "there is no shard"
             raise ValueError(msg)
         dim, vocabulary = next(iter(kinds))
-        self._checksums = {name: one for record in records for name, one in record["files"].items()}
+        self._checksums = {name: entry for record in records for name, entry in record["files"].items()}
         self._checksums |= self._write(IDS, lambda path: _join(path, self._parts("ids-*.txt")))
         counts = {"texts": sum(record["texts"] for record in records), "shards": shards}
         if dim:
@@ -111,7 +114,7 @@ class VectorWriter:
         artifacts.write_manifest(
             self.folder, "vectors", command="write", options={}, counts=counts, files=self.checksums()
         )
-        # The first shard's record is removed last: a writer killed here continues after those that are left.
+        # The first shard's record is removed last: a writer killed here continues after the remaining ones.
         for path in reversed([*self._parts("shard-*.json"), *self._parts("ids-*.txt"), *self._parts("counts-*.npy")]):
             path.unlink()
         (self.folder / IDENTITY).unlink()
@@ -148,10 +151,10 @@ class VectorWriter:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files of another writer, but only from a staging folder, which holds nothing else."""
+    """Remove the files of another writer, but only from a staging folder, which contains nothing else."""
     left = list(folder.iterdir())
     if left and not (folder.name.endswith(".partial") or (folder / IDENTITY).exists()):
-        msg = f"'{folder}' is not empty, and vectors are to be written there. Choose another folder."
+        msg = f"'{folder}' is not empty, but vectors should be written there. Choose another folder."
         raise ArtifactError(msg)
     for path in left:
         if path.is_dir():
@@ -161,21 +164,24 @@ def _clear(folder: Path) -> None:
 
 
 def _check_ids(ids: Iterable[str]) -> None:
-    for one in ids:
-        if not one or "\n" in one or "\t" in one or "\r" in one:
-            msg = f"the id {one!r} cannot be written to {IDS}: an id has no tabs, no line breaks, and is not empty."
+    for identifier in ids:
+        if not identifier or "\n" in identifier or "\t" in identifier or "\r" in identifier:
+            msg = (
+                f"the id {identifier!r} cannot be written to {IDS}: an id may not be empty or contain tabs or line "
+                "breaks. Change it."
+            )
             raise DataError(msg)
 
 
 def _as_rows(
     ids: Sequence[str], vectors: np.ndarray | None, counts: np.ndarray | None
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Vectors as (rows, dim), and how many rows each text has."""
+    """Vectors as (rows, dim), and the number of rows of each text."""
     if vectors is None:
         return None, None
     if counts is None:
         if vectors.ndim != 3:
-            msg = f"vectors are (texts, m, dim), or (rows, dim) with counts, and not {vectors.shape}"
+            msg = f"vectors must be (texts, m, dim), or (rows, dim) with counts, not {vectors.shape}"
             raise ValueError(msg)
         texts, m, dim = vectors.shape
         vectors, counts = vectors.reshape(texts * m, dim), np.full(texts, m)
@@ -190,7 +196,7 @@ def _as_rows(
 
 
 def _as_csr(ids: Sequence[str], weights: Any) -> Any:
-    """The same weights in canonical form, so that equal weights give equal bytes."""
+    """The weights in canonical form, so that equal weights give equal bytes."""
     import scipy.sparse
 
     matrix = scipy.sparse.csr_matrix(weights, dtype=np.float32, copy=True)
@@ -207,7 +213,7 @@ def _check_finite(values: np.ndarray, ids: Sequence[str], counts: np.ndarray) ->
     wrong = np.flatnonzero(~np.isfinite(values))
     if len(wrong):
         text = ids[int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))]
-        msg = f"the text '{text}' was encoded as numbers that are not finite. Look at the model, or use precision fp32."
+        msg = f"the text '{text}' was encoded as numbers that are not finite. Check the model, or use precision fp32."
         raise RetrievalkitError(msg)
 
 

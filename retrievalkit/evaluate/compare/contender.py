@@ -1,4 +1,4 @@
-"""A run that takes part in a comparison: the little that is kept of it, so that memory holds one run at a time."""
+"""A run in a comparison, reduced to the little that is needed, so that only one whole run is in memory at a time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from retrievalkit.data.runs import Run, Ties
 from retrievalkit.data.snippets import matches, snippet
 from retrievalkit.errors import DataError
 from retrievalkit.evaluate.compare.result import Difference, Ranking, TopHit
-from retrievalkit.evaluate.metrics import Over, PerQuery, check_overlap, doubts, per_query, ranking, some
+from retrievalkit.evaluate.metrics import Over, PerQuery, check_overlap, doubts, first_ids, per_query, ranking
 
 TOP_HITS = 5
 
 
 @dataclass(frozen=True)
 class Contender:
-    """What is kept of a run.
+    """The parts of a run that a comparison needs.
 
     Attributes:
         values: Metric -> query -> value.
-        rankings: Of the judged queries, without titles and texts.
-        absent: The judged queries that it lacks.
-        doubts: What may be wrong with it, as sentences.
+        rankings: Those of the judged queries, without titles and texts.
+        absent: The judged queries that the run lacks.
+        doubts: Possible mistakes in it, as sentences.
     """
 
     values: PerQuery
@@ -37,7 +37,7 @@ class Contender:
 def measured(
     name: str, run: Run, qrels: Qrels, metrics: str | Sequence[str], *, ties: Ties = "document_id", over: Over = "qrels"
 ) -> Contender:
-    """A run, measured.
+    """Compute the metrics of a run.
 
     Raises:
         InputError: No query of it is in the qrels, or it is damaged.
@@ -51,11 +51,11 @@ def measured(
 
 def _ranking(query_id: str, hits: Sequence[tuple[str, float]], judged: Mapping[str, int], ties: Ties) -> Ranking:
     ids = ranking(query_id, hits, ties)
-    relevant = {one for one, grade in judged.items() if grade > 0}
+    relevant = {document for document, grade in judged.items() if grade > 0}
     top = ids[:TOP_HITS]
-    scores = {one: score for one, score in hits if one in top}
-    first = [TopHit(rank, one, scores[one], judged.get(one)) for rank, one in enumerate(top, 1)]
-    return Ranking(first, [rank for rank, one in enumerate(ids, 1) if one in relevant], len(relevant))
+    scores = {document: score for document, score in hits if document in top}
+    first = [TopHit(rank, document, scores[document], judged.get(document)) for rank, document in enumerate(top, 1)]
+    return Ranking(first, [rank for rank, document in enumerate(ids, 1) if document in relevant], len(relevant))
 
 
 def with_rankings(
@@ -64,32 +64,38 @@ def with_rankings(
     texts: Mapping[str, str],
     corpus: Iterable[Passage] | str | Path | None,
 ) -> list[Difference]:
-    """The differences, with what the two runs have first for the queries that are listed.
+    """The differences, with the top hits of both runs for the queries listed.
 
     Raises:
         DataError: A document is not in the corpus.
     """
-    pairs = {(name, query.query_id) for one in differences for query in one.largest for name in (one.run, one.against)}
-    shown = {(name, query_id): contenders[name].rankings[query_id] for name, query_id in pairs}
-    passages = _passages({hit.document_id for one in shown.values() for hit in one.first}, corpus)
-    told = {
-        (name, query_id): replace(one, first=[_told(hit, passages, texts.get(query_id, "")) for hit in one.first])
-        for (name, query_id), one in shown.items()
+    pairs = {
+        (name, query.query_id)
+        for difference in differences
+        for query in difference.largest
+        for name in (difference.run, difference.against)
     }
-    return [
-        replace(
-            one,
-            largest=[
-                replace(query, rankings={name: told[name, query.query_id] for name in (one.run, one.against)})
-                for query in one.largest
-            ],
+    shown = {(name, query_id): contenders[name].rankings[query_id] for name, query_id in pairs}
+    passages = _passages({hit.document_id for kept in shown.values() for hit in kept.first}, corpus)
+    rankings = {
+        (name, query_id): replace(
+            kept, first=[_with_text(hit, passages, texts.get(query_id, "")) for hit in kept.first]
         )
-        for one in differences
+        for (name, query_id), kept in shown.items()
+    }
+    return [_with_rankings(difference, rankings) for difference in differences]
+
+
+def _with_rankings(difference: Difference, rankings: Mapping[tuple[str, str], Ranking]) -> Difference:
+    runs = (difference.run, difference.against)
+    largest = [
+        replace(query, rankings={name: rankings[name, query.query_id] for name in runs}) for query in difference.largest
     ]
+    return replace(difference, largest=largest)
 
 
-def _told(hit: TopHit, passages: Mapping[str, Passage], query: str) -> TopHit:
-    """The hit with its title and the part of its text that has most to do with the query."""
+def _with_text(hit: TopHit, passages: Mapping[str, Passage], query: str) -> TopHit:
+    """The hit with its title and the part of its text that is closest to the query."""
     if hit.document_id not in passages:
         return hit
     passage = passages[hit.document_id]
@@ -98,7 +104,7 @@ def _told(hit: TopHit, passages: Mapping[str, Passage], query: str) -> TopHit:
 
 
 def _passages(wanted: set[str], corpus: Iterable[Passage] | str | Path | None) -> dict[str, Passage]:
-    """The passages that are wanted, by one look through the corpus, which so may be of any size."""
+    """The wanted passages, from a single pass over the corpus, which may therefore be of any size."""
     if corpus is None or not wanted:
         return {}
     opened = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
@@ -111,5 +117,5 @@ def _passages(wanted: set[str], corpus: Iterable[Passage] | str | Path | None) -
     lacking = sorted(wanted - found.keys())
     if isinstance(opened, Corpus):
         raise opened.unknown(lacking[0])
-    msg = f"unknown document ids: {some(lacking)}. Give the passages that were searched."
+    msg = f"unknown document ids: {first_ids(lacking)}. Give the passages that were searched."
     raise DataError(msg)

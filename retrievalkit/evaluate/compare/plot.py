@@ -1,7 +1,7 @@
 """The plots of a comparison: means with their intervals, and the difference on each query.
 
-The colours are two that everybody can tell apart (blue and orange of Okabe and Ito's palette), and position repeats
-what they say: wins stand above the line, losses below.
+The two colours (blue and orange of Okabe and Ito's palette) are safe for colour-blind readers, and position repeats
+their meaning: wins are above the line, losses below.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANELS_A_ROW = 3
+PANELS_PER_ROW = 3
 _NAMED_QUERIES = 40
-_MOST_PAIRS = 12
-_MOST_TIED = 0.6
+_MAX_PAIRS = 12
+_MAX_TIED = 0.6
 _WON, _LOST = "#0072B2", "#E07B00"
 _LIGHT = {"paper": "#ffffff", "ink": "#1c2126", "soft": "#5a6570", "line": "#b5bcc3"}
 _DARK = {"paper": "#14181c", "ink": "#e4e8eb", "soft": "#9aa5af", "line": "#4a545e"}
 
 
 def draw_means(comparison: Comparison) -> Picture:
-    """A panel per metric, in it each run's mean and its interval."""
+    """One panel per metric, with each run's mean and interval."""
     return _picture(lambda dark: _means(comparison, dark))
 
 
 def draw_differences(comparison: Comparison, metric: str) -> Picture:
-    """A panel per pair of runs, in it the difference on each query in falling order."""
+    """One panel per pair of runs, with the difference on each query in descending order."""
     return _picture(lambda dark: _differences(comparison, metric, dark))
 
 
 def _means(comparison: Comparison, dark: bool) -> Figure:
     metrics, runs = comparison.metrics, comparison.runs
-    columns = min(len(metrics), PANELS_A_ROW)
+    columns = min(len(metrics), PANELS_PER_ROW)
     rows = -(-len(metrics) // columns)
     size = (max(5.5, 3.4 * columns + 1.2), rows * (0.9 + 0.36 * len(runs)) + 0.2)
     figure, axes = _figure(size, rows, columns, dark)
@@ -56,12 +56,12 @@ def _means(comparison: Comparison, dark: bool) -> Figure:
 
 
 def _differences(comparison: Comparison, metric: str, dark: bool) -> Figure:
-    pairs = [one for one in comparison.differences if one.metric == metric][:_MOST_PAIRS]
+    pairs = [pair for pair in comparison.differences if pair.metric == metric][:_MAX_PAIRS]
     figure, axes = _figure((9.5, 2.7 * len(pairs)), len(pairs), 1, dark)
-    for panel, one in zip(axes.flat, pairs, strict=True):
+    for panel, pair in zip(axes.flat, pairs, strict=True):
         by_run = comparison.per_query[metric]
-        gaps = {query_id: value - by_run[one.against][query_id] for query_id, value in by_run[one.run].items()}
-        _draw_differences(panel, one, gaps, _colours(dark))
+        gaps = {query_id: value - by_run[pair.against][query_id] for query_id, value in by_run[pair.run].items()}
+        _draw_differences(panel, pair, gaps, _colours(dark))
     return figure
 
 
@@ -87,30 +87,30 @@ def _draw_means(axes: Axes, metric: str, means: list[Mean], baseline: str, colou
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _draw_differences(axes: Axes, one: Difference, gaps: dict[str, float], colours: dict[str, str]) -> None:
-    ties_left_out = one.ties > _MOST_TIED * len(gaps) and one.wins + one.losses > 0
+def _draw_differences(axes: Axes, pair: Difference, gaps: dict[str, float], colours: dict[str, str]) -> None:
+    ties_left_out = pair.ties > _MAX_TIED * len(gaps) and pair.wins + pair.losses > 0
     shown = [query_id for query_id in gaps if gaps[query_id] or not ties_left_out]
     order = sorted(shown, key=lambda query_id: (-gaps[query_id], query_id))
     values = np.array([gaps[query_id] for query_id in order])
     places = np.arange(len(values))
     if len(values) <= 400:
         axes.bar(places, values, width=0.85, color=np.where(values > 0, _WON, _LOST), zorder=2)
-    else:  # bars narrower than a dot would differ in width by chance
+    else:  # bars narrower than a pixel would differ in width by chance
         for colour, part in ((_WON, np.maximum(values, 0)), (_LOST, np.minimum(values, 0))):
             axes.fill_between(places, part, step="mid", color=colour, linewidth=0, zorder=2)
     axes.axhline(0, color=colours["line"], linewidth=1)
-    axes.axhspan(one.low, one.high, color=colours["soft"], alpha=0.22, linewidth=0, zorder=0)
-    axes.axhline(one.difference, color=colours["soft"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=3)
+    axes.axhspan(pair.low, pair.high, color=colours["soft"], alpha=0.22, linewidth=0, zorder=0)
+    axes.axhline(pair.difference, color=colours["soft"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=3)
     axes.set_xlim(-0.7, len(values) - 0.3)
     if len(values) <= _NAMED_QUERIES:
         axes.set_xticks(places, [_short(query_id, 14) for query_id in order], rotation=90, fontsize=8)
         axes.tick_params(axis="x", length=0)
     else:
         which = f"the {len(order):,} queries that differ" if ties_left_out else "queries"
-        axes.set_xlabel(f"{which}, in the order of their differences", fontsize=9)
-    axes.set_ylabel(f"difference of {one.metric}", fontsize=9)
-    score = f"{one.wins} won, {one.ties} tied, {one.losses} lost; mean {one.difference:+.4f}"
-    title = f"{_short(one.run)} minus {_short(one.against)}"
+        axes.set_xlabel(f"{which}, by difference", fontsize=9)
+    axes.set_ylabel(f"difference of {pair.metric}", fontsize=9)
+    score = f"{pair.wins} won, {pair.ties} tied, {pair.losses} lost; mean {pair.difference:+.4f}"
+    title = f"{_short(pair.run)} minus {_short(pair.against)}"
     axes.set_title(title, loc="left", fontsize=11, weight="bold", color=colours["ink"])
     axes.set_title(score, loc="right", fontsize=9, color=colours["soft"])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
@@ -139,7 +139,7 @@ def _picture(draw: Callable[[bool], Figure]) -> Picture:
 
 
 def _png(figure: Figure) -> tuple[bytes, int]:
-    """The file, and its width in CSS pixels."""
+    """The image, and its width in CSS pixels."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png", metadata={"Software": None})
     return stream.getvalue(), round(96 * figure.get_figwidth())
@@ -149,7 +149,7 @@ def _colours(dark: bool) -> dict[str, str]:
     return _DARK if dark else _LIGHT
 
 
-def _short(name: str, most: int = 28) -> str:
-    """A name that fits, with its dollar signs escaped: matplotlib would set a formula."""
-    name = name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-(most - most // 2) :]}"
+def _short(name: str, limit: int = 28) -> str:
+    """The name, shortened, with dollar signs escaped: matplotlib would typeset a formula."""
+    name = name if len(name) <= limit else f"{name[: limit // 2 - 1]}…{name[-(limit - limit // 2) :]}"
     return name.replace("$", r"\$")

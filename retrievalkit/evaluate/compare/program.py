@@ -2,7 +2,7 @@
 
 For each metric: the mean of each run with its bootstrap interval; for each pair the difference with its interval, the
 paired randomisation test and t-test, both corrected by Holm over the pairs of the metric, the queries won, tied and
-lost, and those that differ most, with what either run ranks first. Equal inputs and seed give equal numbers.
+lost, and those that differ most, with the top hits of both runs. Equal inputs and seed give equal numbers.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.evaluate.compare.contender import Contender, measured, with_rankings
 from retrievalkit.evaluate.compare.output import Output
 from retrievalkit.evaluate.compare.result import ALL_PAIRS, Comparison, Difference, Mean, QueryDifference
-from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, check_metrics, some, without_same_id
+from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, check_metrics, first_ids, without_same_id
 from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tests and intervals are drawn.
+    """The sampling of tests and intervals.
 
     Attributes:
-        permutations: Exchanges drawn by the randomisation test if more than 20 queries differ.
+        permutations: How many permutations the randomisation test samples if more than 20 queries differ.
         resamples: Resampled sets of queries for the intervals.
-        confidence: Of the intervals; a difference is shown if its corrected p-value is at most 1 - confidence.
-        seed: Of all draws.
+        confidence: Level of the intervals; a difference is shown if its corrected p-value is at most 1 - confidence.
+        seed: Seed of all sampling.
 
     Raises:
         OptionError: A value is out of range.
@@ -82,13 +82,13 @@ def compare(
         corpus: Passages or their source, to show what each run ranks first for the queries that differ most.
         examples: How many of the greatest wins and losses to list for each pair.
         conventions: How metrics are computed; over="run" takes the queries that all runs have.
-        sampling: How tests and intervals are drawn.
+        sampling: The sampling of tests and intervals.
         output: What to write; None writes nothing.
 
     Raises:
         InputError: There are fewer than two runs, or a run, the queries or the corpus do not belong to the qrels.
         UnknownNameError: A metric or the baseline is unknown.
-        MissingDependencyError: Plots are asked for and matplotlib is not installed.
+        MissingDependencyError: Plots are requested but matplotlib is not installed.
     """
     _check(runs, examples)
     if output is not None:
@@ -132,14 +132,14 @@ def _check(runs: Sequence[Any] | Mapping[str, Any], examples: int) -> None:
 
 
 def _contender(name: str, run: Any, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions) -> Contender:
-    """A run, measured; the run itself is given up, so that memory holds one at a time."""
+    """Compute the metrics of a run; the run itself is dropped, so that only one is in memory at a time."""
     read = dict(run) if isinstance(run, Mapping) else read_run(run, conventions.ties)
     read = without_same_id(read) if conventions.ignore_same_id else read
     return measured(name, read, qrels, metrics, ties=conventions.ties, over=conventions.over)
 
 
 def _pairs(runs: Mapping[str, str], baseline: str | None) -> list[tuple[str, str]]:
-    """Which run is compared with which: (run, against).
+    """The pairs of runs to compare: (run, against).
 
     Args:
         runs: Name -> path.
@@ -221,8 +221,8 @@ def _texts(queries: Iterable[Query] | str | Path | None, qrels: Qrels) -> dict[s
     read = read_queries(queries) if isinstance(queries, str | Path) else list(queries)
     texts = {query.id: query.text for query in read if query.id in qrels}
     if not texts:
-        known = some(query.id for query in read)
-        msg = f"none of the queries is in the qrels: the queries have {known}, the qrels {some(qrels)}. "
+        known = first_ids(query.id for query in read)
+        msg = f"none of the queries is in the qrels: the queries have {known}, the qrels {first_ids(qrels)}. "
         msg += "Give the queries of these qrels."
         raise InputError(msg)
     return texts
@@ -241,13 +241,13 @@ def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: Over, texts:
     consequence = "count 0" if over == "qrels" else "are left out for all runs"
     notes = [
         f"{len(one.absent)} of {len(qrels)} queries of the qrels are not in run '{name}' and {consequence}: "
-        f"{some(one.absent)}."
+        f"{first_ids(one.absent)}."
         for name, one in contenders.items()
         if one.absent
     ]
     notes += [f"{name}: {doubt}" for name, one in contenders.items() for doubt in one.doubts]
     if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
         notes.append(
-            f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {some(lacking)}."
+            f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {first_ids(lacking)}."
         )
     return notes

@@ -1,6 +1,6 @@
 """The result of a comparison of runs, and how a terminal shows it.
 
-See `program` for what the figures mean, and `page` for how a browser shows them.
+See `program` for the meaning of the figures, and `page` for their presentation in a browser.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class TopHit:
     """One of the first documents of a ranking.
 
     Attributes:
-        grade: None if it is not judged.
+        grade: None if the document is not judged.
         title: "" without a corpus.
-        snippet: The part of the text that has most words of the query; "" without a corpus.
+        snippet: The part of the text that contains most words of the query; "" without a corpus.
         matches: (start, end) of the characters in the snippet that are words of the query.
     """
 
@@ -64,7 +64,7 @@ class Ranking:
     Attributes:
         first: Its first documents.
         relevant_at: The ranks of its relevant documents.
-        relevant: How many documents are relevant, in the run or not.
+        relevant: The number of relevant documents, whether in the run or not.
     """
 
     first: list[TopHit]
@@ -131,7 +131,7 @@ class Comparison:
         baseline: The run that the others are compared with, or "all" for each with each.
         per_query: {metric: {run: {query_id: value}}}.
         options: How it was computed: seed, permutations, resamples, confidence, ties, over, ignore_same_id.
-        notes: Sentences that a reader of the figures should know.
+        notes: Caveats about the figures, as sentences.
         texts: Query id -> text, as far as known.
     """
 
@@ -260,7 +260,7 @@ def _table(title: str, columns: list[str], cells: Sequence[Sequence[str | Text]]
     for name in columns:
         table.add_column(Text(name), justify="left" if name in left else "right", overflow="fold")
     for row in cells:
-        # As Text, since names and queries may hold rich's own markup.
+        # As Text, because names and queries may contain rich's markup.
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table
 

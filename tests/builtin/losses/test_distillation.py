@@ -366,7 +366,7 @@ def test_training(tmp_path, tiny_model, tiny_collection, taught, name, pooler):
     ("changes", "message"),
     [
         ({"teacher": None}, r"train\.jsonl:3: the teacher scores no positive and no negative of the query"),
-        ({"negatives": ()}, r"train\.jsonl:3: 'teacher' scores the document '.*', which is no positive"),
+        ({"negatives": ()}, r"train\.jsonl:3: 'teacher' scores the document '.*', which is neither a positive"),
     ],
 )
 def test_examples_without_scores_are_refused_before_any_step(

@@ -161,7 +161,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
 @pytest.mark.parametrize("identifier", ["a\nb", "a\tb", "a\rb", ""])
 def test_an_id_that_cannot_stand_on_a_line_is_refused(tmp_path, identifier):
     """Tabs and line breaks would shift every later text."""
-    with pytest.raises(DataError, match="an id has no tabs"):
+    with pytest.raises(DataError, match="an id may not be empty or contain tabs"):
         VectorWriter(tmp_path).write_shard(0, [identifier], np.zeros((1, 1, 2), np.float32))
 
 

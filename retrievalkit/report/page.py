@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 Tone = Literal["good", "bad", "muted", "strong", "code", "name"]
 
+PAGES = (".html", ".htm")
+"""How the names of pages end."""
+
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -68,11 +71,6 @@ class Block:
     def text(self, *pieces: Text, tone: Tone | None = None) -> None:
         """A paragraph of one or several pieces; line breaks in them stay."""
         self._add("text", pieces=pieces, tone=tone)
-
-    def bullets(self, items: Iterable[Text | Sequence[Text]]) -> None:
-        """A list whose items are one or several pieces each; nothing if there are no items."""
-        rows = [[item] if isinstance(item, str | Mark) else item for item in items]
-        self._add("bullets", rows=rows)
 
     def figures(self, values: Iterable[tuple[str, str]]) -> None:
         """The few numbers that matter most, side by side, each with its name: (name, value)."""

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from retrievalkit.errors import OptionError
 from retrievalkit.model.precision import Precision
+from retrievalkit.report.page import PAGES
 from retrievalkit.search.fusion import Fusion, Method, Missing, Normalization, fusion_of
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import Options
 from retrievalkit.search.tuning import read_choice
-
-PAGES = (".html", ".htm")
-"""Names of outputs that are pages of hits."""
 
 
 @dataclass(frozen=True)

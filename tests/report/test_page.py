@@ -45,7 +45,6 @@ def full(text="plain"):
     page = Page(text, text)
     page.heading(text)
     page.text(text, Mark(text, "good", title=text))
-    page.bullets([text, Mark(text, "muted")])
     page.figures([(text, text)])
     page.table([text, "b"], [[text, 1.0], [Mark(text, sort=text), None], [[text, Mark(text)], 3]], caption=text)
     page.figure(PNG, text, dark=PNG, alt=text)

@@ -19,12 +19,11 @@ from retrievalkit.errors import ArtifactError, MissingDependencyError
 from retrievalkit.evaluate.compare.page import Picture, comparison_page
 from retrievalkit.evaluate.compare.plot import draw_differences, draw_means
 from retrievalkit.evaluate.compare.result import HEADER, NUMERIC, Comparison
-from retrievalkit.report.page import write_page
+from retrievalkit.report.page import PAGES, write_page
 from retrievalkit.report.table import csv_table, latex_table, markdown_table
 
 PAGE, RESULT, PER_QUERY, MEANS = "compare.html", "comparison.json", "per_query.tsv", "means.png"
 DIFFERENCES = "differences-{}.png"
-_PAGES = (".html", ".htm")
 _TABLES = {".csv": csv_table, ".md": markdown_table, ".tex": latex_table}
 _NOT_IN_NAMES = re.compile(r"[^\w@.-]+")
 
@@ -46,13 +45,13 @@ class Output:
     @property
     def page(self) -> Path | None:
         """The page that is written, if any."""
-        if self.path.suffix in _PAGES:
+        if self.path.suffix in PAGES:
             return self.path
         return None if self._is_file else self.path / PAGE
 
     @property
     def _is_file(self) -> bool:
-        return self.path.suffix in (*_PAGES, *_TABLES, ".json")
+        return self.path.suffix in (*PAGES, *_TABLES, ".json")
 
     def check(self) -> None:
         """Refuse what cannot be written, before anything is read.

@@ -40,21 +40,6 @@ def tokens(text: str) -> list[str]:
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
-def has_answer(answers: Iterable[str], text: str, mode: Mode = "string") -> bool:
-    """Whether a text holds any of the answers.
-
-    Args:
-        answers: Texts, or patterns where the mode is "regex".
-        text: The passage's text, without its title.
-        mode: "string" compares tokens; "regex" searches each answer as a pattern, without regard to case, in the NFD
-            text, and takes a pattern that does not compile for one that does not match.
-
-    Raises:
-        OptionError: The mode is unknown.
-    """
-    return AnswerMatcher(answers, mode).matches(text)
-
-
 class FoldedText:
     """A text made ready once, to be looked at by many matchers."""
 
@@ -78,7 +63,8 @@ class AnswerMatcher:
 
     Args:
         answers: Texts, or patterns where the mode is "regex".
-        mode: See `has_answer`.
+        mode: "string" compares tokens; "regex" searches each answer as a pattern, without regard to case, in the NFD
+            text, and takes a pattern that does not compile for one that does not match.
 
     Raises:
         OptionError: The mode is unknown.
@@ -157,7 +143,7 @@ def answer_hits(
         answers: The answers by query id.
         corpus: The passages; only those retrieved are looked at.
         depth: How many documents a query to look at.
-        mode: See `has_answer`.
+        mode: See `AnswerMatcher`.
         processes: How many processes share the work; by default one for small runs, else one a processor.
 
     Returns:

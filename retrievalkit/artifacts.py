@@ -119,6 +119,17 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
         raise ArtifactError(msg)
 
 
+def check_output_file(path: str | Path) -> None:
+    """Refuse an output file whose place a folder takes.
+
+    Raises:
+        ArtifactError: Names it.
+    """
+    if Path(path).is_dir():
+        msg = f"output '{path}' is a folder, and a file is to be written there. Choose another --output."
+        raise ArtifactError(msg)
+
+
 def _check_parents(path: Path) -> None:
     for parent in path.parents:
         if parent.exists() and not parent.is_dir():
@@ -129,11 +140,9 @@ def _check_parents(path: Path) -> None:
 @contextmanager
 def write_file(path: str | Path) -> Iterator[Path]:
     """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails."""
+    check_output_file(path)
     path = Path(path).absolute()
     _check_parents(path)
-    if path.is_dir():
-        msg = f"output '{path}' is a folder, but a file is to be written there. Choose another --output."
-        raise ArtifactError(msg)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Keeps the suffix, by which writers choose a compression.
     staging = path.with_name(f".partial.{path.name}")

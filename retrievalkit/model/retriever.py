@@ -303,25 +303,20 @@ def _check_trust(description: Mapping[str, Any], where: str | Path) -> None:
         raise ArtifactError(msg)
 
 
-class _missing_plugins_explained:  # noqa: N801 - used as a context manager, named as it reads there
-    """Turns "unknown pooler" into which distribution and version to install."""
-
-    def __init__(self, description: Mapping[str, Any], where: str | Path) -> None:
-        self.description = description
-        self.where = where
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, UnknownNameError) and error.kind in self.description:
-            part = self.description[error.kind]
-            msg = (
-                f"'{self.where}' was made with the {error.kind} '{part['name']}' of {part['distribution']} "
-                f"{part['version']}, which is not installed. "
-                f"Install it: pip install {part['distribution']}=={part['version']}"
-            )
-            raise ArtifactError(msg) from error
+@contextmanager
+def _missing_plugins_explained(description: Mapping[str, Any], where: str | Path) -> Iterator[None]:
+    """Turn "unknown pooler" into which distribution and version to install."""
+    try:
+        yield
+    except UnknownNameError as error:
+        if error.kind not in description:
+            raise
+        part = description[error.kind]
+        msg = (
+            f"'{where}' was made with the {error.kind} '{part['name']}' of {part['distribution']} {part['version']}, "
+            f"which is not installed. Install it: pip install {part['distribution']}=={part['version']}"
+        )
+        raise ArtifactError(msg) from error
 
 
 def open_retriever(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from html.parser import HTMLParser
 
@@ -54,7 +55,7 @@ def page(elements, text="plain"):
     """A page with some elements, as the templates of the commands make them."""
     template = f'{{% extends "base.html.j2" %}}{{% import "parts.html.j2" as parts %}}{{% block body %}}{elements}'
     made = _environment().from_string(template + "{% endblock %}")
-    return made.render(title=text, subtitle=text, text=text, png=PNG, svg=SVG)
+    return made.render(title=text, subtitle=text, text=text, png=PNG, svg=SVG, nan=math.nan)
 
 
 def full(text="plain"):
@@ -95,7 +96,7 @@ def test_whatever_is_given_is_text(text):
 
 
 def test_cells_are_shown_and_ordered():
-    html = page('{{ parts.table(["name", "value"], [["x", 0.51234], ["y", 1234], ["z", "nan" | float]], ["value"]) }}')
+    html = page('{{ parts.table(["name", "value"], [["x", 0.51234], ["y", 1234], ["z", nan]], ["value"]) }}')
     assert '<td class="number" data-sort="0.51234">0.5123</td>' in html
     assert '<td class="number" data-sort="1234">1,234</td>' in html
     assert '<th scope="col" class="number">value</th>' in html

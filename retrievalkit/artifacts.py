@@ -22,18 +22,13 @@ from typing import Any
 from retrievalkit.errors import ArtifactError, InputError
 
 MANIFEST = "manifest.json"
-
 FORMAT = 1
-
 NEGATIVES = "negatives"
-
 CURVES = "training.html"
-
 NOT_WEIGHTS = (MANIFEST, "README.md", "training.jsonl", CURVES, "selection.json", "logs", NEGATIVES)
 """Files and folders of a checkpoint that describe its training and are left out of its fingerprint."""
 
 _NEXT_TO_NOTHING = 1 << 16
-
 _VERSIONED = ("retrievalkit", "torch", "transformers")
 
 
@@ -244,6 +239,12 @@ def kind_of(folder: str | Path) -> str | None:
         return None
     kind = manifest.get("kind") if isinstance(manifest, dict) else None
     return kind if isinstance(kind, str) else None
+
+
+def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:
+    """The fingerprint in the manifest of a folder of this kind; None if it is of another kind, or has none."""
+    recorded = read_manifest(folder).get("fingerprint") if kind_of(folder) == kind else None
+    return recorded if isinstance(recorded, str) else None
 
 
 def fingerprint_value(value: Any) -> str:

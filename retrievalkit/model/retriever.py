@@ -277,11 +277,8 @@ def _pooling(pooler: Mapping[str, Any], own: OwnSettings | None) -> str:
 
 def checkpoint_fingerprint(folder: str | Path) -> str:
     """The fingerprint of a checkpoint's weights and configuration, from its manifest or computed."""
-    if artifacts.kind_of(folder) == "checkpoint":
-        recorded = artifacts.read_manifest(folder).get("fingerprint")
-        if isinstance(recorded, str):
-            return recorded
-    return artifacts.fingerprint_folder(folder, skip=NOT_WEIGHTS)
+    recorded = artifacts.recorded_fingerprint(folder, "checkpoint")
+    return recorded or artifacts.fingerprint_folder(folder, skip=NOT_WEIGHTS)
 
 
 @contextmanager

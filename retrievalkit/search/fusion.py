@@ -19,19 +19,12 @@ from numpy.typing import NDArray
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 
 Method = Literal["rrf", "sum", "linear"]
-
 Normalization = Literal["none", "min_max", "z_score"]
-
 Missing = Literal["computed", "minimum", "zero"]
-
-
 Ranking = tuple[Sequence[str], Sequence[float] | NDArray[Any]]
-
 """Ids and scores, best first."""
 
 Scores = NDArray[np.float64]
-
-
 RRF_K = 60
 
 

@@ -22,18 +22,13 @@ from typing import Any
 from retrievalkit.errors import ArtifactError, InputError
 
 MANIFEST = "manifest.json"
-
 FORMAT = 1
-
 NEGATIVES = "negatives"
-
 CURVES = "training.html"
-
 NOT_WEIGHTS = (MANIFEST, "README.md", "training.jsonl", CURVES, "selection.json", "logs", NEGATIVES)
 """Files and folders of a checkpoint that describe its training and are left out of its fingerprint."""
 
 _NEXT_TO_NOTHING = 1 << 16
-
 _VERSIONED = ("retrievalkit", "torch", "transformers")
 
 
@@ -119,6 +114,17 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
         raise ArtifactError(msg)
 
 
+def check_output_file(path: str | Path) -> None:
+    """Refuse an output file whose place a folder takes.
+
+    Raises:
+        ArtifactError: Names it.
+    """
+    if Path(path).is_dir():
+        msg = f"output '{path}' is a folder, and a file is to be written there. Choose another --output."
+        raise ArtifactError(msg)
+
+
 def _check_parents(path: Path) -> None:
     for parent in path.parents:
         if parent.exists() and not parent.is_dir():
@@ -129,11 +135,9 @@ def _check_parents(path: Path) -> None:
 @contextmanager
 def write_file(path: str | Path) -> Iterator[Path]:
     """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails."""
+    check_output_file(path)
     path = Path(path).absolute()
     _check_parents(path)
-    if path.is_dir():
-        msg = f"output '{path}' is a folder, but a file is to be written there. Choose another --output."
-        raise ArtifactError(msg)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Keeps the suffix, by which writers choose a compression.
     staging = path.with_name(f".partial.{path.name}")
@@ -235,6 +239,12 @@ def kind_of(folder: str | Path) -> str | None:
         return None
     kind = manifest.get("kind") if isinstance(manifest, dict) else None
     return kind if isinstance(kind, str) else None
+
+
+def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:
+    """The fingerprint in the manifest of a folder of this kind; None if it is of another kind, or has none."""
+    recorded = read_manifest(folder).get("fingerprint") if kind_of(folder) == kind else None
+    return recorded if isinstance(recorded, str) else None
 
 
 def fingerprint_value(value: Any) -> str:

@@ -28,7 +28,7 @@ from retrievalkit.data.examples import Example, Examples, against_corpus, read_e
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import Run, read_run, write_run
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.errors import ArtifactError, DataError, InputError, nearest
+from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.cross_encoder import CrossEncoder, Pair
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
@@ -148,9 +148,7 @@ def score_examples(
 
 
 def _check_output(output: str | Path, source: str | Path) -> None:
-    if Path(output).is_dir():
-        msg = f"output '{output}' is a folder, and a file is to be written there. Choose another --output."
-        raise ArtifactError(msg)
+    artifacts.check_output_file(output)
     if Path(output).exists() and Path(source).exists() and Path(output).samefile(source):
         msg = f"output '{output}' is the input too. Choose another --output."
         raise InputError(msg)

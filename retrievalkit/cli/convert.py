@@ -6,11 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import (
-    echo,
-    given_flags,
-    json_option,
-)
+from retrievalkit.cli.options import echo, given_flags, json_option
 
 
 @click.command()

@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import (
-    exclude_self_option,
-    json_option,
-    metrics_option,
-    over_option,
-    ties_option,
-)
+from retrievalkit.cli.options import exclude_self_option, json_option, metrics_option, over_option, ties_option
 
 
 @click.command()

@@ -86,10 +86,10 @@ class RkitGroup(click.Group):
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Run, and turn the errors that a user can cause into a message and an exit code."""
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
         try:
             # Not standalone, because click itself would report Ctrl-C as "Aborted!" with exit code 1.
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
         except click.Abort as error:
             sys.exit(report(error.__cause__ or error))
         except click.ClickException as error:

@@ -7,14 +7,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import (
-    given_flags,
-    json_option,
-    output_option,
-    parse,
-    precision_option,
-    set_option,
-)
+from retrievalkit.cli.options import given_flags, json_option, output_option, parse, precision_option, set_option
 
 
 @click.command("mine-negatives")

@@ -6,18 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.help_all import help_all_option
-from retrievalkit.cli.options import (
-    echo,
-    given_flags,
-    json_option,
-    output_option,
-    overwrite_option,
-    parse,
-    precision_option,
-    section,
-    set_option,
-)
+from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, training_options
 
 
 @click.command()
@@ -31,13 +20,7 @@ from retrievalkit.cli.options import (
 @click.option("--micro-batch-size", type=int, help="Samples computed at once.")
 @click.option("--learning-rate", type=float)
 @click.option("--max-length", type=int, help="Maximum number of tokens per text.")
-@precision_option("the model is trained in", "auto", unset=True)
-@click.option("--seed", type=int)
-@click.option("--resume", is_flag=True, help="Continue a pre-training that was cut off.")
-@overwrite_option
-@json_option
-@set_option
-@help_all_option("pretraining")
+@training_options("pretraining", training="pre-training")
 def pretrain(
     pretrainer: str,
     model: str,

@@ -6,12 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import (
-    json_option,
-    parse,
-    root_group,
-    set_option,
-)
+from retrievalkit.cli.options import json_option, parse, root_group, set_option
 
 
 @click.command()

@@ -7,16 +7,14 @@ from typing import Any
 import click
 
 from retrievalkit.cli.group import RkitGroup
-from retrievalkit.cli.help_all import help_all_option
 from retrievalkit.cli.options import (
     echo,
     given_flags,
     json_option,
     output_option,
-    overwrite_option,
     parse,
     precision_option,
-    set_option,
+    training_options,
 )
 
 
@@ -39,13 +37,7 @@ def rerank() -> None:
 @click.option("--negatives", type=int, help="Hard negatives per query in a step.")
 @click.option("--learning-rate", type=float)
 @click.option("--max-length", type=int, help="Maximum number of tokens of a query and a passage together.")
-@precision_option("the model is trained in (held-out examples are ranked in fp32)", "auto", unset=True)
-@click.option("--seed", type=int)
-@click.option("--resume", is_flag=True, help="Continue a training that was cut off.")
-@overwrite_option
-@json_option
-@set_option
-@help_all_option("reranker_training")
+@training_options("reranker_training", purpose="the model is trained in (held-out examples are ranked in fp32)")
 def rerank_train(
     model: str,
     examples: str,

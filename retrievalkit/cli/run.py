@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import click
 
-from retrievalkit.cli.options import (
-    echo,
-    json_option,
-    output_option,
-    parse,
-    root_group,
-    set_option,
-)
+from retrievalkit.cli.options import echo, json_option, output_option, parse, root_group, set_option
 
 
 @click.command()

@@ -6,11 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import (
-    json_option,
-    parse,
-    precision_option,
-)
+from retrievalkit.cli.options import json_option, parse, precision_option
 
 
 @click.command()

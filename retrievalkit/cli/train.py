@@ -6,18 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.help_all import help_all_option
-from retrievalkit.cli.options import (
-    echo,
-    given_flags,
-    json_option,
-    output_option,
-    overwrite_option,
-    parse,
-    precision_option,
-    section,
-    set_option,
-)
+from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, training_options
 
 
 @click.command()
@@ -45,13 +34,7 @@ from retrievalkit.cli.options import (
 @click.option("--separate-towers/--shared-tower", default=False, help="One encoder per side, or one for both.")
 @click.option("--query-length", type=int, help="Maximum number of tokens per query.")
 @click.option("--document-length", type=int, help="Maximum number of tokens per passage.")
-@precision_option("the model is trained in", "auto", unset=True)
-@click.option("--seed", type=int)
-@click.option("--resume", is_flag=True, help="Continue a training that was cut off.")
-@overwrite_option
-@json_option
-@set_option
-@help_all_option("trainer")
+@training_options("trainer")
 def train(
     model: str,
     examples: str,

@@ -20,13 +20,9 @@ from retrievalkit.artifacts import write_file
 from retrievalkit.errors import DataError, MissingDependencyError, nearest, shortlist
 
 COMPRESSIONS = ("", ".gz", ".zst")
-
 CHUNK = 1 << 20
-
 _LOOK = 1 << 12
-
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 

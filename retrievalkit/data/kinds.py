@@ -31,15 +31,13 @@ def kind_of(source: str | Path) -> Kind:
     """
     opened = open_source(source)
     if isinstance(opened, Local):
-        return _of_folder(opened) if opened.is_folder else _of_file(opened.path)
+        if opened.is_folder:
+            return "collection" if opened.holds("queries") else "corpus"
+        return _of_file(opened.path)
     parts = opened.parts()
     if parts is None:
         return _of_keys(set(next(opened.records("passages")).fields), source)
     return _KIND_OF_PART[parts[0]] if len(parts) == 1 else "collection"
-
-
-def _of_folder(folder: Local) -> Kind:
-    return "collection" if folder.holds("queries") else "corpus"
 
 
 def _of_file(path: Path) -> Kind:

@@ -41,21 +41,6 @@ def tokens(text: str) -> list[str]:
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
-def has_answer(answers: Iterable[str], text: str, mode: Mode = "string") -> bool:
-    """Whether a text contains any of the answers.
-
-    Args:
-        answers: Texts, or patterns if the mode is "regex".
-        text: The passage's text, without its title.
-        mode: "string" compares tokens; "regex" searches the NFD text for each answer as a case-insensitive pattern. A
-            pattern that does not compile does not match.
-
-    Raises:
-        OptionError: The mode is unknown.
-    """
-    return AnswerMatcher(answers, mode).matches(text)
-
-
 class FoldedText:
     """A text prepared once for many matchers."""
 
@@ -79,7 +64,8 @@ class AnswerMatcher:
 
     Args:
         answers: Texts, or patterns if the mode is "regex".
-        mode: See `has_answer`.
+        mode: "string" compares tokens; "regex" searches the NFD text for each answer as a case-insensitive pattern. A
+            pattern that does not compile does not match.
 
     Raises:
         OptionError: The mode is unknown.
@@ -158,7 +144,7 @@ def answer_hits(
         answers: The answers by query id.
         corpus: The passages; only retrieved ones are examined.
         depth: How many documents to examine per query.
-        mode: See `has_answer`.
+        mode: See `AnswerMatcher`.
         processes: How many processes share the work; by default one for small runs, otherwise one per processor.
 
     Returns:

@@ -45,7 +45,7 @@ class AnswerOptions:
 
     Attributes:
         ks: Each k.
-        mode: How answers are matched, see `answers.has_answer`.
+        mode: How answers are matched, see `answers.AnswerMatcher`.
         processes: How many processes match answers; None = by the size of the run.
 
     Raises:

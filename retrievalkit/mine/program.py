@@ -23,7 +23,7 @@ from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.errors import ArtifactError, DataError, OptionError, RetrievalkitError
+from retrievalkit.errors import DataError, OptionError, RetrievalkitError
 from retrievalkit.mine.audit import distribution
 from retrievalkit.mine.audit_page import audit_page
 from retrievalkit.mine.filters import PairScores
@@ -80,9 +80,7 @@ def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = N
     options = options or MiningOptions()
     options.check(merging=files.merge_with is not None)
     output = Path(files.output)
-    if output.is_dir():
-        msg = f"output '{output}' is a folder, but should be a file. Choose another --output."
-        raise ArtifactError(msg)
+    artifacts.check_output_file(output)
     sources.check()
     if sources.precision is not None and options.reranker is None and {"bm25", "run"}.issuperset(sources.kinds):
         msg = (

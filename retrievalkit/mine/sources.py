@@ -147,8 +147,8 @@ class Sources:
 
         weights = self.fusion.get("weights")
         if isinstance(weights, str):
-            if len(self.fusion) > 1:
-                msg = f"the weights in '{weights}' come with their own fusion. Leave {_others(self.fusion)} out."
+            if others := ", ".join(name for name in self.fusion if name != "weights"):
+                msg = f"the weights in '{weights}' come with their own fusion. Leave {others} out."
                 raise OptionError(msg)
             return read_choice(weights, searcher.identities)
         return fusion_of(len(searcher.sources), **self.fusion)
@@ -214,7 +214,3 @@ def _name_queries(source: OpenRun, questions: Sequence[Question], name: str) -> 
         )
         raise InputError(msg)
     source.run = renamed
-
-
-def _others(fusion: Mapping[str, Any]) -> str:
-    return ", ".join(name for name in fusion if name != "weights")

@@ -297,7 +297,6 @@ def _longest_input(model: Any, tokenizer: Any) -> int:
 
 
 def _fingerprint(located: str) -> str:
-    recorded = artifacts.read_manifest(located).get("fingerprint") if artifacts.kind_of(located) == KIND else None
-    if recorded:
-        return str(recorded)
+    if recorded := artifacts.recorded_fingerprint(located, KIND):
+        return recorded
     return artifacts.fingerprint_folder(located) if Path(located).is_dir() else located

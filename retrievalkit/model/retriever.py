@@ -277,11 +277,8 @@ def _pooling(pooler: Mapping[str, Any], own: OwnSettings | None) -> str:
 
 def checkpoint_fingerprint(folder: str | Path) -> str:
     """The fingerprint of a checkpoint's weights and configuration, from its manifest or computed."""
-    if artifacts.kind_of(folder) == "checkpoint":
-        recorded = artifacts.read_manifest(folder).get("fingerprint")
-        if isinstance(recorded, str):
-            return recorded
-    return artifacts.fingerprint_folder(folder, skip=NOT_WEIGHTS)
+    recorded = artifacts.recorded_fingerprint(folder, "checkpoint")
+    return recorded or artifacts.fingerprint_folder(folder, skip=NOT_WEIGHTS)
 
 
 @contextmanager
@@ -303,25 +300,20 @@ def _check_trust(description: Mapping[str, Any], where: str | Path) -> None:
         raise ArtifactError(msg)
 
 
-class _missing_plugins_explained:  # noqa: N801 - used as a context manager, named as it reads there
-    """Turns "unknown pooler" into which distribution and version to install."""
-
-    def __init__(self, description: Mapping[str, Any], where: str | Path) -> None:
-        self.description = description
-        self.where = where
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, UnknownNameError) and error.kind in self.description:
-            part = self.description[error.kind]
-            msg = (
-                f"'{self.where}' was made with the {error.kind} '{part['name']}' of {part['distribution']} "
-                f"{part['version']}, which is not installed. "
-                f"Install it: pip install {part['distribution']}=={part['version']}"
-            )
-            raise ArtifactError(msg) from error
+@contextmanager
+def _missing_plugins_explained(description: Mapping[str, Any], where: str | Path) -> Iterator[None]:
+    """Turn "unknown pooler" into which distribution and version to install."""
+    try:
+        yield
+    except UnknownNameError as error:
+        if error.kind not in description:
+            raise
+        part = description[error.kind]
+        msg = (
+            f"'{where}' was made with the {error.kind} '{part['name']}' of {part['distribution']} {part['version']}, "
+            f"which is not installed. Install it: pip install {part['distribution']}=={part['version']}"
+        )
+        raise ArtifactError(msg) from error
 
 
 def open_retriever(

@@ -98,11 +98,9 @@ def _setting(value: Any) -> str:
     """A value as it is typed."""
     if isinstance(value, list | tuple):
         return ",".join(map(_setting, value))
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if _is_constant(value) else str(value)
-
-
-def _is_constant(value: Any) -> bool:
-    return value is None or isinstance(value, bool)
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def _check_type(step: Step, name: str, parameter: click.Parameter, value: Any, context: click.Context) -> None:

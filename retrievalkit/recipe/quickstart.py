@@ -28,7 +28,7 @@ from retrievalkit.recipe.recipe import Recipe, load_recipe
 from retrievalkit.recipe.recommend import Recommendation, question, recommend
 from retrievalkit.recipe.run import run as run_recipe
 from retrievalkit.recipe.step import closure
-from retrievalkit.recipe.tables import text_table
+from retrievalkit.report.table import text_table
 
 RECIPE = "quickstart"
 RESULTS = "results.json"
@@ -208,9 +208,9 @@ def _print_tables(rows: Sequence[Mapping[str, Any]], title: str) -> None:
             verdict = "" if row["p_corrected"] < LEVEL else "no difference shown"
             difference = (f"{row['difference']:+.4f}", f"{row['p_corrected']:.4f}", verdict)
             differences.append((row["system"], row["against"], *difference))
-    click.echo(f"{title}\n\n{text_table(table, right=range(1, len(table[0])))}\n")
+    click.echo(f"{title}\n\n{text_table(table, header=False, right=range(1, len(table[0])))}\n")
     click.echo("seconds: all steps that the system needs, training included.\n")
-    click.echo(f"Difference in {METRICS[0]}\n\n{text_table(differences, right=(2, 3))}\n")
+    click.echo(f"Difference in {METRICS[0]}\n\n{text_table(differences, header=False, right=(2, 3))}\n")
     click.echo("p: paired randomisation test over the questions, Holm's correction over all pairs.")
 
 

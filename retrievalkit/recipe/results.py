@@ -16,7 +16,7 @@ from retrievalkit import artifacts
 from retrievalkit.recipe.noise import Verdict, verdicts
 from retrievalkit.recipe.recipe import Recipe, Row
 from retrievalkit.recipe.step import closure
-from retrievalkit.recipe.tables import markdown_table, text_table
+from retrievalkit.report.table import markdown_table, text_table
 
 PerQuery = Mapping[str, Mapping[str, float]]
 """Figure -> query -> value."""
@@ -162,11 +162,13 @@ class Results:
 
     def text(self) -> str:
         """For a terminal."""
-        return self._document(text_table)
+        return self._document(lambda table: text_table(table, header=False))
 
     def markdown(self) -> str:
         """For a file."""
-        return f"# {self.recipe}\n\n{self._document(_markdown)}\n"
+        return (
+            f"# {self.recipe}\n\n{self._document(lambda table: markdown_table(table, right=range(1, len(table[0]))))}\n"
+        )
 
     def _document(self, render: Callable[[Table], str]) -> str:
         parts = [render(self._table()), *self._notes()]
@@ -294,7 +296,3 @@ def compared(cell: Cell) -> str:
 
 def _spread(cell: Cell) -> str:
     return "" if cell.deviation is None else f" ± {cell.deviation:.4f}"
-
-
-def _markdown(table: Table) -> str:
-    return markdown_table(table, right=range(1, len(table[0])))

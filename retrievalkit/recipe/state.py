@@ -141,12 +141,8 @@ def _content(path: Path) -> str:
     """A fingerprint of the content of a file or folder."""
     if not path.is_dir():
         return artifacts.fingerprint_file(path)
-    if artifacts.kind_of(path) == "checkpoint":
-        # That of the weights alone: the log of a training contains times.
-        recorded = artifacts.read_manifest(path).get("fingerprint")
-        if isinstance(recorded, str):
-            return recorded
-    return artifacts.fingerprint_folder(path)
+    # Of a checkpoint that of the weights alone: the log of a training contains times.
+    return artifacts.recorded_fingerprint(path, "checkpoint") or artifacts.fingerprint_folder(path)
 
 
 def _sizes(path: Path) -> str:

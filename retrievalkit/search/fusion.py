@@ -16,23 +16,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from retrievalkit.data.runs import Run
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 
 Method = Literal["rrf", "sum", "linear"]
-
 Normalization = Literal["none", "min_max", "z_score"]
-
 Missing = Literal["computed", "minimum", "zero"]
-
-
 Ranking = tuple[Sequence[str], Sequence[float] | NDArray[Any]]
-
 """Ids and scores, best first."""
 
 Scores = NDArray[np.float64]
-
-
 RRF_K = 60
 
 
@@ -207,53 +199,6 @@ def _ties_by_id(ids: Sequence[str], order: NDArray[np.int64], ranked: NDArray[np
     for start, end in zip(starts, ends, strict=True):
         named[start : end + 1] = sorted(named[start : end + 1])
     return named
-
-
-def fuse(
-    runs: Sequence[Run],
-    *,
-    method: Method = "rrf",
-    weights: Sequence[float] | None = None,
-    k: int | None = None,
-    normalization: Normalization | None = None,
-    missing: Missing | None = None,
-    depth: int = 1000,
-) -> Run:
-    """Fuse several runs into one.
-
-    Args:
-        runs: The runs, each query's hits best first: ranks follow their order. A run without hits for a query
-            contributes nothing to it.
-        method: See `Fusion`, also for the next four.
-        weights: One weight per run.
-        k: The constant of "rrf".
-        normalization: For "linear".
-        missing: For "linear" and "sum"; "minimum" if None. "computed" is refused, because runs cannot compute scores.
-        depth: How many documents to keep per query.
-
-    Returns:
-        The fused run, best first, equal scores by document id ascending; queries in order of first appearance.
-
-    Raises:
-        OptionError: An option is out of range, has no effect with the method, or the weights do not fit the runs.
-        UnknownNameError: The method, the normalization or the choice of `missing` is unknown.
-        InputError: There is no run, a run has a document twice for a query, or a score is not a finite number.
-    """
-    fusion = Fusion(method, None if weights is None else tuple(weights), normalization, missing, k)
-    fusion.weights_of(len(runs))
-    if missing == "computed":
-        msg = (
-            "runs have scores for their hits only, so missing ones cannot be computed. Choose missing=minimum or zero."
-        )
-        raise OptionError(msg)
-    if depth < 1:
-        msg = f"depth is {depth}; it must be 1 or more."
-        raise OptionError(msg)
-    fused: Run = {}
-    for query_id in dict.fromkeys(query_id for run in runs for query_id in run):
-        found = gather([ranking(run, query_id) for run in runs], query_id)
-        fused[query_id] = as_hits(*fusion(found, depth))
-    return fused
 
 
 def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ranking:

@@ -15,8 +15,8 @@ from retrievalkit.artifacts import write_json
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.snippets import _COMMON, matches, snippet
+from retrievalkit.report.page import PAGES, write_page
 from retrievalkit.report.page import render as render_page
-from retrievalkit.report.page import write_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,7 +140,7 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
     suffix = Path(path).suffix
     if suffix == ".json":
         write_json(path, {"query": query, "hits": [hit.to_json() for hit in hits]})
-    elif suffix in (".html", ".htm"):
+    elif suffix in PAGES:
         subtitle = f"{len(hits)} hits of {', '.join(indexes)}"
         why = {hit.rank: [line.plain for line in _reasons(hit)] for hit in hits}
         write_page(path, render_page("hits.html.j2", title=query, subtitle=subtitle, hits=hits, why=why))

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from retrievalkit.artifacts import check_output_file
 from retrievalkit.errors import OptionError
 from retrievalkit.model.precision import Precision
+from retrievalkit.report.page import PAGES
 from retrievalkit.search.fusion import Fusion, Method, Missing, Normalization, fusion_of
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import Options
 from retrievalkit.search.tuning import read_choice
-
-PAGES = (".html", ".htm")
-"""Suffixes of outputs that are written as pages."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Request:
         """Refuse incompatible options before anything is opened.
 
         Raises:
-            OptionError: An option would have no effect, or there are no queries.
+            InputError: An option would have no effect, there are no queries, or the output is a folder.
         """
         runs_alone = all(Path(place).is_file() for place in self.places)
         modes = {"--queries": self.queries, "--query": self.query, "--interactive": self.interactive or None}
@@ -84,9 +83,8 @@ class Request:
         check_effect({"--tune": self.tune}, not self.shows_hits, "--queries, or stands alone")
         tuned_by = {"--tune-queries": self.tune_queries, "--tune-metric": self.tune_metric}
         check_effect(tuned_by, self.tune is not None, "--tune QRELS")
-        if self.output is not None and Path(self.output).is_dir():
-            msg = f"output '{self.output}' is a folder, but should be a file. Choose another --output."
-            raise OptionError(msg)
+        if self.output is not None:
+            check_output_file(self.output)
         if self.output is not None and Path(self.output).suffix in PAGES and self.query is None:
             msg = f"output '{self.output}' is a page, which shows the hits of one query. Give --query TEXT."
             raise OptionError(msg)

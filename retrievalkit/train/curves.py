@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from retrievalkit.artifacts import CURVES
 from retrievalkit.report.chart import line_chart
-from retrievalkit.report.page import Cell, Page
+from retrievalkit.report.page import render, write_page
 from retrievalkit.train.resume import LOG
 
 Series = dict[str, list[tuple[float, float]]]
@@ -21,18 +20,21 @@ def write_curves(folder: Path) -> None:
     series = read_series(folder / LOG)
     if not series:
         return
-    page = Page("Training", "Curves over the optimiser steps")
     dev = {name: points for name, points in series.items() if name.startswith("dev_")}
     terms = {name: points for name, points in series.items() if name not in _OTHER and name not in dev}
     losses = {name: series[name] for name in ("loss",) if name in series} | terms
-    for title, shown in (("Loss and its terms", losses), *((_title(name), {name: dev[name]}) for name in dev)):
-        _figure(page, title, shown)
+    shown = {"Loss and its terms": losses} | {_title(name): {name: points} for name, points in dev.items()}
     for name, title in (("learning_rate", "Learning rate"), ("grad_norm", "Norm of the gradient before clipping")):
-        _figure(page, title, {name: series[name]} if name in series else {})
-    columns = ["measure", "first", "lowest", "at step", "last"]
-    rows: list[list[Cell]] = [[name, *_summary(points)] for name, points in (losses | dev).items()]
-    page.table(columns, rows, numeric=columns[1:], caption="Logged values")
-    page.write(folder / CURVES)
+        shown[title] = {name: series[name]} if name in series else {}
+    html = render(
+        "curves.html.j2",
+        title="Training",
+        subtitle="Curves over the optimiser steps",
+        charts=[(title, line_chart(lines, x="step", y=title.lower())) for title, lines in shown.items() if lines],
+        columns=["measure", "first", "lowest", "at step", "last"],
+        rows=[[name, *_summary(points)] for name, points in (losses | dev).items()],
+    )
+    write_page(folder / CURVES, html)
 
 
 def read_series(log: Path) -> Series:
@@ -44,11 +46,6 @@ def read_series(log: Path) -> Series:
             if name not in ("step", "epoch"):
                 series.setdefault(name, []).append((values["step"], value))
     return series
-
-
-def _figure(page: Page, title: str, series: Mapping[str, list[tuple[float, float]]]) -> None:
-    if series:
-        page.figure(line_chart(series, x="step", y=title.lower()), title)
 
 
 def _title(name: str) -> str:

@@ -8,7 +8,7 @@ So a regulariser can be added to any loss. Each loss of a sum has its own option
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -116,10 +116,6 @@ def _problem(names: Sequence[str], key: str, value: Any) -> str:
         close = nearest(key, names)
         offer = f"; did you mean '{close}'?" if close else "."
         return f"'{key}' is not one of its losses{offer} Leave out loss.{key}, or add the loss."
-    owners = list(_owners(names, key)) or names
+    owners = [name for name in names if key in registry.options(registry.get("loss", name))] or names
     settings = " or ".join(f"--set loss.{owner}.{key}={value}" for owner in owners)
     return f"loss.{key} does not say whose option it is. Write {settings}."
-
-
-def _owners(names: Sequence[str], option: str) -> Iterator[str]:
-    return (name for name in names if option in registry.options(registry.get("loss", name)))

@@ -58,21 +58,7 @@ def pretrain(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Manifest:
-    """Pre-train a model on documents, and write it as a Hugging Face folder.
-
-    Args:
-        spec: What is trained, and on which documents.
-        output: The folder to write.
-        options: How to train.
-        resume: Go on with a pre-training to the same output that was cut off; a finished one is left as it is.
-        overwrite: Replace an existing output folder.
-
-    Returns:
-        The manifest of the folder.
-
-    Raises:
-        InputError: Something about the input is wrong; nothing was written.
-    """
+    """Pre-train a model on documents, and write a Hugging Face folder; see `retrievalkit.train.retriever.train`."""
     options = options or PretrainingOptions()
     return run_training(partial(_prepare, spec, options), options, output, resume=resume, overwrite=overwrite)
 

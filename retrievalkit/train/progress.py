@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from datetime import timedelta
 from typing import Any
 
 import transformers
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from retrievalkit.report.progress import ProgressBar
 
 # Seconds between two lines of a log.
 _INTERVAL = 10.0
@@ -24,46 +25,38 @@ class Bar:
     """
 
     def __init__(self, title: str, unit: str = "steps", *, shown: bool = True) -> None:
-        self.title = title
-        self.unit = unit
-        self.shown = shown
-        self.console = Console(stderr=True)
+        self.title, self.unit, self.shown = title, unit, shown
         self.done = self._first = 0
         self.total: int | None = None
         self._status = ""
         self._started = self._printed = time.monotonic()
-        self._rich: Progress | None = None
+        self._terminal: ProgressBar | None = None
 
     def start(self, total: int | None = None, done: int = 0) -> None:
         """Begin, `done` of the `total` having been done before."""
         self.total, self.done, self._first = total, done, done
         self._started = self._printed = time.monotonic()
-        if self.shown and self.console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TimeElapsedColumn())
-            self._rich = Progress(
-                TextColumn(f"[bold]{self.title}"), *columns, TextColumn("{task.fields[status]}"), console=self.console
-            )
-            self._task = self._rich.add_task("", total=total, completed=done, status="")
-            self._rich.start()
+        if self.shown and sys.stderr.isatty():
+            self._terminal = ProgressBar(self.title, total, unit=self.unit, done=done).start()
 
     def update(self, done: int, status: str | None = None) -> None:
         """Show how much is done, and what there is to say of it."""
         self.done, self._status = done, self._status if status is None else status
-        if self._rich is not None:
-            self._rich.update(self._task, completed=done, status=self._status)
+        if self._terminal is not None:
+            self._terminal.update(done, label=", ".join(filter(None, (self.title, self._status))))
         elif time.monotonic() - self._printed >= _INTERVAL:
             self._print()
 
     def say(self, text: str) -> None:
         """Show a line that stays."""
         if self.shown:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            sys.stderr.write(f"{text}\n")
 
     def stop(self) -> None:
         """End; a log gets a last line."""
-        if self._rich is not None:
-            self._rich.stop()
-            self._rich = None
+        if self._terminal is not None:
+            self._terminal.stop()
+            self._terminal = None
         elif self.done > self._first:
             self._print()
         self._first = self.done

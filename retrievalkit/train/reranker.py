@@ -54,21 +54,7 @@ def train_reranker(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Manifest:
-    """Train a re-ranker and write its folder.
-
-    Args:
-        spec: What is trained, and on which data.
-        output: The folder to write.
-        options: How to train.
-        resume: Go on with a training to the same output that was cut off; a finished one is left as it is.
-        overwrite: Replace an existing output folder.
-
-    Returns:
-        The manifest of the folder.
-
-    Raises:
-        InputError: Something about the input is wrong; nothing was written.
-    """
+    """Train a re-ranker and write its folder; see `retrievalkit.train.retriever.train`."""
     options = options or RerankerOptions()
     return run_training(partial(_prepare, spec, options), options, output, resume=resume, overwrite=overwrite)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from html.parser import HTMLParser
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit.report.page import Mark, Page
+from retrievalkit.report.page import _environment, write_page
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -41,23 +41,29 @@ class Reader(HTMLParser):
             self.texts.append(data)
 
 
+ELEMENTS = """
+{{ parts.figures([(text, text)]) }}
+{{ parts.table([text, "b"], [[text, 1.0], [text, none]], ["b"], text) }}
+{{ parts.figure(png, text, dark=png) }}
+{{ parts.figure(none, text, svg=svg) }}
+<p>{{ parts.marked(text, [(0, text | length)]) }}</p>
+"""
+SVG = '<svg viewBox="0 0 1 1"></svg>'
+
+
+def page(elements, text="plain"):
+    """A page with some elements, as the templates of the commands make them."""
+    template = f'{{% extends "base.html.j2" %}}{{% import "parts.html.j2" as parts %}}{{% block body %}}{elements}'
+    made = _environment().from_string(template + "{% endblock %}")
+    return made.render(title=text, subtitle=text, text=text, png=PNG, svg=SVG, nan=math.nan)
+
+
 def full(text="plain"):
-    page = Page(text, text)
-    page.heading(text)
-    page.text(text, Mark(text, "good", title=text))
-    page.bullets([text, Mark(text, "muted")])
-    page.figures([(text, text)])
-    page.table([text, "b"], [[text, 1.0], [Mark(text, sort=text), None], [[text, Mark(text)], 3]], caption=text)
-    page.figure(PNG, text, dark=PNG, alt=text)
-    folded = page.details(text, Mark(text))
-    folded.text(text)
-    folded.details(text).text(text)
-    return page
+    return page(ELEMENTS, text)
 
 
 def test_a_page_is_whole_and_fetches_nothing(tmp_path):
-    page = full()
-    page.write(tmp_path / "a" / "page.html")
+    write_page(tmp_path / "a" / "page.html", full())
     html = (tmp_path / "a" / "page.html").read_text(encoding="utf-8")
     read = Reader(html)
     assert read.open == []
@@ -69,7 +75,7 @@ def test_a_page_is_whole_and_fetches_nothing(tmp_path):
 
 
 def test_the_policy_of_a_page_allows_its_own_script_and_no_other():
-    html = full().html()
+    html = full()
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1)
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     import hashlib
@@ -83,43 +89,31 @@ def test_the_policy_of_a_page_allows_its_own_script_and_no_other():
 @given(st.text(st.sampled_from("<>&\"'/a =") | st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12))
 def test_whatever_is_given_is_text(text):
     """The elements of a page are the same whatever its texts are, and the texts are seen as they were given."""
-    read = Reader(full(text).html())
-    assert read.seen == Reader(full().html()).seen
+    read = Reader(full(text))
+    assert read.seen == Reader(full()).seen
     assert read.open == []
-    assert sum(text in seen for seen in read.texts) >= 15
+    assert sum(text in seen for seen in read.texts) >= 12
 
 
 def test_cells_are_shown_and_ordered():
-    page = Page("a")
-    page.table(["name", "value"], [["x", 0.51234], ["y", 1234], ["z", float("nan")], ["w", True]], numeric=["value"])
-    html = page.html()
+    html = page('{{ parts.table(["name", "value"], [["x", 0.51234], ["y", 1234], ["z", nan]], ["value"]) }}')
     assert '<td class="number" data-sort="0.51234">0.5123</td>' in html
     assert '<td class="number" data-sort="1234">1,234</td>' in html
     assert '<th scope="col" class="number">value</th>' in html
     assert '<td class="number" data-sort="nan"></td>' in html
 
 
-def test_a_row_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="a row has 1 cells, and the table 2 columns"):
-        Page("a").table(["one", "two"], [["1"]])
-
-
-def test_a_vector_figure_is_put_in_without_its_head():
-    page = Page("a")
-    page.figure('<?xml version="1.0"?>\n<!DOCTYPE svg>\n<svg viewBox="0 0 1 1"></svg>', "A point")
-    html = page.html()
-    assert '<div role="img" aria-label="A point"><svg viewBox="0 0 1 1"></svg></div>' in html
-    assert html.count("<!DOCTYPE") == 1
+def test_a_vector_figure_is_put_in_as_it_is():
+    html = page('{{ parts.figure(none, "A point", svg=svg) }}')
+    assert f'<div role="img" aria-label="A point">{SVG}</div>' in html
 
 
 def test_equal_pages_have_equal_bytes():
-    assert full().html() == full().html()
+    assert full() == full()
 
 
 def test_a_picture_has_the_width_it_is_given():
     """Otherwise the browser shows it dot by dot."""
-    page = Page("a")
-    page.figure(PNG, width=192)
-    page.figure(PNG)
-    assert page.html().count(' width="192"') == 1
-    assert page.html().count("<img ") == 2
+    html = page("{{ parts.figure(png, width=192) }}{{ parts.figure(png) }}")
+    assert html.count(' width="192"') == 1
+    assert html.count("<img ") == 2

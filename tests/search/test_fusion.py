@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fused_runs import fuse
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
-from retrievalkit.search.fusion import Fusion, as_hits, best, fuse, gather
+from retrievalkit.search.fusion import Fusion, as_hits, best, gather
 
 
 def ranking(ids):
@@ -153,7 +154,6 @@ def test_unknown_names_offer_the_nearest():
         {"method": "sum", "normalization": "z_score"},
         {"method": "linear", "k": 60},
         {"k": -1},
-        {"depth": 0},
     ],
 )
 def test_options_without_effect_or_out_of_range_are_refused(chosen):
@@ -229,8 +229,3 @@ def test_the_best_are_those_of_a_plain_sort(found, depth):
     names, numbers = best(list(scores), np.array(list(scores.values())), depth)
     expected = sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))[:depth]
     assert list(zip(names, numbers.tolist(), strict=True)) == expected
-
-
-def test_scores_of_runs_cannot_be_computed():
-    with pytest.raises(OptionError, match="cannot be computed"):
-        fuse([ranking("a")], method="sum", missing="computed")

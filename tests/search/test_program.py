@@ -12,6 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from fused_runs import fuse
 from places import ROOT
 from retrievalkit import artifacts, registry, testing
 from retrievalkit.cli import main
@@ -30,7 +31,7 @@ from retrievalkit.evaluate.program import evaluate
 from retrievalkit.index import build_index
 from retrievalkit.search import encoders, fusion, searcher, sources
 from retrievalkit.search import program as search
-from retrievalkit.search.fusion import Fusion, fuse
+from retrievalkit.search.fusion import Fusion
 
 pytestmark = pytest.mark.precision
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fused_runs import fuse
 from retrievalkit.errors import DataError, InputError, OptionError
 from retrievalkit.evaluate.program import evaluate
-from retrievalkit.search.fusion import Fusion, fuse, gather
+from retrievalkit.search.fusion import Fusion, gather
 from retrievalkit.search.tuning import read_choice, tune, write_choice
 
 

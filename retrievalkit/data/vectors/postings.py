@@ -110,8 +110,7 @@ class Postings:
             first += texts
 
     def _matrix(self, number: int) -> Any:
-        starts, texts, weights = (np.load(file, mmap_mode="r", allow_pickle=False) for file in self._files_of(number))
+        starts, texts, weights = (
+            np.load(file, mmap_mode="r", allow_pickle=False) for file in _files(self.folder, number)
+        )
         return scipy.sparse.csc_matrix((weights, texts, starts), shape=(self.parts[number], self.terms), copy=False)
-
-    def _files_of(self, number: int) -> list[Path]:
-        return _files(self.folder, number)

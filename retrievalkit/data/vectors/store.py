@@ -29,13 +29,9 @@ from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
 IDS = "ids.txt"
-
 OFFSETS = "offsets.npy"
-
 IDENTITY = ".identity.json"
-
 DTYPES = ("float32", "float16")
-
 View = Literal["all", "vectors", "weights"]
 
 

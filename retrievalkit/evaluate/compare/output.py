@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts
-from retrievalkit.errors import ArtifactError, MissingDependencyError
+from retrievalkit.errors import MissingDependencyError
 from retrievalkit.evaluate.compare.page import Picture, comparison_page
 from retrievalkit.evaluate.compare.plot import draw_differences, draw_means
 from retrievalkit.evaluate.compare.result import HEADER, NUMERIC, Comparison
-from retrievalkit.report.page import write_page
+from retrievalkit.report.page import PAGES, write_page
 from retrievalkit.report.table import csv_table, latex_table, markdown_table
 
 PAGE, RESULT, PER_QUERY, MEANS = "compare.html", "comparison.json", "per_query.tsv", "means.png"
 DIFFERENCES = "differences-{}.png"
-_PAGES = (".html", ".htm")
 _TABLES = {".csv": csv_table, ".md": markdown_table, ".tex": latex_table}
 _NOT_IN_NAMES = re.compile(r"[^\w@.-]+")
 
@@ -46,13 +45,13 @@ class Output:
     @property
     def page(self) -> Path | None:
         """The page that is written, if any."""
-        if self.path.suffix in _PAGES:
+        if self.path.suffix in PAGES:
             return self.path
         return None if self._is_file else self.path / PAGE
 
     @property
     def _is_file(self) -> bool:
-        return self.path.suffix in (*_PAGES, *_TABLES, ".json")
+        return self.path.suffix in (*PAGES, *_TABLES, ".json")
 
     def check(self) -> None:
         """Refuse what cannot be written, before anything is read.
@@ -61,11 +60,10 @@ class Output:
             ArtifactError: There is something else at the path.
             MissingDependencyError: Plots are asked for and matplotlib is not installed.
         """
-        if not self._is_file:
+        if self._is_file:
+            artifacts.check_output_file(self.path)
+        else:
             artifacts.check_output(self.path, overwrite=self.overwrite)
-        elif self.path.is_dir():
-            msg = f"output '{self.path}' is a folder, and a file is to be written there. Choose another --output."
-            raise ArtifactError(msg)
         if self.plot and self.page is not None:
             try:
                 import matplotlib  # noqa: F401
@@ -88,7 +86,8 @@ class Output:
             with artifacts.write_file(self.path) as staging:
                 staging.write_text(f"{table}\n", encoding="utf-8")
         else:
-            means, differences = _plots(comparison) if self.plot else (None, {})
+            means = draw_means(comparison) if self.plot else None
+            differences = {one: draw_differences(comparison, one) for one in comparison.metrics if self.plot}
             page = comparison_page(comparison, means=means, differences=differences, alone=self._is_file)
             if self._is_file:
                 write_page(self.path, page)
@@ -119,10 +118,6 @@ class Output:
                 inputs=inputs,
                 counts={"runs": len(comparison.runs), "queries": max(mean.queries for mean in comparison.means)},
             )
-
-
-def _plots(comparison: Comparison) -> tuple[Picture, dict[str, Picture]]:
-    return draw_means(comparison), {metric: draw_differences(comparison, metric) for metric in comparison.metrics}
 
 
 def _per_query_table(comparison: Comparison) -> str:

@@ -20,8 +20,8 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from retrievalkit import lexical
-from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates, absolute_layer
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates, absolute_layers
+from retrievalkit.errors import OptionError
 
 
 class DenseSparse(Pooler):
@@ -75,10 +75,8 @@ class DenseSparse(Pooler):
         if self.sparse:
             _check_top_k(top_k, info)
         self.pooled_tokens = pooled_tokens
-        self.layers = _distinct_layers(layers, info)
+        self.layers = absolute_layers((-1,) if layers is None else layers, info, keep=keep)
         self.keep = keep
-        if keep == "last":
-            _check_last(self.layers, info)
         self.normalize = normalize
         self.projection = None if dimension is None else nn.Linear(info.width, dimension)
 
@@ -108,9 +106,8 @@ class DenseSparse(Pooler):
 
     def _vectors(self, states: TokenStates, side: Side) -> Tensor:
         """(batch, m, dimension): the first real token's state in each layer, the highest layer first."""
-        first = states.attention_mask.long().argmax(dim=1)  # (batch,), not 0 where padding is on the left
-        rows = torch.arange(len(first), device=first.device)
-        vectors = torch.stack([states.layers[layer][rows, first] for layer in self._dense_layers(side)], dim=1)
+        rows = torch.arange(len(states.first), device=states.first.device)
+        vectors = torch.stack([states.layers[layer][rows, states.first] for layer in self._dense_layers(side)], dim=1)
         if self.projection is not None:
             vectors = self.projection(vectors)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
@@ -142,31 +139,3 @@ def _check_top_k(top_k: int | None, info: EncoderInfo) -> None:
             f"Set top_k={info.vocabulary_size} or less, or null to keep all weights."
         )
         raise OptionError(msg)
-
-
-def _distinct_layers(layers: tuple[int, ...] | None, info: EncoderInfo) -> tuple[int, ...]:
-    """The absolute layer numbers, the highest first."""
-    wanted = (-1,) if layers is None else layers
-    absolute = sorted({absolute_layer(layer, info) for layer in wanted}, reverse=True)
-    if not absolute or len(absolute) < len(wanted):
-        problem = "names one layer twice" if absolute else "names no layer"
-        msg = (
-            f"pooler 'dense_sparse': layers={_listed(wanted)} {problem} (the encoder's last is {info.layers}, or -1). "
-            f"Name each once."
-        )
-        raise OptionError(msg)
-    return tuple(absolute)
-
-
-def _check_last(layers: tuple[int, ...], info: EncoderInfo) -> None:
-    if layers[0] != info.layers:
-        listed = _listed(sorted(layers))
-        msg = (
-            f"pooler 'dense_sparse': keep=last indexes the vector of the last layer ({info.layers}), which "
-            f"layers={listed} leaves out. Add it: layers={listed},-1"
-        )
-        raise UnsupportedError(msg)
-
-
-def _listed(layers: tuple[int, ...] | list[int]) -> str:
-    return ",".join(map(str, layers))

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from retrievalkit.contracts import EncoderInfo, TokenStates, absolute_layer
+from retrievalkit.contracts import EncoderInfo, TokenStates, absolute_layers
 from retrievalkit.errors import OptionError
 
 TokenRule = Literal["auto", "first", "mean"]
@@ -84,7 +84,7 @@ class TokenVectors:
         n_tokens, width = hidden.shape[1:]
         rest = self.size - 1 if self.size else n_tokens - int(bool(has_first.all()))
         # The first token is not taken again where it is the lead.
-        start = _first_position(states) + has_first.long()  # (batch,)
+        start = states.first + has_first.long()  # (batch,)
         positions = start[:, None] + torch.arange(rest, device=hidden.device)  # (batch, m - 1)
         inside = positions.clamp(max=n_tokens - 1)
         there = (positions < n_tokens) & states.attention_mask.bool().gather(1, inside)  # (batch, m - 1)
@@ -105,19 +105,15 @@ def choose_source(
     """
     if tokens is not None:
         if layers is not None:
-            msg = f"layers={_listed(layers)} and tokens={tokens} are both set, and only one can be. Leave one out."
+            listed = ",".join(map(str, layers))
+            msg = f"layers={listed} and tokens={tokens} are both set, and only one can be. Leave one out."
             raise OptionError(msg)
         if tokens != "all" and tokens < 1:
             msg = f"tokens is {tokens}: it is how many of the first tokens are taken, 1 or more, or 'all'."
             raise OptionError(msg)
         return TokenVectors((info.layers,), None if tokens == "all" else tokens, token)
     wanted = DEFAULT_LAYERS if layers is None else tuple(layers)
-    absolute = sorted((absolute_layer(layer, info) for layer in wanted), reverse=True)
-    if not absolute or len(set(absolute)) < len(absolute):
-        problem = "names one layer twice" if absolute else "names no layer"
-        msg = f"layers={_listed(wanted)} {problem} (the encoder's last is {info.layers}, or -1). Name each once."
-        raise OptionError(msg)
-    return LayerVectors(tuple(absolute), token)
+    return LayerVectors(absolute_layers(wanted, info), token)
 
 
 def text_vector(states: TokenStates, layer: int, token: TokenRule) -> Tensor:
@@ -126,7 +122,7 @@ def text_vector(states: TokenStates, layer: int, token: TokenRule) -> Tensor:
     "auto" takes the first token where it is a special one ([CLS]), and the mean where the text begins with a word (T5).
     """
     hidden = states.layers[layer]  # (batch, tokens, width)
-    first = hidden[torch.arange(len(hidden), device=hidden.device), _first_position(states)]  # (batch, width)
+    first = hidden[torch.arange(len(hidden), device=hidden.device), states.first]  # (batch, width)
     has_first = _takes_first(states, token)  # (batch,)
     if bool(has_first.all()):
         return first
@@ -146,16 +142,7 @@ def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
 
 def _takes_first(states: TokenStates, token: TokenRule) -> Tensor:
     """(batch,) True where a text's vector is its first token's."""
-    starts_special = states.special_mask.bool().gather(1, _first_position(states)[:, None])[:, 0]
+    starts_special = states.special_mask.bool().gather(1, states.first[:, None])[:, 0]
     if token == "auto":
         return starts_special
     return torch.full_like(starts_special, token == "first")
-
-
-def _first_position(states: TokenStates) -> Tensor:
-    """(batch,) where the first real token stands: not 0 where padding is on the left."""
-    return states.attention_mask.long().argmax(dim=1)
-
-
-def _listed(layers: Sequence[int]) -> str:
-    return ",".join(map(str, layers))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from retrievalkit.errors import UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,6 +114,33 @@ def absolute_layer(layer: int, info: EncoderInfo) -> int:
     return absolute
 
 
+def absolute_layers(layers: Sequence[int], info: EncoderInfo, *, keep: str = "all") -> tuple[int, ...]:
+    """Several layer numbers counted from the embeddings (0), the highest first.
+
+    Args:
+        layers: The numbers as the user gives them; -1 is the last layer.
+        info: The encoder's sizes.
+        keep: "last" = the last layer's vector alone is indexed, so that it must be among them.
+
+    Raises:
+        OptionError: No layer is named, or one is named twice.
+        UnsupportedError: The encoder lacks a layer, or the last one is left out and `keep` is "last".
+    """
+    absolute = tuple(sorted((absolute_layer(layer, info) for layer in layers), reverse=True))
+    listed = ",".join(map(str, layers))
+    if not absolute or len(set(absolute)) < len(absolute):
+        problem = "names one layer twice" if absolute else "names no layer"
+        msg = f"layers={listed} {problem} (the encoder's last is {info.layers}, or -1). Name each once."
+        raise OptionError(msg)
+    if keep == "last" and absolute[0] != info.layers:
+        msg = (
+            f"keep=last needs the last layer ({info.layers}), which layers={listed} leaves out. "
+            f"Add it: layers={listed},-1"
+        )
+        raise UnsupportedError(msg)
+    return absolute
+
+
 @dataclass
 class Batch:
     """A batch of tokenised texts of one side.
@@ -184,6 +211,11 @@ class TokenStates:
     def last(self) -> Tensor:
         """(batch, tokens, width): the hidden states of the highest layer."""
         return self.layers[max(self.layers)]
+
+    @property
+    def first(self) -> Tensor:
+        """(batch,) the position of each text's first real token: above 0 if padding is on the left."""
+        return self.attention_mask.long().argmax(dim=1)
 
 
 @dataclass

@@ -28,8 +28,9 @@ from retrievalkit.contracts import (
     Side,
     TokenStates,
     absolute_layer,
+    absolute_layers,
 )
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.lexical import max_weighted_softmax
 from retrievalkit_aggretriever.choices import check
 from retrievalkit_aggretriever.published import load_projections
@@ -99,7 +100,7 @@ class Aggretriever(Pooler):
         }
         check(options, type(self).__init__.__kwdefaults__ or {}, info.vocabulary_size)
         self.info = info
-        self.layers = _highest_first(info, layers, keep)
+        self.layers = absolute_layers(layers, info, keep=keep)
         self.keep = keep
         self.projections = projections
         self.signed = term_weight == "signed"
@@ -217,22 +218,3 @@ def _parts(cls_dim: int, agg_dim: int) -> dict[str, slice]:
     """The columns of each part that is not empty."""
     sizes = {"cls": slice(0, cls_dim), "agg": slice(cls_dim, cls_dim + agg_dim)}
     return {name: columns for name, columns in sizes.items() if columns.stop > columns.start}
-
-
-def _highest_first(info: EncoderInfo, layers: tuple[int, ...], keep: str) -> tuple[int, ...]:
-    """The absolute numbers of layers, in descending order.
-
-    Raises:
-        OptionError: No layer is named, or one is named twice.
-        UnsupportedError: The encoder lacks a layer, or keep=last without the last layer.
-    """
-    absolute = sorted((absolute_layer(layer, info) for layer in layers), reverse=True)
-    listed = ",".join(map(str, layers))
-    if not absolute or len(set(absolute)) < len(absolute):
-        problem = "names one layer twice" if absolute else "names no layer"
-        msg = f"layers={listed} {problem} (the encoder's last is {info.layers}, or -1). Name each once."
-        raise OptionError(msg)
-    if keep == "last" and absolute[0] != info.layers:
-        msg = f"keep=last needs the last layer ({info.layers}), which layers={listed} leaves out. Add it: {listed},-1"
-        raise UnsupportedError(msg)
-    return tuple(absolute)

@@ -20,8 +20,8 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from retrievalkit import lexical
-from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates, absolute_layer
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates, absolute_layers
+from retrievalkit.errors import OptionError
 
 
 class DenseSparse(Pooler):
@@ -75,10 +75,8 @@ class DenseSparse(Pooler):
         if self.sparse:
             _check_top_k(top_k, info)
         self.pooled_tokens = pooled_tokens
-        self.layers = _distinct_layers(layers, info)
+        self.layers = absolute_layers((-1,) if layers is None else layers, info, keep=keep)
         self.keep = keep
-        if keep == "last":
-            _check_last(self.layers, info)
         self.normalize = normalize
         self.projection = None if dimension is None else nn.Linear(info.width, dimension)
 
@@ -107,10 +105,16 @@ class DenseSparse(Pooler):
         return self.layers if self.training or self.keep == "all" else self.layers[:1]
 
     def _vectors(self, states: TokenStates, side: Side) -> Tensor:
+<<<<<<< HEAD
         """(batch, m, dimension): the first real token's state in each layer, highest layer first."""
         first = states.attention_mask.long().argmax(dim=1)  # (batch,); above 0 if padding is on the left
         rows = torch.arange(len(first), device=first.device)
         vectors = torch.stack([states.layers[layer][rows, first] for layer in self._dense_layers(side)], dim=1)
+=======
+        """(batch, m, dimension): the first real token's state in each layer, the highest layer first."""
+        rows = torch.arange(len(states.first), device=states.first.device)
+        vectors = torch.stack([states.layers[layer][rows, states.first] for layer in self._dense_layers(side)], dim=1)
+>>>>>>> less
         if self.projection is not None:
             vectors = self.projection(vectors)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
@@ -142,6 +146,7 @@ def _check_top_k(top_k: int | None, info: EncoderInfo) -> None:
             f"Set top_k={info.vocabulary_size} or less, or null to keep all weights."
         )
         raise OptionError(msg)
+<<<<<<< HEAD
 
 
 def _distinct_layers(layers: tuple[int, ...] | None, info: EncoderInfo) -> tuple[int, ...]:
@@ -170,3 +175,5 @@ def _check_last(layers: tuple[int, ...], info: EncoderInfo) -> None:
 
 def _listed(layers: tuple[int, ...] | list[int]) -> str:
     return ",".join(map(str, layers))
+=======
+>>>>>>> less

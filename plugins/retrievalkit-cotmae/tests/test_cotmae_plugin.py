@@ -96,7 +96,7 @@ def test_the_pooler_names_its_loss():
         ({"top_k": 3, "layers": "2,9"}, UnsupportedError, "layer 9 .* 0 .embeddings. to 3"),
         ({"top_k": 3, "layers": "3,-1"}, OptionError, "layers=3,-1 names one layer twice"),
         ({"top_k": 3, "layers": ""}, OptionError, "names no layer"),
-        ({"top_k": 3, "layers": "2,1", "keep": "last"}, UnsupportedError, r"last layer \(3\).*layers=1,2,-1"),
+        ({"top_k": 3, "layers": "2,1", "keep": "last"}, UnsupportedError, r"last layer \(3\).*layers=2,1,-1"),
         ({"top_k": 3, "keep": "first"}, OptionError, "'first'"),
         ({"top_k": 3, "pooled_tokens": "some"}, OptionError, "'some'"),
         ({"topk": 3}, OptionError, "did you mean 'top_k'"),

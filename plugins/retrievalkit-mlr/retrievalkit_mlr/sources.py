@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from retrievalkit.contracts import EncoderInfo, TokenStates, absolute_layer
+from retrievalkit.contracts import EncoderInfo, TokenStates, absolute_layers
 from retrievalkit.errors import OptionError
 
 TokenRule = Literal["auto", "first", "mean"]
@@ -83,8 +83,13 @@ class TokenVectors:
         has_first = _takes_first(states, self.token)  # (batch,)
         n_tokens, width = hidden.shape[1:]
         rest = self.size - 1 if self.size else n_tokens - int(bool(has_first.all()))
+<<<<<<< HEAD
         # If the first token is the lead, start at the second so as not to repeat it.
         start = _first_position(states) + has_first.long()  # (batch,)
+=======
+        # The first token is not taken again where it is the lead.
+        start = states.first + has_first.long()  # (batch,)
+>>>>>>> less
         positions = start[:, None] + torch.arange(rest, device=hidden.device)  # (batch, m - 1)
         inside = positions.clamp(max=n_tokens - 1)
         valid = (positions < n_tokens) & states.attention_mask.bool().gather(1, inside)  # (batch, m - 1)
@@ -105,19 +110,19 @@ def choose_source(
     """
     if tokens is not None:
         if layers is not None:
+<<<<<<< HEAD
             msg = f"layers={_listed(layers)} and tokens={tokens} are both set, but exclude each other. Drop one."
+=======
+            listed = ",".join(map(str, layers))
+            msg = f"layers={listed} and tokens={tokens} are both set, and only one can be. Leave one out."
+>>>>>>> less
             raise OptionError(msg)
         if tokens != "all" and tokens < 1:
             msg = f"tokens is {tokens}, and must be 1 or more (the number of leading tokens), or 'all'."
             raise OptionError(msg)
         return TokenVectors((info.layers,), None if tokens == "all" else tokens, token)
     wanted = DEFAULT_LAYERS if layers is None else tuple(layers)
-    absolute = sorted((absolute_layer(layer, info) for layer in wanted), reverse=True)
-    if not absolute or len(set(absolute)) < len(absolute):
-        problem = "names one layer twice" if absolute else "names no layer"
-        msg = f"layers={_listed(wanted)} {problem} (the encoder's last is {info.layers}, or -1). Name each once."
-        raise OptionError(msg)
-    return LayerVectors(tuple(absolute), token)
+    return LayerVectors(absolute_layers(wanted, info), token)
 
 
 def text_vector(states: TokenStates, layer: int, token: TokenRule) -> Tensor:
@@ -126,7 +131,7 @@ def text_vector(states: TokenStates, layer: int, token: TokenRule) -> Tensor:
     "auto" uses the first token if it is special ([CLS]), and the mean if the text begins with a word (T5).
     """
     hidden = states.layers[layer]  # (batch, tokens, width)
-    first = hidden[torch.arange(len(hidden), device=hidden.device), _first_position(states)]  # (batch, width)
+    first = hidden[torch.arange(len(hidden), device=hidden.device), states.first]  # (batch, width)
     has_first = _takes_first(states, token)  # (batch,)
     if bool(has_first.all()):
         return first
@@ -145,6 +150,7 @@ def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
 
 
 def _takes_first(states: TokenStates, token: TokenRule) -> Tensor:
+<<<<<<< HEAD
     """(batch,): True if the text's vector is the state of its first token."""
     starts_special = states.special_mask.bool().gather(1, _first_position(states)[:, None])[:, 0]
     if token == "auto":
@@ -159,3 +165,10 @@ def _first_position(states: TokenStates) -> Tensor:
 
 def _listed(layers: Sequence[int]) -> str:
     return ",".join(map(str, layers))
+=======
+    """(batch,) True where a text's vector is its first token's."""
+    starts_special = states.special_mask.bool().gather(1, states.first[:, None])[:, 0]
+    if token == "auto":
+        return starts_special
+    return torch.full_like(starts_special, token == "first")
+>>>>>>> less

@@ -25,7 +25,7 @@ from retrievalkit.contracts import (
     Representation,
     Side,
     TokenStates,
-    absolute_layer,
+    absolute_layers,
 )
 from retrievalkit.errors import OptionError, UnsupportedError
 
@@ -73,10 +73,15 @@ class Viewers(Pooler):
         self.info = info
         self.viewers = viewers
         self.query_viewer = query_viewer
-        self.layers = sorted((absolute_layer(layer, info) for layer in layers), reverse=True)
+        self.layers = absolute_layers(layers, info, keep=keep)
         self.keep = keep
         self.normalize = normalize
-        self._check_layers()
+        if keep == "last" and viewers != 1:
+            msg = (
+                f"pooler 'viewers': keep=last leaves one vector to the index, and the last layer has viewers="
+                f"{viewers}. Set viewers=1, or keep=all."
+            )
+            raise OptionError(msg)
         counts = {"document": viewers, "query": int(query_viewer)}
         self.extra_tokens = {
             side: ExtraTokens(count, source, standard_deviation, replace_first, position)
@@ -110,7 +115,7 @@ class Viewers(Pooler):
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """(batch, layers x viewers, width) for documents, layer by layer; (batch, 1, width) for queries."""
         if side == "query":
-            positions = states.extra if self.query_viewer else _first_position(states)
+            positions = states.extra if self.query_viewer else states.first[:, None]
             return Representation(self._finish(_gather(states.layers[self.info.layers], positions)))
         vectors = [_gather(states.layers[layer], states.extra) for layer in self._document_layers()]
         return Representation(self._finish(torch.cat(vectors, dim=1)), kept=0 if self.keep == "last" else None)
@@ -123,12 +128,13 @@ class Viewers(Pooler):
             names = layers if self.viewers == 1 else [f"{layer}, {name}" for layer in layers for name in names]
         return names[:count]
 
-    def _document_layers(self) -> list[int]:
+    def _document_layers(self) -> tuple[int, ...]:
         return self.layers[:1] if self.keep == "last" and not self.training else self.layers
 
     def _finish(self, vectors: Tensor) -> Tensor:
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
+<<<<<<< HEAD
     def _check_layers(self) -> None:
         listed = ",".join(map(str, self.layers))
         if not self.layers or len(set(self.layers)) < len(self.layers):
@@ -150,13 +156,18 @@ class Viewers(Pooler):
             )
             raise UnsupportedError(msg)
 
+=======
+>>>>>>> less
 
 def _gather(hidden: Tensor, positions: Tensor | None) -> Tensor:
     """(batch, n, width): the states (batch, tokens, width) at the positions (batch, n)."""
     assert positions is not None, "the encoder inserted no extra tokens"
     return hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))
+<<<<<<< HEAD
 
 
 def _first_position(states: TokenStates) -> Tensor:
     """(batch, 1): position of the first real token, above 0 if padding is on the left."""
     return states.attention_mask.long().argmax(dim=1, keepdim=True)
+=======
+>>>>>>> less

@@ -59,7 +59,7 @@ def test_every_option_is_described():
         ({"standard_deviation": 1, "source": "unused"}, OptionError, r"standard_deviation=1.0 would have no effect"),
         ({"position": -1}, OptionError, "'position' .* cannot be -1"),
         ({"layers": "2,9"}, UnsupportedError, "layer 9 .* 0 .embeddings. to 4"),
-        ({"layers": "4,-1"}, OptionError, "layers=4,4 names one layer twice"),
+        ({"layers": "4,-1"}, OptionError, "layers=4,-1 names one layer twice"),
         ({"layers": ""}, OptionError, "names no layer"),
         ({"layers": "2,4", "keep": "last"}, OptionError, "viewers=8 .* Set viewers=1, or keep=all"),
         ({"layers": "2,1", "keep": "last", "viewers": 1}, UnsupportedError, r"last layer \(4\)"),

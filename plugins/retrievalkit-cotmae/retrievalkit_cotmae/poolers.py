@@ -105,16 +105,9 @@ class DenseSparse(Pooler):
         return self.layers if self.training or self.keep == "all" else self.layers[:1]
 
     def _vectors(self, states: TokenStates, side: Side) -> Tensor:
-<<<<<<< HEAD
-        """(batch, m, dimension): the first real token's state in each layer, highest layer first."""
-        first = states.attention_mask.long().argmax(dim=1)  # (batch,); above 0 if padding is on the left
-        rows = torch.arange(len(first), device=first.device)
-        vectors = torch.stack([states.layers[layer][rows, first] for layer in self._dense_layers(side)], dim=1)
-=======
         """(batch, m, dimension): the first real token's state in each layer, the highest layer first."""
         rows = torch.arange(len(states.first), device=states.first.device)
         vectors = torch.stack([states.layers[layer][rows, states.first] for layer in self._dense_layers(side)], dim=1)
->>>>>>> less
         if self.projection is not None:
             vectors = self.projection(vectors)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
@@ -146,34 +139,3 @@ def _check_top_k(top_k: int | None, info: EncoderInfo) -> None:
             f"Set top_k={info.vocabulary_size} or less, or null to keep all weights."
         )
         raise OptionError(msg)
-<<<<<<< HEAD
-
-
-def _distinct_layers(layers: tuple[int, ...] | None, info: EncoderInfo) -> tuple[int, ...]:
-    """Absolute layer numbers, highest first."""
-    wanted = (-1,) if layers is None else layers
-    absolute = sorted({absolute_layer(layer, info) for layer in wanted}, reverse=True)
-    if not absolute or len(absolute) < len(wanted):
-        problem = "names one layer twice" if absolute else "names no layer"
-        msg = (
-            f"pooler 'dense_sparse': layers={_listed(wanted)} {problem} (the encoder's last is {info.layers}, or -1). "
-            f"Name each once."
-        )
-        raise OptionError(msg)
-    return tuple(absolute)
-
-
-def _check_last(layers: tuple[int, ...], info: EncoderInfo) -> None:
-    if layers[0] != info.layers:
-        listed = _listed(sorted(layers))
-        msg = (
-            f"pooler 'dense_sparse': keep=last indexes the vector of the last layer ({info.layers}), which "
-            f"layers={listed} leaves out. Add it: layers={listed},-1"
-        )
-        raise UnsupportedError(msg)
-
-
-def _listed(layers: tuple[int, ...] | list[int]) -> str:
-    return ",".join(map(str, layers))
-=======
->>>>>>> less

@@ -83,13 +83,8 @@ class TokenVectors:
         has_first = _takes_first(states, self.token)  # (batch,)
         n_tokens, width = hidden.shape[1:]
         rest = self.size - 1 if self.size else n_tokens - int(bool(has_first.all()))
-<<<<<<< HEAD
         # If the first token is the lead, start at the second so as not to repeat it.
-        start = _first_position(states) + has_first.long()  # (batch,)
-=======
-        # The first token is not taken again where it is the lead.
         start = states.first + has_first.long()  # (batch,)
->>>>>>> less
         positions = start[:, None] + torch.arange(rest, device=hidden.device)  # (batch, m - 1)
         inside = positions.clamp(max=n_tokens - 1)
         valid = (positions < n_tokens) & states.attention_mask.bool().gather(1, inside)  # (batch, m - 1)
@@ -110,12 +105,8 @@ def choose_source(
     """
     if tokens is not None:
         if layers is not None:
-<<<<<<< HEAD
-            msg = f"layers={_listed(layers)} and tokens={tokens} are both set, but exclude each other. Drop one."
-=======
             listed = ",".join(map(str, layers))
-            msg = f"layers={listed} and tokens={tokens} are both set, and only one can be. Leave one out."
->>>>>>> less
+            msg = f"layers={listed} and tokens={tokens} are both set, but exclude each other. Drop one."
             raise OptionError(msg)
         if tokens != "all" and tokens < 1:
             msg = f"tokens is {tokens}, and must be 1 or more (the number of leading tokens), or 'all'."
@@ -150,25 +141,8 @@ def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
 
 
 def _takes_first(states: TokenStates, token: TokenRule) -> Tensor:
-<<<<<<< HEAD
     """(batch,): True if the text's vector is the state of its first token."""
-    starts_special = states.special_mask.bool().gather(1, _first_position(states)[:, None])[:, 0]
-    if token == "auto":
-        return starts_special
-    return torch.full_like(starts_special, token == "first")
-
-
-def _first_position(states: TokenStates) -> Tensor:
-    """(batch,): position of the first real token, above 0 if padding is on the left."""
-    return states.attention_mask.long().argmax(dim=1)
-
-
-def _listed(layers: Sequence[int]) -> str:
-    return ",".join(map(str, layers))
-=======
-    """(batch,) True where a text's vector is its first token's."""
     starts_special = states.special_mask.bool().gather(1, states.first[:, None])[:, 0]
     if token == "auto":
         return starts_special
     return torch.full_like(starts_special, token == "first")
->>>>>>> less

@@ -78,8 +78,8 @@ class Viewers(Pooler):
         self.normalize = normalize
         if keep == "last" and viewers != 1:
             msg = (
-                f"pooler 'viewers': keep=last leaves one vector to the index, and the last layer has viewers="
-                f"{viewers}. Set viewers=1, or keep=all."
+                f"pooler 'viewers': keep=last indexes one vector per document, but viewers={viewers} gives the last "
+                f"layer {viewers}. Set viewers=1, or keep=all."
             )
             raise OptionError(msg)
         counts = {"document": viewers, "query": int(query_viewer)}
@@ -134,40 +134,8 @@ class Viewers(Pooler):
     def _finish(self, vectors: Tensor) -> Tensor:
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
-<<<<<<< HEAD
-    def _check_layers(self) -> None:
-        listed = ",".join(map(str, self.layers))
-        if not self.layers or len(set(self.layers)) < len(self.layers):
-            problem = f"layers={listed} names one layer twice" if self.layers else "layers names no layer"
-            msg = f"pooler 'viewers': {problem} (the encoder's last is {self.info.layers}, or -1). Name each once."
-            raise OptionError(msg)
-        if self.keep == "all":
-            return
-        if self.viewers != 1:
-            msg = (
-                f"pooler 'viewers': keep=last indexes one vector per document, but viewers={self.viewers} gives the "
-                f"last layer {self.viewers}. Set viewers=1, or keep=all."
-            )
-            raise OptionError(msg)
-        if self.layers[0] != self.info.layers:
-            msg = (
-                f"pooler 'viewers': keep=last keeps the vector of the last layer ({self.info.layers}), which "
-                f"layers={listed} leaves out. Add it: layers={listed},-1"
-            )
-            raise UnsupportedError(msg)
-
-=======
->>>>>>> less
 
 def _gather(hidden: Tensor, positions: Tensor | None) -> Tensor:
     """(batch, n, width): the states (batch, tokens, width) at the positions (batch, n)."""
     assert positions is not None, "the encoder inserted no extra tokens"
     return hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))
-<<<<<<< HEAD
-
-
-def _first_position(states: TokenStates) -> Tensor:
-    """(batch, 1): position of the first real token, above 0 if padding is on the left."""
-    return states.attention_mask.long().argmax(dim=1, keepdim=True)
-=======
->>>>>>> less

@@ -211,7 +211,7 @@ def test_dropped_hits_are_shown_with_the_reason_and_the_positive(data, tmp_path)
     ("options", "warning"),
     [
         ({"depth": 1, "drop_positives": False}, "did not find their positive"),
-        ({"negatives": 2}, "of the first 3 ranks"),
+        ({"negatives": 2}, "from the first 3 ranks"),
         ({"skip_top": 29, "drop_answers": True}, "have no negative"),
         ({"skip_top": 20}, "More than half of all hits were dropped by: rank"),
         ({"skip_top": 2, "negatives": 1, "drop_positives": False}, "score above their question's positive"),
@@ -364,8 +364,8 @@ def test_a_retriever_is_no_reranker(data, tmp_path):
     [
         ({"near_duplicates": 2}, OptionError, "near_duplicates is 2"),
         ({"same_document": "["}, OptionError, "nor a regular expression"),
-        ({"reranker_above": 1}, OptionError, "Give one: --reranker"),
-        ({"fusion": "rrf"}, OptionError, "there is one"),
+        ({"reranker_above": 1}, OptionError, "Give a re-ranker with --reranker"),
+        ({"fusion": "rrf"}, OptionError, "there is only one"),
         ({"precision": "bf16"}, OptionError, "is for a checkpoint, an index or a re-ranker, but there is none"),
         ({"source": []}, InputError, "nothing to mine from"),
         ({"source": ["bm25", "bm25"]}, OptionError, "given twice"),

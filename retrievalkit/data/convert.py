@@ -78,7 +78,7 @@ def convert(
 
 
 _WANTED_BY = {
-    "checkpoint": "It encodes texts: rkit encode {0} CORPUS --output VECTORS. For other programs: rkit export {0} DIR",
+    "checkpoint": "It encodes texts: rkit encode {0} CORPUS --output VECTORS",
     "model": "It is trained further: rkit train --model {0}",
     "reranker": "It scores passages again: rkit rerank apply {0}",
     "vectors": "They are indexed: rkit index {0} --output INDEX",

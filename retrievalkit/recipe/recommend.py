@@ -32,7 +32,7 @@ class Recommendation:
 def recommend(
     systems: Sequence[str], means: Mapping[str, float], differences: Iterable[Mapping[str, Any]]
 ) -> Recommendation:
-    """The best system, or a simpler one where no difference between them is shown.
+    """The simplest system that none is shown to be better than: not the best one, and no other.
 
     Args:
         systems: The names of the runs, simplest first.
@@ -42,9 +42,9 @@ def recommend(
     best = max(systems, key=lambda name: means[name])  # of equal ones the simplest
     p_values = {frozenset((one["run"], one["against"])): one["p_corrected"] for one in differences}
     for system in systems[: systems.index(best)]:
-        p = p_values[frozenset((system, best))]
-        if p >= LEVEL:
-            return Recommendation(system, best, p)
+        better = [other for other in systems if means[other] > means[system]]
+        if all(p_values[frozenset((system, other))] >= LEVEL for other in better):
+            return Recommendation(system, best, p_values[frozenset((system, best))])
     return Recommendation(best, best)
 
 

@@ -6,9 +6,10 @@ from retrievalkit.recipe.recommend import Recommendation, question, recommend
 SYSTEMS = ["bm25", "dense", "hybrid"]
 
 
-def pairs(bm25, dense):
-    """Corrected p-values of the differences to the hybrid."""
+def pairs(bm25, dense, between=0.9):
+    """Corrected p-values of the differences to the hybrid, and of the difference between the other two."""
     return [
+        {"run": "dense", "against": "bm25", "p_corrected": between},
         {"run": "hybrid", "against": "bm25", "p_corrected": bm25},
         {"run": "dense", "against": "hybrid", "p_corrected": dense},
     ]
@@ -25,6 +26,12 @@ def test_the_simplest_of_those_without_a_shown_difference_is_recommended():
     means = {"bm25": 0.5, "dense": 0.69, "hybrid": 0.7}
     assert recommend(SYSTEMS, means, pairs(0.01, 0.3)) == Recommendation("dense", "hybrid", 0.3)
     assert recommend(SYSTEMS, means, pairs(0.5, 0.3)) == Recommendation("bm25", "hybrid", 0.5)
+
+
+def test_a_system_that_another_one_beats_is_not_recommended():
+    """Even if no difference to the best is shown: pairs are tested one by one, and the best is not always the one."""
+    means = {"bm25": 0.66, "dense": 0.68, "hybrid": 0.69}
+    assert recommend(SYSTEMS, means, pairs(0.1, 0.3, between=0.002)) == Recommendation("dense", "hybrid", 0.3)
 
 
 def test_a_less_simple_system_is_not_recommended_over_the_best():

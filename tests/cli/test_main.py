@@ -198,7 +198,7 @@ def test_the_quickstart_on_own_files(tmp_path, tiny_model, tiny_collection):
         assert {"nDCG@10", "RR@10", "R@100", "top5", "top20", "seconds"} <= set(row)
         assert row["system"] in printed
     assert (tmp_path / "out" / "compare.html").exists()
-    assert "rkit search out/bm25 --query 'what" in printed  # the best system here, and a question of this collection
+    assert "search out/bm25 --query 'what" in printed  # the best system here, and a question of this collection
     assert printed.count("\n") < 60
     assert all(0 <= row["p_corrected"] <= 1 for row in rows[1:])
     again = rkit(*words, folder=tmp_path)

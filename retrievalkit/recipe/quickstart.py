@@ -195,8 +195,7 @@ class _Results:
         indexes = options["indexes"] if isinstance(options["indexes"], list) else [options["indexes"]]
         fusion = ["--fusion", options["fusion"]] if "fusion" in options else []
         # As it can be typed here: `make quickstart` leaves rkit in a virtual environment that is not active.
-        program = _program()
-        return text and shlex.join([program, "search", *indexes, *fusion, "--query", text])
+        return text and shlex.join([*_program(), "search", *indexes, *fusion, "--query", text])
 
 
 def _print_tables(rows: Sequence[Mapping[str, Any]], title: str) -> None:
@@ -228,8 +227,8 @@ def _print_closing(results: _Results) -> None:
         click.echo(f"Search with it, for one of these questions:\n\n  {line}\n")
 
 
-def _program() -> str:
+def _program() -> list[str]:
     """How to call rkit here: by name, by the path it was started with, or as a module."""
     if shutil.which("rkit"):
-        return "rkit"
-    return sys.argv[0] if Path(sys.argv[0]).name == "rkit" else f"{sys.executable} -m retrievalkit"
+        return ["rkit"]
+    return [sys.argv[0]] if Path(sys.argv[0]).name == "rkit" else [sys.executable, "-m", "retrievalkit"]

@@ -23,6 +23,10 @@ RETRIES, PATIENT_RETRIES = 5, 15
 """Attempts per request before a server counts as unreachable: about three seconds when searching, and half a minute
 when writing, since servers defer writes under load. pymilvus's default would retry for minutes."""
 
+GRPC_OPTIONS = {"grpc.keepalive_time_ms": 330_000}
+"""Channel options of every client. A gRPC server that is left at its defaults, as Milvus Lite is, treats more than two
+idle keepalive pings within five minutes as an attack and closes the connection; pymilvus sends them every 10 s."""
+
 _QUIET = ("pymilvus", "pymilvus.milvus_client", "milvus_lite")
 
 
@@ -158,7 +162,7 @@ def _import_grpc() -> Any:
 def _client(uri: str, **options: Any) -> Any:
     pymilvus, grpc = import_pymilvus(), _import_grpc()
     try:
-        return pymilvus.MilvusClient(uri=uri, **options)
+        return pymilvus.MilvusClient(uri=uri, grpc_options=GRPC_OPTIONS, **options)
     except (pymilvus.MilvusException, grpc.RpcError, ValueError) as error:
         msg = (
             f"no Milvus answers at '{uri}' ({reason(error)}). Check that it runs, that the address is right, and "
@@ -180,9 +184,7 @@ def _start(folder: Path, *, remove: Path | None = None) -> Connection:
         msg = f"Milvus Lite cannot open '{folder}': {' '.join(str(error).split())}. Index the vectors again."
         raise ArtifactError(msg) from error
     try:
-        # The server closes connections that send frequent keepalive pings, which it treats as an attack.
-        options = {"grpc.keepalive_time_ms": 3_600_000}
-        client = _client(f"http://127.0.0.1:{port}", timeout=30, grpc_options=options)
+        client = _client(f"http://127.0.0.1:{port}", timeout=30)
         return Connection(client, "Milvus Lite", server=(server, database), folder=remove)
     except BaseException:
         _close(None, (server, database), remove)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from pymilvus import MilvusClient
 from retrievalkit_milvus.indexer import Milvus
+from retrievalkit_milvus.server import GRPC_OPTIONS
 
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
@@ -126,7 +127,7 @@ def server(tmp_path_factory):
         uri = os.environ.get("RKIT_TEST_MILVUS")
         if not uri:
             uri, _ = stack.enter_context(_serving(tmp_path_factory.mktemp("server")))
-        client = stack.enter_context(contextlib.closing(MilvusClient(uri)))
+        client = stack.enter_context(contextlib.closing(MilvusClient(uri, grpc_options=GRPC_OPTIONS)))
         before = client.list_collections()
         yield uri
         for name in set(client.list_collections()) - set(before):
@@ -136,7 +137,7 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="session")
 def knows_weights(server):
     """Whether the server can keep weights, which came with Milvus 2.4."""
-    with contextlib.closing(MilvusClient(server)) as client:
+    with contextlib.closing(MilvusClient(server, grpc_options=GRPC_OPTIONS)) as client:
         return not client.get_server_version().startswith(("v2.2", "v2.3"))
 
 

@@ -44,7 +44,7 @@ def folder(build, case):
 
 @pytest.fixture
 def client(server):
-    client = MilvusClient(server)
+    client = MilvusClient(server, grpc_options=connections.GRPC_OPTIONS)
     yield client
     client.close()
 

@@ -20,7 +20,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from retrievalkit.artifacts import check_output, describe_input, write_folder, write_json, write_manifest
+from retrievalkit.artifacts import (
+    check_output,
+    describe_input,
+    inside,
+    read_document,
+    write_folder,
+    write_json,
+    write_manifest,
+)
 from retrievalkit.cli.options import (
     json_option,
     output_option,
@@ -51,6 +59,8 @@ __all__ = [
     "describe_retriever",
     "describe_source",
     "check_output",
+    "inside",
+    "read_document",
     "write_folder",
     "write_json",
     "write_manifest",

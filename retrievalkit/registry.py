@@ -358,7 +358,7 @@ def get(kind: str, name: str) -> type:
     return loaded
 
 
-def create(kind: str, name: str, *args: Any, **options: Any) -> Any:
+def create(kind: str, name: str, /, *args: Any, **options: Any) -> Any:
     """Make a component; the options are checked against the types of its constructor.
 
     Raises:

@@ -6,7 +6,7 @@ what made it: the command's options, the fingerprints of its inputs, counts and 
 
 from __future__ import annotations
 
-from retrievalkit.artifacts.documents import loads_json
+from retrievalkit.artifacts.documents import check_document, loads_json, read_document, read_json
 from retrievalkit.artifacts.fingerprints import fingerprint_file, fingerprint_folder, fingerprint_value
 from retrievalkit.artifacts.manifest import (
     FORMAT,
@@ -18,6 +18,7 @@ from retrievalkit.artifacts.manifest import (
     versions,
     write_manifest,
 )
+from retrievalkit.artifacts.names import inside
 from retrievalkit.artifacts.outputs import (
     MANIFEST,
     check_output,
@@ -36,6 +37,7 @@ __all__ = [
     "NEGATIVES",
     "NOT_WEIGHTS",
     "add_to_manifest",
+    "check_document",
     "check_output",
     "check_output_file",
     "describe_input",
@@ -43,9 +45,12 @@ __all__ = [
     "fingerprint_folder",
     "fingerprint_value",
     "full_disk_named",
+    "inside",
     "kind_of",
     "loads_json",
     "partial_folder",
+    "read_document",
+    "read_json",
     "read_manifest",
     "recorded_fingerprint",
     "versions",

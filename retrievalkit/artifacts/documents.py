@@ -1,23 +1,171 @@
-"""JSON that a stranger may have written: parsed within bounds."""
+"""JSON files that a stranger may have written: read and parsed within bounds, and checked against a form.
+
+A form is a type: a pydantic model, a dataclass, `list[str]` ... Entries that a form does not name are allowed, since a
+later version may have added them. Values are not converted: "3" is no number.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any
+import re
+import stat
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from retrievalkit.errors import ArtifactError
+
+MOST_BYTES = 1 << 26
+"""Of a document: a manifest that lists 100,000 files has a quarter of it."""
+
+_MOST_DEPTH = 100
+_SHOWN = 60
+
+Form = TypeVar("Form")
 
 
-def loads_json(text: str | bytes) -> Any:
+def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
     """The value of a JSON text, as `json.loads` gives it.
+
+    Args:
+        text: The text.
+        nan: Whether NaN and infinities are taken, as Python writes them: in our own logs.
 
     Raises:
         ValueError: It is not JSON, not UTF-8, nested too deeply, or holds NaN, an infinity, a number that Python's
             floats cannot hold, or an integer of thousands of digits. The message needs no further explanation.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(text, parse_constant=None if nan else _refuse_constant, parse_float=_finite)
     except RecursionError:
-        msg = "its values are nested too deeply"
+        value, deep = None, True
+    except ValueError as error:
+        if "set_int_max_str_digits" not in str(error):
+            raise
+        msg = "an integer has thousands of digits"
         raise ValueError(msg) from None
+    else:
+        deep = _brackets(text) > _MOST_DEPTH and _is_deeper(value, _MOST_DEPTH)
+    if deep:
+        msg = "its values are nested too deeply"
+        raise ValueError(msg)
+    return value
+
+
+def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Form:
+    """Read a JSON file, and check it.
+
+    Args:
+        path: The file.
+        form: The type that its content should have.
+        do: What the user can do about a damaged file: a sentence.
+        most: Its size in bytes, at most.
+        nan: See `loads_json`.
+
+    Raises:
+        ArtifactError: The file cannot be read, is larger, or its content has another form; names the file, the place,
+            the value, and what was expected.
+    """
+    return check_document(read_json(path, do=do, most=most, nan=nan), form, file=path, do=do)
+
+
+def read_json(path: str | Path, *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Any:
+    """The content of a JSON file that is a regular one of at most so many bytes.
+
+    Raises:
+        ArtifactError: It cannot be read, is larger, or is not JSON.
+    """
+    try:
+        return loads_json(_read(Path(path), most), nan=nan)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+    except ValueError as error:
+        problem = f"is not valid JSON ({error})"
+    msg = f"'{path}' {problem}. {do}"
+    raise ArtifactError(msg)
+
+
+def check_document(value: Any, form: type[Form], *, file: str | Path, do: str) -> Form:
+    """A value that was read from a file, in the form that it should have.
+
+    Raises:
+        ArtifactError: It has another form.
+    """
+    import pydantic
+
+    try:
+        # As JSON: in strict mode pydantic takes lists for tuples, and objects for dataclasses, from JSON alone.
+        checked: Form = _adapter(cast("Hashable", form)).validate_json(json.dumps(value), strict=True)
+        return checked
+    except pydantic.ValidationError as error:
+        problem = _problem(error.errors(include_url=False)[0])
+    msg = f"'{file}' is damaged: {problem}. {do}"
+    raise ArtifactError(msg)
+
+
+def _read(path: Path, most: int) -> bytes:
+    if not stat.S_ISREG(path.stat().st_mode):
+        msg = "it is no regular file"
+        raise OSError(msg)
+    with path.open("rb") as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        msg = f"it has more than {most:,} bytes"
+        raise OSError(msg)
+    return content
+
+
+@functools.cache
+def _adapter(form: Any) -> Any:
+    import pydantic
+
+    return pydantic.TypeAdapter(form)
+
+
+def _problem(error: Any) -> str:
+    """The place of an error, the value there, and what was expected."""
+    place, value, expected = list(error["loc"]), error["input"], error["msg"]
+    if error["type"] == "missing":
+        return f"{_place(place)} is missing"
+    if error["type"] == "json_invalid":  # what Python's json takes and pydantic's does not
+        return "a text in it holds half of a character (a lone surrogate)"
+    if place[-1:] == ["[key]"]:
+        subject = f"the name {_shown(value)}" + (f" in {_place(place[:-2])}" if place[:-2] else "")
+    else:
+        subject = f"{_place(place)} is {_shown(value)}, and" if place else f"it is {_shown(value)}, and"
+    expected = re.sub(r"^(Value error, |\w+ (?=should ))", "", expected)
+    return f"{subject} {expected[:1].lower()}{expected[1:]}".rstrip(".")
+
+
+def _place(keys: list[str | int]) -> str:
+    """Where a value is, such as "files.ids.txt.bytes"; a stranger's keys may hold anything."""
+    # repr writes characters that would change a terminal as escapes.
+    return ".".join(repr(str(key))[1:-1][:_SHOWN] for key in keys)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _brackets(text: str | bytes) -> int:
+    return text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Whether lists and mappings are nested deeper than that."""
+    level = [value]
+    for _ in range(depth + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _refuse_constant(name: str) -> Any:

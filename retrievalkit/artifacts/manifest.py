@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from retrievalkit.artifacts.documents import check_document, read_json
 from retrievalkit.artifacts.outputs import MANIFEST, write_json
 from retrievalkit.errors import ArtifactError
 
 FORMAT = 1
 
+_KIND = re.compile(r"[A-Za-z][\w-]{0,63}")
 _VERSIONED = ("retrievalkit", "torch", "transformers")
+_DO = "Copy the folder again, or make it anew."
 
 
 def write_manifest(
@@ -61,38 +64,48 @@ def add_to_manifest(folder: str | Path, **entries: Any) -> None:
 
 
 def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
-    """The manifest of a folder.
+    """The manifest of a folder, checked against the form of its kind (see `artifacts.schemas`).
 
     Raises:
-        ArtifactError: The folder does not exist, lacks a manifest, or is of another kind.
+        ArtifactError: The folder does not exist, lacks a manifest, is of another kind, or its manifest is damaged.
     """
     folder = Path(folder)
     wanted = "an rkit folder" if kind is None else f"{_article(kind)} folder"
     if not folder.exists():
         msg = f"'{folder}' does not exist; {wanted} was expected."
         raise ArtifactError(msg)
-    found = kind_of(folder)
-    if found is None:
+    manifest = _opened(folder)
+    if manifest is None:
         msg = f"'{folder}' is not {wanted}: it has no readable {MANIFEST}."
         raise ArtifactError(msg)
+    found = manifest["kind"]
     if kind is not None and found != kind:
         msg = f"'{folder}' is {_article(found)} folder, and {_article(kind)} folder was expected."
         raise ArtifactError(msg)
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    if manifest.get("format", 0) > FORMAT:
-        msg = f"'{folder}' was written by a newer retrievalkit (format {manifest['format']}). Upgrade retrievalkit."
+    form = manifest.get("format", 0)
+    if isinstance(form, int) and form > FORMAT:
+        msg = f"'{folder}' was written by a newer retrievalkit (format {form}). Upgrade retrievalkit."
         raise ArtifactError(msg)
+    from retrievalkit.artifacts import schemas
+
+    check_document(manifest, schemas.KINDS.get(found, schemas.Manifest), file=folder / MANIFEST, do=_DO)
     return manifest
 
 
 def kind_of(folder: str | Path) -> str | None:
     """The kind of a folder that rkit wrote ("checkpoint", "model", "vectors", "index"), else None."""
+    manifest = _opened(Path(folder))
+    return None if manifest is None else str(manifest["kind"])
+
+
+def _opened(folder: Path) -> dict[str, Any] | None:
+    """The content of a manifest, if it has a kind."""
     try:
-        manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        manifest = read_json(folder / MANIFEST, do=_DO)
+    except ArtifactError:
         return None
     kind = manifest.get("kind") if isinstance(manifest, dict) else None
-    return kind if isinstance(kind, str) else None
+    return manifest if isinstance(kind, str) and _KIND.fullmatch(kind) else None
 
 
 def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:

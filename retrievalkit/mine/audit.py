@@ -10,8 +10,9 @@ import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import shortlist
@@ -26,6 +27,46 @@ _BINS = 30
 _RANKS = (1, 2, 3, 4, 6, 11, 21, 51, 101, 201, 501, 1001)
 _FIRST_RANKS = 3
 _COUNTS = ("questions", "hits", "without_hits", "positives_found", "left", "compared", "above")
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The form of a dropped hit."""
+
+    query_id: str
+    query: str
+    positive: str | None
+    document_id: str
+    rank: int
+    score: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """The form of a sampled question; hits are (rank, score, id)."""
+
+    key: float
+    query_id: str
+    query: str
+    answers: list[str]
+    positives: list[str]
+    found: list[tuple[int, float, str]]
+    first: list[tuple[int, float, str]]
+    negatives: int
+    scores: list[float]
+
+
+@dataclass(frozen=True)
+class AuditState:
+    """The form of an audit that was written with a part."""
+
+    counts: dict[Literal["questions", "hits", "without_hits", "positives_found", "left", "compared", "above"], int]
+    dropped: dict[str, int]
+    shown: dict[str, list[_Shown]]
+    sample: list[_Sampled]
+    ranks: list[int]
+    positive_ranks: list[int]
 
 
 class Audit:

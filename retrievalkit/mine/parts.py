@@ -6,7 +6,6 @@ searched in the same batches, so the result is the same as that of an uninterrup
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from typing import Any
 
 from retrievalkit import artifacts
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import InputError
+from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.evaluate.answers import answer_hits
-from retrievalkit.mine.audit import Audit
+from retrievalkit.mine.audit import Audit, AuditState
 from retrievalkit.mine.filters import Filter, Filtered, PairScores, make_filters, mine_part
 from retrievalkit.mine.options import Found, Mined, MiningOptions, Question
 from retrievalkit.mine.sources import Hits, Search
@@ -27,6 +26,8 @@ PART = 512
 HITS_AT_ONCE = 1 << 21
 _SEARCH_BATCH = 1_024  # how many queries `search` encodes at once
 _CACHED_PARTS = 8
+_PART_BYTES = 1 << 30
+_DO = "Remove the folder, and mine again."
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,20 @@ class MinedParts:
         return self.folder / f"{number:06}.json"
 
     def _read(self, number: int) -> dict[str, Any]:
-        part: dict[str, Any] = json.loads(self._file(number).read_text(encoding="utf-8"))
+        part: dict[str, Any] = artifacts.read_json(self._file(number), do=_DO, most=_PART_BYTES)
+        found = artifacts.check_document(part, _Part, file=self._file(number), do=_DO).audit
+        if not found.dropped.keys() == found.shown.keys() == self.audit.dropped.keys():
+            msg = f"'{self._file(number)}' is damaged: it was mined with other filters. {_DO}"
+            raise ArtifactError(msg)
         return part
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The form of a part's file."""
+
+    mined: list[tuple[list[str], str | None, bool]]
+    audit: AuditState
 
 
 def searched_at_once(depth: int) -> int:

@@ -6,7 +6,6 @@ ever an option again. Parts are stored by name, options and the version of their
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from torch import nn
 
 from retrievalkit import artifacts, registry
 from retrievalkit.artifacts import NOT_WEIGHTS
+from retrievalkit.artifacts.schemas import Description
 from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
 from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
 from retrievalkit.model.batches import token_budget_batches
@@ -40,6 +40,7 @@ CPU_BATCH_TOKENS = 4_096
 GPU_BATCH_TOKENS = 65_536
 
 _DEFAULT_POOLER = "cls"
+_DO = "Copy the checkpoint again, or train it again."
 # In the description of an untrained retriever only: a checkpoint has no use for them.
 _UNTRAINED = ("model", "pooling")
 
@@ -144,8 +145,8 @@ class Retriever(nn.Module):
         if not path.is_file():
             msg = f"'{folder}' is not a checkpoint: it has no {CONFIGURATION}. 'rkit train' writes one."
             raise ArtifactError(msg)
-        with _damage_explained(folder):
-            description = json.loads(path.read_text(encoding="utf-8"))
+        description = artifacts.read_json(path, do=_DO)
+        artifacts.check_document(description, Description, file=path, do=_DO)
         _check_trust(description, folder)
         with _missing_plugins_explained(description, folder):
             sides = SIDES if description["separate_towers"] else ("encoder",)

@@ -11,16 +11,17 @@ another way than in training ranks badly without looking wrong.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit import artifacts
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.model.pretrained import locate_model, model_file
 
 MODULES = "modules.json"
+_DO = "Download the model again."
 
 # Their names of poolings, in "pooling_mode_<name>" and in "pooling_mode": our poolers.
 _POOLERS = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean", "max_tokens": "max", "max": "max"}
@@ -54,16 +55,16 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
 
     Raises:
         UnsupportedError: A module, a pooling or a similarity has no equivalent here.
-        InputError: A file is damaged.
+        ArtifactError: A file is damaged.
     """
     files = _Files(str(model), locate_model(model), revision)
-    modules = files.read(MODULES)
+    modules = files.read(MODULES, list[_Module])
     if modules is None:
         return None
     normalize = _check_modules(modules, files)
-    described = files.read("config_sentence_transformers.json") or {}
+    described = files.read("config_sentence_transformers.json", _Described) or {}
     prefixes = _prefixes(described)
-    pooler = _pooler(files.read(f"{_path_of(modules, 'Pooling')}/config.json") or {}, files, prefixes)
+    pooler = _pooler(files.read(_inside(modules, "Pooling"), _Pooling) or {}, files, prefixes)
     cosine = _compares_by_cosine(described, files)
     length = _length(files)
     lengths = {} if length is None else {"query_length": length, "document_length": length}
@@ -78,15 +79,13 @@ class _Files:
     source: str
     revision: str | None
 
-    def read(self, name: str) -> Any:
+    def read(self, name: str, form: type) -> Any:
         path = model_file(self.source, name, revision=self.revision)
         if path is None:
             return None
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            msg = f"'{name}' of the model '{self.model}' is not valid JSON ({error}). Download the model again."
-            raise InputError(msg) from error
+        value = artifacts.read_json(path, do=_DO)
+        artifacts.check_document(value, form, file=path, do=_DO)
+        return value
 
     def refuse(self, problem: str) -> NoReturn:
         msg = (
@@ -94,6 +93,45 @@ class _Files:
             f"Name a pooler to do without the model's own settings, such as --pooler mean --set pooler.normalize=true."
         )
         raise UnsupportedError(msg)
+
+
+@dataclass(frozen=True)
+class _Module:
+    """The form of an entry of modules.json."""
+
+    type: str
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class _Described:
+    """The form of config_sentence_transformers.json."""
+
+    prompts: dict[str, str] | None = None
+    default_prompt_name: str | None = None
+    similarity_fn_name: str | None = None
+
+
+@dataclass(frozen=True)
+class _Pooling:
+    """The form of a pooling's config.json, whose other entries are true or false."""
+
+    pooling_mode: str | list[str] | None = None
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    """The form of what other files say of lengths and case."""
+
+    do_lower_case: bool | None = None
+    max_seq_length: int | None = None
+    max_position_embeddings: int | None = None
+    model_max_length: int | float | None = None
+
+
+def _inside(modules: Sequence[Mapping[str, Any]], kind: str) -> str:
+    """The configuration of a module, in the module's folder."""
+    return "/".join(filter(None, (_path_of(modules, kind), "config.json")))
 
 
 def _kind(module: Mapping[str, Any]) -> str:
@@ -150,13 +188,13 @@ def _compares_by_cosine(described: Mapping[str, Any], files: _Files) -> bool:
 
 def _length(files: _Files) -> int | None:
     """Most tokens of a text; None leaves it to the encoder."""
-    described = files.read("sentence_bert_config.json") or {}
-    tokenizer = files.read("tokenizer_config.json") or {}
+    described = files.read("sentence_bert_config.json", _Lengths) or {}
+    tokenizer = files.read("tokenizer_config.json", _Lengths) or {}
     if described.get("do_lower_case") and not tokenizer.get("do_lower_case"):
         files.refuse("texts in lower case before a tokenizer that keeps the case")
     if described.get("max_seq_length"):
         return int(described["max_seq_length"])
     # Without one sentence-transformers takes the less of these two.
-    positions = (files.read("config.json") or {}).get("max_position_embeddings")
+    positions = (files.read("config.json", _Lengths) or {}).get("max_position_embeddings")
     longest = tokenizer.get("model_max_length")
     return min(int(positions), int(longest)) if positions and longest else None

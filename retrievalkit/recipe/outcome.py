@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from retrievalkit import artifacts
+from retrievalkit.errors import ArtifactError
 from retrievalkit.recipe.recipe import flatten
 from retrievalkit.recipe.results import Results
 from retrievalkit.report.table import text_table
+
+# The values of each query are among them.
+_FIGURES_BYTES = 1 << 30
+# Of a figure: greater integers are no floats.
+_MOST = 1e300
 
 
 @dataclass(frozen=True)
@@ -63,21 +69,24 @@ def read_figures(path: Path | None) -> dict[str, float]:
     content = _read_json(path)
     content = content.get("metrics", content)
     content = flatten(content) if isinstance(content, dict) else {}
-    return {name: value for name, value in content.items() if isinstance(value, int | float)}
+    return {name: value for name, value in content.items() if isinstance(value, int | float) and abs(value) < _MOST}
 
 
 def read_per_query(path: Path | None) -> dict[str, dict[str, float]]:
     """The values of each query, metric -> query -> value, of `rkit evaluate --per-query --json`; {} without them."""
     values = _read_json(path).get("per_query", {})
-    return values if isinstance(values, dict) else {}
+    try:
+        return artifacts.check_document(values, dict[str, dict[str, float]], file=str(path), do="")
+    except ArtifactError:
+        return {}
 
 
 def _read_json(path: Path | None) -> dict[str, Any]:
     if path is None or path.suffix != ".json" or not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+        content = artifacts.read_json(path, do="", most=_FIGURES_BYTES)
+    except ArtifactError:
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -130,6 +130,38 @@ def _values(model: str | None, data: Mapping[str, str | None]) -> dict[str, Any]
     return given | ({"model": model} if model else {})
 
 
+_DO = "Run the quickstart anew, with --force."
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """The form of a mean in comparison.json."""
+
+    run: str
+    metric: str
+    mean: float
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """The form of a difference between two runs."""
+
+    run: str
+    against: str
+    metric: str
+    difference: float
+    p_value: float
+    p_corrected: float
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The form of comparison.json."""
+
+    means: list[_Mean]
+    differences: list[_Difference]
+
+
 class _Results:
     """The figures of all systems, from the outputs of the steps."""
 
@@ -137,7 +169,8 @@ class _Results:
         self.recipe = recipe
         self.folder = folder
         self.steps = {step.name: step for step in steps}
-        self.comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+        self.comparison = artifacts.read_json(folder / "comparison.json", do=_DO)
+        artifacts.check_document(self.comparison, _Comparison, file=folder / "comparison.json", do=_DO)
         # A comparison names runs by their files.
         self.runs = {system.name: Path(str(self.steps[system.step].output)).stem for system in SYSTEMS}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,26 @@ from retrievalkit.recipe.step import texts
 
 STATE = "run.json"
 LOCK = ".run.lock"
+_DO = "Remove it and the outputs of the steps, or choose another --output."
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The form of a step's entry."""
+
+    key: str
+    done: bool
+    seconds: float
+    fingerprint: str = ""
+    sizes: str = ""
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The form of the state file."""
+
+    recipe: str
+    steps: dict[str, _Entry]
 
 
 class State:
@@ -48,12 +68,9 @@ class State:
         if not path.exists():
             artifacts.check_output(folder)
             return cls(folder, recipe, {})
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            name, steps = content["recipe"], dict(content["steps"])
-        except (ValueError, KeyError, TypeError):
-            msg = f"'{path}' cannot be read. Remove it and the outputs of the steps, or choose another --output."
-            raise ArtifactError(msg) from None
+        content = artifacts.read_json(path, do=_DO)
+        artifacts.check_document(content, _Content, file=path, do=_DO)
+        name, steps = content["recipe"], content["steps"]
         if name != recipe.name:
             msg = f"'{folder}' belongs to the recipe '{name}', not to '{recipe.name}'. Choose another --output."
             raise ArtifactError(msg)
@@ -91,7 +108,7 @@ class State:
         entry = self.steps.get(job.step.name, {})
         if entry.get("key") != key or not entry.get("done"):
             return False
-        return job.output is None or (job.output.exists() and _sizes(job.output) == entry["sizes"])
+        return job.output is None or (job.output.exists() and _sizes(job.output) == entry.get("sizes"))
 
     def begin(self, job: Job, key: str) -> tuple[bool, float]:
         """Note that a step runs; returns whether it was cut off before, and how many seconds it had run."""

@@ -114,7 +114,10 @@ def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
 
 def _vectors(index: OpenIndex) -> Path:
     """The verified folder of vectors that the index was built from, inside the index or at the recorded path."""
-    recorded = index.manifest["inputs"]["vectors"]
+    recorded = index.manifest["inputs"].get("vectors")
+    if recorded is None:
+        msg = f"'{index.folder / artifacts.MANIFEST}' is damaged: inputs.vectors is missing. Index again."
+        raise ArtifactError(msg)
     for place in (index.folder / "vectors", Path(recorded["path"])):
         if artifacts.kind_of(place) == "vectors":
             store = VectorStore(place)

@@ -5,6 +5,7 @@ A source gives rankings of queries, and the scores of given documents if it can 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +178,11 @@ def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) 
             f"installed. Install it: pip install {distribution}=={version}"
         )
         raise ArtifactError(msg) from error
+    except OptionError as error:
+        if options:
+            raise
+        msg = f"'{folder / artifacts.MANIFEST}' is damaged: {error}"
+        raise ArtifactError(msg) from error
     indexer.open(folder)
     return OpenIndex(folder, manifest, made_by["name"], indexer)
 
@@ -185,7 +191,7 @@ def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
     """The path of an input named in an index's manifest, absolute or relative to the index; None if it is gone."""
     places = [Path(entry["path"])] if "path" in entry else []
     places += [folder / entry["relative_path"]] if "relative_path" in entry else []
-    return next((str(place) for place in places if place.exists()), None)
+    return next((str(place) for place in places if os.path.exists(place)), None)
 
 
 def _check_kind(folder: Path) -> None:

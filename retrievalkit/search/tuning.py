@@ -8,7 +8,6 @@ apply to scores divided by their mean standard deviation.
 
 from __future__ import annotations
 
-import json
 import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ STEPS = 20
 RRF_CONSTANTS = (0, 1, 5, 10, 20, 40, 60, 100, 200)
 SHOWN = 5
 _SWEEPS = 5
+_DO = "'rkit search INDEX INDEX --tune QRELS --output FILE' writes a file of tuned weights."
 _DIGITS = 4
 _NORMALIZATIONS: tuple[Normalization, ...] = ("min_max", "z_score", "none")
 
@@ -163,27 +163,36 @@ def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
     """Read the best fusion from a file written by `--tune`.
 
     Raises:
-        DataError: The file holds no fusion.
+        ArtifactError: The file cannot be read, or holds no fusion.
+        DataError: The fusion is impossible.
         InputError: It was tuned for another number of indexes, or for these in another order.
     """
     try:
-        choice = json.loads(Path(path).read_text(encoding="utf-8"))
-        indexes = [(index["name"], index["identity"]) for index in choice["indexes"]]
-        fusion = _fusion_of(choice["fusion"])
-    except (ValueError, KeyError, TypeError) as error:
-        msg = "the file contains no tuned weights. 'rkit search INDEX INDEX --tune QRELS --output FILE' writes one."
-        raise DataError(msg, file=path) from error
-    names = ", ".join(name for name, _ in indexes)
-    order = [identity for _, identity in indexes]
+        choice = artifacts.read_document(path, _Choice, do=_DO)
+    except OptionError as error:
+        raise DataError(str(error), file=path) from error
+    names = ", ".join(index.name for index in choice.indexes)
+    order = [index.identity for index in choice.indexes]
     if len(order) != len(identities) or (order != list(identities) and sorted(order) == sorted(identities)):
         msg = f"the weights in '{path}' are for {len(order)} indexes in this order: {names}. Use the same order."
         raise InputError(msg)
-    return fusion
+    return choice.fusion
 
 
-def _fusion_of(choice: Mapping[str, Any]) -> Fusion:
-    weights = choice["weights"]
-    return Fusion(**{**choice, "weights": None if weights is None else tuple(map(float, weights))})
+@dataclass(frozen=True)
+class _Named:
+    """An index in a file of tuned weights."""
+
+    name: str
+    identity: str
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What is read of a file of tuned weights."""
+
+    indexes: list[_Named]
+    fusion: Fusion
 
 
 class _Judge:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from retrievalkit.artifacts import CURVES
 from retrievalkit.report.chart import line_chart
 from retrievalkit.report.page import render, write_page
-from retrievalkit.train.resume import LOG
+from retrievalkit.train.resume import LOG, read_log
 
 Series = dict[str, list[tuple[float, float]]]
 # Logged beside the loss, and no terms of it.
@@ -40,8 +39,8 @@ def write_curves(folder: Path) -> None:
 def read_series(log: Path) -> Series:
     """Name -> (step, value) of everything that a log holds."""
     series: Series = {}
-    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
-        values = json.loads(line)
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else ()
+    for values in read_log(lines, log):
         for name, value in values.items():
             if name not in ("step", "epoch"):
                 series.setdefault(name, []).append((values["step"], value))

@@ -20,6 +20,7 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from retrievalkit import artifacts
 from retrievalkit.contracts import Progress
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.pretrained import load_weights, save_weights
@@ -161,7 +162,8 @@ class StepTrainer(transformers.Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         folder = Path(resume_from_checkpoint)
         load_weights(model or self.model, folder / WEIGHTS)
-        terms = json.loads((folder / _TERMS).read_text(encoding="utf-8"))
+        do = "Start the training anew, without --resume."
+        terms = artifacts.read_document(folder / _TERMS, dict[str, list[float]], do=do, nan=True)
         self._terms = {name: list(torch.tensor(values, device=self.args.device)) for name, values in terms.items()}
 
 

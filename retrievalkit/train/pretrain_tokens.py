@@ -14,16 +14,16 @@ once. A killed reading resumes at the first incomplete shard.
 
 from __future__ import annotations
 
-import json
 import random
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
 
+from retrievalkit import artifacts
 from retrievalkit.artifacts import write_file, write_json
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.pieces import Pieces, Vocabulary
@@ -33,6 +33,7 @@ SHARD_TOKENS = 1 << 24
 _STARTS = 1 << 31
 _GROUP_CHARACTERS, _GROUP_PASSAGES = 1 << 20, 256
 _COUNTS, _SAMPLES = "counts.json", "samples.npy"
+_DO = "Start the training anew, without --resume."
 _KINDS = ("tokens", "sentences", "spans")
 
 
@@ -69,6 +70,16 @@ class Cutter:
             yield Document(pieces, in_tokens, spans, self.max_length)
 
 
+@dataclass(frozen=True)
+class _Counts:
+    """The form of counts.json."""
+
+    documents: int
+    dropped: int
+    samples: int
+    tokens: int
+
+
 class TokenStore:
     """A corpus on disk that was read completely.
 
@@ -82,7 +93,7 @@ class TokenStore:
 
     def __init__(self, folder: Path, max_length: int) -> None:
         self.max_length = max_length
-        self.counts: dict[str, int] = json.loads((folder / _COUNTS).read_text())
+        self.counts: dict[str, int] = asdict(artifacts.read_document(folder / _COUNTS, _Counts, do=_DO))
         self._shards = [
             {kind: _open(folder, kind, number) for kind in (*_KINDS, "documents")}
             for number in range(len(_whole_shards(folder)))

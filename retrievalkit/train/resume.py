@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,33 @@ def cut_log(path: Path, state: Path | None) -> None:
     step = step_of(state) if state else 0
     # The last line may have been cut off.
     whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-    path.write_text("".join(line for line in whole if json.loads(line)["step"] <= step), encoding="utf-8")
+    kept = (line for line, values in zip(whole, read_log(whole, path), strict=True) if values["step"] <= step)
+    path.write_text("".join(kept), encoding="utf-8")
+
+
+def read_log(lines: Sequence[str], path: Path) -> Iterator[dict[str, float]]:
+    """The values of each line of a training's log, "step" among them.
+
+    Args:
+        lines: The lines.
+        path: The file, for error messages.
+
+    Raises:
+        ArtifactError: A line is damaged.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            values = artifacts.loads_json(line, nan=True)
+        except ValueError:
+            values = {}
+        if not isinstance(values, dict) or "step" not in values or not _are_numbers(values.values()):
+            msg = f"{path}:{number}: the line is no entry of a training's log: it is damaged. Train again."
+            raise ArtifactError(msg)
+        yield values
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
 
 
 def last_state(folder: Path) -> Path | None:
@@ -102,7 +128,7 @@ def last_state(folder: Path) -> Path | None:
 def _whole(state: Path) -> bool:
     # The Trainer writes its own state last.
     try:
-        json.loads((state / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        artifacts.read_json(state / "trainer_state.json", do="", nan=True)
+    except ArtifactError:
         return False
     return True

@@ -7,7 +7,6 @@ are not comparable (Karpukhin et al. 2020; the released code of MLR omits the re
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from retrievalkit.train.sampling import Draw, StepAssembler
 from retrievalkit.train.step import Log, TrainingStep
 
 BEST, SELECTION = "best.safetensors", "selection.json"
+_DO = "Start the training anew, without --resume."
 _RANKED_QUESTIONS = 10_000
 _HARD_NEGATIVES_RANKED = 30
 # Questions scored at once, and passages encoded at once: weights over a vocabulary are large.
@@ -184,7 +184,7 @@ class BestState:
         measure, value = self.step.measure(epoch)
         log({f"dev_{measure}": value})
         path = self.folder / SELECTION
-        best = Best(**json.loads(path.read_text())) if path.exists() else Best()
+        best = artifacts.read_document(path, Best, do=_DO, nan=True) if path.exists() else Best()
         if best.improve(epoch, measure, value):
             with artifacts.write_file(self.folder / BEST) as staging:
                 save_weights(self.step.module, staging)

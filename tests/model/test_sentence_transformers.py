@@ -175,7 +175,7 @@ def test_what_has_no_equivalent_is_refused_by_name(published, changes, problem):
 def test_damaged_settings_are_named(published):
     folder = published()
     (folder / "modules.json").write_text("[")
-    with pytest.raises(InputError, match=r"'modules\.json' of the model .* is not valid JSON"):
+    with pytest.raises(InputError, match=r"modules\.json' is not valid JSON"):
         open_retriever(folder)
 
 

@@ -299,7 +299,7 @@ def test_another_recipes_folder_is_left_alone(start):
     with pytest.raises(ArtifactError, match="exists already"):
         start(output="mine")
     Path("out", STATE).write_text("{")
-    with pytest.raises(ArtifactError, match="cannot be read"):
+    with pytest.raises(ArtifactError, match="is not valid JSON"):
         start()
 
 

@@ -617,7 +617,7 @@ def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, mes
     [
         (("--weights", "0.3"), "1 weights for 2 runs"),
         (("--weights", "much,less"), "--weights 'much,less' is neither numbers such as 0.3,0.7 nor a file"),
-        (("--weights", "QUERIES"), "the file contains no tuned weights"),
+        (("--weights", "QUERIES"), "QUERIES' is not valid JSON"),
         (("--rrf-k", "5", "--fusion", "sum"), "rrf_k=5 has no effect with fusion 'sum'"),
         (("--missing", "zero"), "missing=zero has no effect with fusion 'rrf'"),
         (("--tune", "QRELS", "--weights", "1,2"), "weights are given ([1.0, 2.0]), but --tune searches for weights"),

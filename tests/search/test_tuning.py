@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fused_runs import fuse
-from retrievalkit.errors import DataError, InputError, OptionError
+from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.evaluate.program import evaluate
 from retrievalkit.search.fusion import Fusion, gather
 from retrievalkit.search.tuning import read_choice, tune, write_choice
@@ -150,7 +150,7 @@ def test_what_is_chosen_can_be_written_and_read(noisy, tmp_path):
             read_choice(tmp_path / "choice.json", identities)
     for text in ("{}", "[1]", "nothing", json.dumps({**found.to_json(), "fusion": {"weights": "x"}})):
         (tmp_path / "choice.json").write_text(text)
-        with pytest.raises(DataError, match="contains no tuned weights"):
+        with pytest.raises(ArtifactError, match=r"choice.json' is.* writes a file of tuned weights"):
             read_choice(tmp_path / "choice.json", ["run0", "run1"])
 
 

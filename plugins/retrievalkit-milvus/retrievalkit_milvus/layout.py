@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from retrievalkit.commands import inside, read_document
 from retrievalkit.data.vectors import Ids, VectorBlock, VectorStore, spread
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
@@ -150,7 +151,7 @@ class Layout:
         values = _described(folder)
         names = [name for name in values["files"] if embedded or not name.startswith(FOLDER)]
         for name in names:
-            _check_file(folder / name, **values["files"][name])
+            _check_file(inside(folder, name), **values["files"][name])
         if embedded and not any(name.startswith(FOLDER) for name in names):
             msg = f"'{folder}' refers to a Milvus server. Give its address with the option uri."
             raise ArtifactError(msg)
@@ -178,15 +179,36 @@ def most_id_bytes(ids: Ids) -> int:
     return size
 
 
+@dataclass(frozen=True)
+class _File:
+    """The form of a file's entry."""
+
+    size: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class _Description:
+    """The form of milvus.json."""
+
+    collection: str
+    fingerprint: str
+    texts: int
+    rows: int
+    dim: int
+    vocabulary: int
+    most_vectors: int
+    files: dict[str, _File]
+    index: list[Any]
+
+
 def _described(folder: Path) -> dict[str, Any]:
-    try:
-        values: dict[str, Any] = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
-        if values.pop("checksum") == _seal(values) and values["form"] == _FORM:
-            return values
-        problem = f"{_DESCRIPTION} was altered, or has another version"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        problem = f"{_DESCRIPTION}: {error}"
-    msg = f"'{folder}' is not a milvus index, or is damaged ({problem}). Index the vectors again."
+    do = "Index the vectors again."
+    values = read_document(folder / _DESCRIPTION, dict[str, Any], do=do)
+    if values.pop("checksum", None) == _seal(values) and values.get("form") == _FORM:
+        # Whoever alters the file can seal it again.
+        return dataclasses.asdict(read_document(folder / _DESCRIPTION, _Description, do=do))
+    msg = f"'{folder / _DESCRIPTION}' was altered, or has another version. {do}"
     raise ArtifactError(msg)
 
 

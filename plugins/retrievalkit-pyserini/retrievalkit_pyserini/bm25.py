@@ -44,6 +44,14 @@ BATCH_CHARACTERS = 4_000_000
 _IDS, _SETTINGS = "ids.txt", "bm25.json"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """The form of bm25.json."""
+
+    analysis: Analysis
+    term_vectors: bool
+
+
 class BM25(Indexer):
     """Lucene's BM25 through Pyserini; title and text are one field, as in Pyserini's flat BEIR indexes.
 
@@ -160,8 +168,8 @@ class BM25(Indexer):
 
     def _check_settings(self, index_dir: Path) -> None:
         with index_expected(index_dir, "bm25", f"its {_SETTINGS} is missing or damaged", "CORPUS"):
-            settings = read_settings(index_dir / _SETTINGS)
-            built, term_vectors = Analysis(**settings["analysis"]), settings["term_vectors"]
+            settings = read_settings(index_dir / _SETTINGS, _Settings)
+            built, term_vectors = settings.analysis, settings.term_vectors
         if built != self.analysis:
             msg = (
                 f"the index '{index_dir}' was built with {_as_options(built)}, but the options are "

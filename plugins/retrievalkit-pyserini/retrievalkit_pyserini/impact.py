@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ TEXTS_AT_ONCE = 8192
 MOST_BITS = 16
 
 _SETTINGS = "impact.json"
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The form of impact.json."""
+
+    scale: float
+    vocabulary: int
 
 
 class Impact(Indexer):
@@ -134,8 +143,8 @@ class Impact(Indexer):
         """
         folder = Path(index_dir)
         with index_expected(folder, "impact", f"its {_SETTINGS} or {IDS} is missing or damaged", "VECTORS"):
-            settings = read_settings(folder / _SETTINGS)
-            self._scale, self._vocabulary = float(settings["scale"]), int(settings["vocabulary"])
+            settings = read_settings(folder / _SETTINGS, _Settings)
+            self._scale, self._vocabulary = settings.scale, settings.vocabulary
             self._ids = Ids(folder / IDS)
         self._searcher = ImpactSearcher(folder / INDEX, len(self._ids))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from retrievalkit.commands import read_document
 from retrievalkit.errors import ArtifactError
 
 INDEX = "lucene"
@@ -34,9 +35,9 @@ def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def read_settings(path: Path) -> Any:
-    """Read the output of `write_settings`; call it, and unpack the result, inside `index_expected`."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def read_settings(path: Path, form: type[Part]) -> Part:
+    """Read the output of `write_settings` in the form that it should have; call it inside `index_expected`."""
+    return read_document(path, form, do="Index again.")
 
 
 @contextlib.contextmanager
@@ -48,7 +49,7 @@ def index_expected(folder: Path, indexer: str, lacks: str, source: Literal["CORP
     """
     try:
         yield
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, ArtifactError):
         raise no_index(folder, indexer, lacks, source) from None
 
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrievalkit.artifacts import fingerprint_file, fingerprint_value, write_file
+from retrievalkit.artifacts import fingerprint_file, fingerprint_value, loads_json, write_file
 from retrievalkit.data.files import uncollected
 from retrievalkit.data.sources import pydoc_docstrings as docstrings
 from retrievalkit.data.sources import pydoc_installed as installed
@@ -143,12 +143,20 @@ def _of_package(package: str) -> list[_Entry]:
     cache = _cache_folder() / f"{package}-{key}.jsonl.gz"
     try:
         with gzip.open(cache, "rt", encoding="utf-8") as stream:
-            return [_Entry(*json.loads(line)) for line in stream]
+            return [_Entry(*_texts(line)) for line in stream]
     except (OSError, EOFError, ValueError, TypeError):
         entries = _read_package(package)
     with suppress(OSError, RetrievalkitError):  # the cache is optional; the home folder may be read-only or full
         _store(cache, entries)
     return entries
+
+
+def _texts(line: str) -> list[str]:
+    values = loads_json(line)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        msg = "the line is not a list of texts"
+        raise TypeError(msg)
+    return values
 
 
 def _store(cache: Path, entries: list[_Entry]) -> None:

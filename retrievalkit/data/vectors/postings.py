@@ -11,8 +11,8 @@ part by part, so that a search reads only the postings of its terms.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from retrievalkit import artifacts
+from retrievalkit.artifacts.schemas import Count
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
 
@@ -73,6 +74,15 @@ def _files(folder: Path, number: int) -> list[Path]:
     return [folder / f"{name}-{number:05d}.npy" for name in _NAMES]
 
 
+@dataclass(frozen=True)
+class _Contents:
+    """The form of postings.json."""
+
+    parts: list[Count]
+    terms: Count
+    postings: Count
+
+
 class Postings:
     """Postings that `write_postings` wrote.
 
@@ -88,15 +98,15 @@ class Postings:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            contents = json.loads((folder / _CONTENTS).read_text())
-            self.parts: list[int] = contents["parts"]
-            self.terms: int = contents["terms"]
+            contents = artifacts.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
+            self.parts = contents.parts
+            self.terms = contents.terms
             postings = sum(self._matrix(number).nnz for number in range(len(self.parts)))
         except (OSError, ValueError, KeyError, TypeError) as error:
             msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
             raise ArtifactError(msg) from error
-        if postings != contents["postings"]:
-            msg = f"'{folder}' is damaged: {postings} postings instead of {contents['postings']}. Index again."
+        if postings != contents.postings:
+            msg = f"'{folder}' is damaged: {postings} postings instead of {contents.postings}. Index again."
             raise ArtifactError(msg)
 
     def __len__(self) -> int:

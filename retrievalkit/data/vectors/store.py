@@ -271,7 +271,7 @@ class VectorStore:
             msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
             raise ArtifactError(msg)
         for name, recorded in files.items():
-            path = self.folder / name
+            path = artifacts.inside(self.folder, name)
             size = path.stat().st_size if path.is_file() else None
             if size != recorded["bytes"]:
                 state = "is missing" if size is None else f"has {size:,} bytes instead of {recorded['bytes']:,}"

@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from retrievalkit import artifacts
+from retrievalkit.artifacts.schemas import Count, File
 from retrievalkit.data.vectors.store import DTYPES, IDENTITY, IDS, OFFSETS, numbered
 from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The form of a shard's record."""
+
+    texts: Count
+    dim: Count
+    vocabulary: Count
+    files: dict[str, File]
 
 
 class VectorWriter:
@@ -98,7 +110,7 @@ class VectorWriter:
             ValueError: There is no shard, or the shards do not fit together.
         """
         shards = self.completed_shards()
-        records = [json.loads(self._record(number).read_text()) for number in range(shards)]
+        records = [self._read_record(number) for number in range(shards)]
         kinds = {(record["dim"], record["vocabulary"]) for record in records}
         if len(kinds) != 1:
             msg = f"{shards} shards with different (dim, vocabulary): {sorted(kinds)}" if kinds else "there is no shard"
@@ -126,6 +138,12 @@ class VectorWriter:
 
     def _record(self, number: int) -> Path:
         return self.folder / f"shard-{number:05d}.json"
+
+    def _read_record(self, number: int) -> dict[str, Any]:
+        path, do = self._record(number), "Remove the folder, and encode again."
+        record: dict[str, Any] = artifacts.read_json(path, do=do)
+        artifacts.check_document(record, _Record, file=path, do=do)
+        return record
 
     def _parts(self, pattern: str) -> list[Path]:
         return numbered(self.folder, pattern)

@@ -1,0 +1,137 @@
+"""The forms of the files that describe a folder: its manifest, by kind, and the parts of a retriever.
+
+Imported when such a file is read, as pydantic takes its time.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from retrievalkit.artifacts.names import is_inner_name
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    msg = "should be text without control characters"
+    raise ValueError(msg)
+
+
+def _without_nul(path: str) -> str:
+    if "\0" not in path:
+        return path
+    msg = "should be a path"
+    raise ValueError(msg)
+
+
+def _inner(name: str) -> str:
+    if is_inner_name(name):
+        return name
+    msg = "should be the name of a file of this folder"
+    raise ValueError(msg)
+
+
+def _of_vectors(name: str) -> str:
+    # Copied from folder to folder, so a folder inside, and the manifest itself, have no place there.
+    if "/" not in _inner(name) and name != "manifest.json":
+        return name
+    msg = "should be the plain name of a file of vectors"
+    raise ValueError(msg)
+
+
+Word = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
+PathText = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_without_nul)]
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+_MISSING: Any = Field(None)
+"""The default of an entry that may be missing, but not null: defaults are not checked."""
+
+
+class File(BaseModel):
+    """A file of the folder."""
+
+    bytes: Count
+    blake2b: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
+class Input(BaseModel):
+    """What a folder was made from; an index also has the path relative to itself."""
+
+    path: PathText
+    fingerprint: Word
+    relative_path: PathText = _MISSING
+
+
+class Source(BaseModel):
+    """The corpus whose texts were encoded or indexed."""
+
+    source: PathText
+    fingerprint: Word
+    path: PathText = _MISSING
+    relative_path: PathText = _MISSING
+
+
+class Part(BaseModel):
+    """A component by its registered name, and the distribution that brought it."""
+
+    name: Word
+    options: dict[Word, Any]
+    distribution: Word
+    version: Word
+
+
+class Description(BaseModel):
+    """The parts of a retriever: `retrievalkit.json`."""
+
+    encoder: Part
+    pooler: Part
+    separate_towers: bool
+
+
+class Untrained(Description):
+    """The parts of a retriever that is not a checkpoint: made again from its model."""
+
+    model: PathText
+
+
+class Checkpoint(Input):
+    """The model that encoded the texts."""
+
+    description: Untrained = _MISSING
+
+
+class Manifest(BaseModel):
+    """Any folder's manifest."""
+
+    kind: Word
+    format: Count = 0
+    command: Word = _MISSING
+    options: dict[str, Any] = _MISSING
+    inputs: dict[str, Input] = _MISSING
+    counts: dict[str, float] = _MISSING
+    versions: dict[str, Word] = _MISSING
+    fingerprint: Word = _MISSING
+    files: dict[Annotated[str, AfterValidator(_inner)], File] = _MISSING
+
+
+class Vectors(Manifest):
+    """The manifest of `rkit encode`."""
+
+    inputs: dict[str, Input]
+    files: dict[Annotated[str, AfterValidator(_of_vectors)], File] = _MISSING
+    checkpoint: Checkpoint = _MISSING
+    corpus: Source = _MISSING
+
+
+class Index(Manifest):
+    """The manifest of `rkit index`."""
+
+    inputs: dict[str, Input]
+    indexer: Part
+    checkpoint: Checkpoint = _MISSING
+    corpus: Source = _MISSING
+
+
+KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index}
+"""Of the other kinds no more is read than any manifest has."""

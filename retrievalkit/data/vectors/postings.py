@@ -11,8 +11,7 @@ part by part, so that a search reads only the postings of its terms.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,15 @@ import numpy as np
 import scipy.sparse
 
 from retrievalkit import artifacts
+from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, open_array
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
 
 PART_TEXTS = 1 << 17
 PART_POSTINGS = 1 << 24
 _CONTENTS = "postings.json"
+_MOST = 1 << 31
+_PIECE = 1 << 22
 _NAMES = ("terms", "texts", "weights")
 
 
@@ -88,15 +90,13 @@ class Postings:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            contents = json.loads((folder / _CONTENTS).read_text())
-            self.parts: list[int] = contents["parts"]
-            self.terms: int = contents["terms"]
-            postings = sum(self._matrix(number).nnz for number in range(len(self.parts)))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.parts, self.terms, postings = _contents(folder / _CONTENTS)
+            found = sum(self._check(number) for number in range(len(self.parts)))
+        except (OSError, ValueError) as error:
             msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
             raise ArtifactError(msg) from error
-        if postings != contents["postings"]:
-            msg = f"'{folder}' is damaged: {postings} postings instead of {contents['postings']}. Index again."
+        if postings != found:
+            msg = f"'{folder}' is damaged: {found} postings instead of {postings}. Index again."
             raise ArtifactError(msg)
 
     def __len__(self) -> int:
@@ -109,8 +109,40 @@ class Postings:
             yield VectorBlock(first, texts, None, None, self._matrix(number))
             first += texts
 
+    def _check(self, number: int) -> int:
+        """Check the arrays of a part, since scipy reads and writes wherever they point to; returns their length."""
+        _, texts_file, weights_file = _files(self.folder, number)
+        starts, texts, weights = self._arrays(number)
+        if len(starts) != self.terms + 1 or len(texts) != len(weights):
+            msg = f"the files of part {number} do not fit together"
+            raise ValueError(msg)
+        check_starts(starts, len(texts))
+        end = self.parts[number]
+        artifacts.once(texts_file, f"texts below {end}", lambda: _in_pieces(lambda part: check_range(part, end), texts))
+        artifacts.once(weights_file, "finite weights", lambda: _in_pieces(check_finite, weights))
+        return len(texts)
+
+    def _arrays(self, number: int) -> list[np.ndarray]:
+        files = zip(_files(self.folder, number), ("<i4", "<i4", "<f4"), strict=True)
+        return [open_array(file, (dtype,), 1) for file, dtype in files]
+
     def _matrix(self, number: int) -> Any:
-        starts, texts, weights = (
-            np.load(file, mmap_mode="r", allow_pickle=False) for file in _files(self.folder, number)
-        )
+        starts, texts, weights = self._arrays(number)
         return scipy.sparse.csc_matrix((weights, texts, starts), shape=(self.parts[number], self.terms), copy=False)
+
+
+def _contents(path: Path) -> tuple[list[int], int, int]:
+    """The number of texts in each part, of terms, and of postings."""
+    found = artifacts.loads_json(path.read_bytes())
+    values: Any = found if isinstance(found, dict) else {}
+    parts, terms, postings = values.get("parts"), values.get("terms"), values.get("postings")
+    counts = [*parts, terms] if isinstance(parts, list) and parts else [None]
+    if not all(type(count) is int and 0 < count < _MOST for count in counts) or type(postings) is not int:
+        msg = f"{path.name} does not hold the counts of its parts"
+        raise ValueError(msg)
+    return parts, terms, postings
+
+
+def _in_pieces(check: Callable[[np.ndarray], None], array: np.ndarray) -> None:
+    for start in range(0, len(array), _PIECE):
+        check(array[start : start + _PIECE])

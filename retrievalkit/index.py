@@ -57,8 +57,6 @@ def build_index(
     checked = registry.check_options(owner, component_class, options or {})
     made: Indexer = component_class(**checked)
     opened: VectorStore | Corpus = VectorStore(source) if holds == "vectors" else open_corpus(source)
-    if isinstance(opened, VectorStore):
-        opened.verify()
     with artifacts.write_folder(output, overwrite=overwrite) as staging:
         counts = made.build(opened, staging)
         return artifacts.write_manifest(
@@ -67,6 +65,7 @@ def build_index(
             command="index",
             options={"indexer": component.name, **checked},
             counts=counts,
+            files=artifacts.describe_files(staging),
             indexer={**describe("indexer", component.name, checked), "indexes": holds},
             **_origin(opened, source, Path(output)),
         )

@@ -109,7 +109,9 @@ class Sources:
         if kind == "run":
             return fingerprint(name)
         manifest = artifacts.read_manifest(name, kind)
-        return manifest.get("fingerprint") or artifacts.fingerprint_value(manifest)
+        # Lucene's files are not the same when the same index is made again.
+        made = {entry: value for entry, value in manifest.items() if entry != "files"}
+        return manifest.get("fingerprint") or artifacts.fingerprint_value(made)
 
     def open(self, corpus: Corpus, work: Path, questions: Sequence[Question]) -> Search:
         """Prepare the sources for searching; indexes are built in the work folder unless they already exist there.

@@ -17,6 +17,7 @@ import transformers
 from torch import Tensor, nn
 
 from retrievalkit import artifacts
+from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.contracts import Text
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.model.batches import token_budget_batches
@@ -96,6 +97,7 @@ class CrossEncoder(nn.Module):
             msg = f"'{source}' was trained with a length of its own: drop --max-length."
             raise InputError(msg)
         located = locate_model(source)
+        fingerprint = _fingerprint(located)
         model, report = _load(located)
         if missing := sorted(report["missing_keys"]):
             msg = (
@@ -107,7 +109,7 @@ class CrossEncoder(nn.Module):
         tokenizer = _tokenizer(located)
         length = max_length or min(_longest_input(model, tokenizer), 512)
         reranker = cls(model, tokenizer, max_length=length, source=str(source))
-        reranker.fingerprint = _fingerprint(located)
+        reranker.fingerprint = fingerprint
         reranker.to(device or default_device()).eval()
         read_first_token_alone(model)
         return reranker
@@ -297,6 +299,7 @@ def _longest_input(model: Any, tokenizer: Any) -> int:
 
 
 def _fingerprint(located: str) -> str:
-    if recorded := artifacts.recorded_fingerprint(located, KIND):
-        return recorded
-    return artifacts.fingerprint_folder(located) if Path(located).is_dir() else located
+    if not Path(located).is_dir():
+        return located
+    remedy = "Copy the re-ranker again, or train it again."
+    return artifacts.checked_fingerprint(located, KIND, skip=NOT_WEIGHTS, remedy=remedy)

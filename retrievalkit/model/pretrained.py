@@ -50,9 +50,16 @@ def locate_model(model: str | Path) -> str:
 
 
 def model_fingerprint(model: str) -> str:
-    """Identifies a pretrained model: the fingerprint of its files if it is a folder, else its name."""
+    """Identifies a pretrained model: the fingerprint of its files if it is a folder, else its name.
+
+    Raises:
+        ArtifactError: `rkit pretrain` wrote the folder, and its files were altered since.
+    """
     located = locate_model(model)
-    return artifacts.fingerprint_folder(located, skip=NOT_WEIGHTS) if os.path.isdir(located) else located
+    if not os.path.isdir(located):
+        return located
+    remedy = "Copy the model again, or pretrain it again."
+    return artifacts.checked_fingerprint(located, "model", skip=NOT_WEIGHTS, remedy=remedy)
 
 
 def load_pretrained(kind: Any, source: str, **options: Any) -> Any:

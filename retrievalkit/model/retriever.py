@@ -90,7 +90,7 @@ class Retriever(nn.Module):
         Raises:
             InputError: The model, a name or an option is wrong, or the parts do not fit together.
         """
-        named = pooler is not None
+        named, source = pooler is not None, model_fingerprint(str(model))
         own = None if named or encoder != "transformer" else own_settings(model, revision=_revision(encoder_options))
         if own is not None:
             pooler = own.pooler
@@ -108,7 +108,7 @@ class Retriever(nn.Module):
             torch.default_generator.manual_seed(seed)
             retriever = cls._assemble(folders, description)
         # Before the model's path is added: a model that was moved is the same model.
-        retriever.fingerprint = artifacts.fingerprint_value([description, model_fingerprint(str(model))])
+        retriever.fingerprint = artifacts.fingerprint_value([description, source])
         # Absolute, so that the retriever can be made again from another working directory.
         retriever.description["model"] = os.path.abspath(model) if os.path.isdir(model) else str(model)
         if not named:
@@ -145,6 +145,7 @@ class Retriever(nn.Module):
         if not path.is_file():
             msg = f"'{folder}' is not a checkpoint: it has no {CONFIGURATION}. 'rkit train' writes one."
             raise ArtifactError(msg)
+        fingerprint = checkpoint_fingerprint(folder)
         description = artifacts.read_json(path, do=_DO)
         artifacts.check_document(description, Description, file=path, do=_DO)
         _check_trust(description, folder)
@@ -154,7 +155,7 @@ class Retriever(nn.Module):
             retriever = cls._assemble(folders, description)
         with _damage_explained(folder):
             retriever.pooler.load_state_dict(load_file(folder / POOLER_WEIGHTS))
-        retriever.fingerprint = checkpoint_fingerprint(folder)
+        retriever.fingerprint = fingerprint
         return retriever.to(device or default_device()).eval()
 
     @classmethod
@@ -277,9 +278,13 @@ def _pooling(pooler: Mapping[str, Any], own: OwnSettings | None) -> str:
 
 
 def checkpoint_fingerprint(folder: str | Path) -> str:
-    """The fingerprint of a checkpoint's weights and configuration, from its manifest or computed."""
-    recorded = artifacts.recorded_fingerprint(folder, "checkpoint")
-    return recorded or artifacts.fingerprint_folder(folder, skip=NOT_WEIGHTS)
+    """The fingerprint of a checkpoint's weights and configuration, which are checked.
+
+    Raises:
+        ArtifactError: They are not those that its manifest describes.
+    """
+    remedy = "Copy the checkpoint again, or train it again."
+    return artifacts.checked_fingerprint(folder, "checkpoint", skip=NOT_WEIGHTS, remedy=remedy)
 
 
 @contextmanager

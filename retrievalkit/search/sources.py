@@ -77,6 +77,9 @@ class OpenIndex:
         """For each query the ids and scores of the best texts."""
         ids, scores = self.indexer.search(queries.encoded_for(self), k)
         assert len(ids) == len(queries), f"indexer '{self.name}' answered {len(ids)} of {len(queries)} queries"
+        if not all(np.isfinite(values).all() for values in scores):
+            msg = f"'{self.folder}' gives scores that are not finite: its texts were not encoded by rkit. Index again."
+            raise ArtifactError(msg)
         return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
@@ -183,8 +186,21 @@ def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) 
             raise
         msg = f"'{folder / artifacts.MANIFEST}' is damaged: {error}"
         raise ArtifactError(msg) from error
+    _check_files(folder, manifest)
     indexer.open(folder)
     return OpenIndex(folder, manifest, made_by["name"], indexer)
+
+
+def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Before an indexer reads any of them: faiss, Lucene and others trust their files."""
+    remedy = "Index again, or copy the folder again."
+    if "files" not in manifest:
+        msg = (
+            f"the {artifacts.MANIFEST} of '{folder}' does not list its files, as those of older versions. Index again."
+        )
+        raise ArtifactError(msg)
+    artifacts.check_unlisted(folder, manifest["files"], remedy=remedy)
+    artifacts.check_files(folder, manifest["files"], remedy=remedy)
 
 
 def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:

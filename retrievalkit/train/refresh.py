@@ -233,8 +233,9 @@ def _save(retriever: Retriever, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     retriever.save(folder)
-    print_of = artifacts.fingerprint_folder(folder, skip=NOT_WEIGHTS)
-    artifacts.write_manifest(folder, "checkpoint", command="train", options={}, fingerprint=print_of)
+    files = artifacts.describe_files(folder, skip=NOT_WEIGHTS)
+    entries: dict[str, Any] = {"fingerprint": artifacts.fingerprint_files(files), "files": files}
+    artifacts.write_manifest(folder, "checkpoint", command="train", options={}, **entries)
     return folder
 
 

@@ -179,6 +179,7 @@ def _finish(training: Training, options: LoopOptions, staging: Path, steps: int)
     for name in (BEST, OPTIONS):
         (staging / name).unlink(missing_ok=True)
     several = {"processes": processes.count()} if processes.count() > 1 else {}
+    files = artifacts.describe_files(staging, skip=NOT_WEIGHTS)
     manifest = artifacts.write_manifest(
         staging,
         training.kind,
@@ -186,7 +187,8 @@ def _finish(training: Training, options: LoopOptions, staging: Path, steps: int)
         options=training.options,
         inputs=training.inputs,
         counts={**step.counts, "steps": steps},
-        fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
+        fingerprint=artifacts.fingerprint_files(files),
+        files=files,
         precision=resolve_precision(options.precision, default_device()),
         **training.extra,
         **several,

@@ -58,8 +58,8 @@ class DenseSparse(Indexer):
         """Check the files; they are mapped when searched."""
         self._store = VectorStore(index_dir / "vectors")
         self._postings = Postings(index_dir / "postings")
-        if len(self._store) != len(self._postings):
-            texts = f"vectors of {len(self._store)} texts and weights of {len(self._postings)}"
+        if len(self._store) != len(self._postings) or self._store.vocabulary != self._postings.terms:
+            texts = f"vectors of {len(self._store)} texts and weights of {len(self._postings)}, or other terms"
             msg = f"'{index_dir}' is damaged: it holds {texts}. Index again."
             raise ArtifactError(msg)
 

@@ -109,9 +109,14 @@ class Faiss(Indexer):
         """Map the index files into memory."""
         self._use_threads()
         self._store = VectorStore(index_dir / "vectors", view="vectors")
-        files = sorted(index_dir.glob("vectors-from-*.faiss"))
-        self._shards = [(int(file.stem.rpartition("-")[2]), self._read(file)) for file in files]
-        if sum(index.ntotal for _, index in self._shards) != self._store.rows:
+        self._shards, first = [], 0
+        while first < self._store.rows and (file := _shard_file(index_dir, first)).exists():
+            index = self._read(file)
+            if not index.ntotal or index.d != self._store.dim:
+                break
+            self._shards.append((first, index))
+            first += index.ntotal
+        if first != self._store.rows:
             msg = f"'{index_dir}' is damaged: its faiss files do not hold its {self._store.rows} vectors. Index again."
             raise ArtifactError(msg)
 
@@ -230,7 +235,7 @@ class Faiss(Indexer):
                 raise OptionError(msg) from error
 
     def _write(self, index: Any, index_dir: Path, first: int) -> None:
-        self._faiss.write_index(index, str(index_dir / f"vectors-from-{first:012d}.faiss"))
+        self._faiss.write_index(index, str(_shard_file(index_dir, first)))
 
     def _read(self, file: Path) -> Any:
         faiss = self._faiss
@@ -257,6 +262,10 @@ class Faiss(Indexer):
     def _opened(self) -> VectorStore:
         assert self._store is not None, "open() must be called before search()"
         return self._store
+
+
+def _shard_file(index_dir: Path, first: int) -> Path:
+    return index_dir / f"vectors-from-{first:012d}.faiss"
 
 
 def _import_faiss() -> Any:

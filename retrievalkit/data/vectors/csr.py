@@ -6,6 +6,7 @@ as they are.
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-_LOCAL_HEADER = 30  # bytes of a zip file's local header, before the name and the extra field
+from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, open_array
+from retrievalkit.errors import ArtifactError
+
+_LOCAL_HEADER, _LOCAL_MAGIC = 30, b"PK\x03\x04"  # of a zip file's member, before its name and its extra field
+_MOST_COLUMNS = 1 << 31
 
 
 class MappedCsr:
@@ -27,18 +32,17 @@ class MappedCsr:
     """
 
     def __init__(self, path: Path) -> None:
-        with zipfile.ZipFile(path) as archive:
-            if {member.compress_type for member in archive.infolist()} != {zipfile.ZIP_STORED}:
-                matrix = scipy.sparse.csr_matrix(scipy.sparse.load_npz(path))
-                self.shape: tuple[int, int] = matrix.shape
-                self._starts, self._columns, self._values = matrix.indptr, matrix.indices, matrix.data
-                return
-        with np.load(path, allow_pickle=False) as archive:
-            texts, vocabulary = archive["shape"].tolist()
-            self.shape = texts, vocabulary
-            self._starts = archive["indptr"].astype(np.int64)
-        self._columns, self._values = _member(path, "indices"), _member(path, "data")
-        if len(self._starts) != texts + 1 or not self._starts[-1] == len(self._columns) == len(self._values):
+        self._path = path
+        members = _members(path)
+        form = open_array(path, ("|S3",), 0, region=members["format.npy"])
+        texts, vocabulary = open_array(path, ("<i4", "<i8"), 1, region=members["shape.npy"]).tolist()
+        self.shape: tuple[int, int] = texts, vocabulary
+        self._starts = np.array(open_array(path, ("<i4", "<i8"), 1, region=members["indptr.npy"]), dtype=np.int64)
+        self._columns = open_array(path, ("<i4", "<i8"), 1, region=members["indices.npy"])
+        self._values = open_array(path, ("<f4",), 1, region=members["data.npy"])
+        check_starts(self._starts, len(self._columns))
+        fitting = len(self._starts) == texts + 1 and len(self._columns) == len(self._values)
+        if form.item() != b"csr" or not fitting or not 0 < vocabulary < _MOST_COLUMNS:
             msg = "its parts do not fit together"
             raise ValueError(msg)
 
@@ -53,22 +57,35 @@ class MappedCsr:
 
     def _matrix(self, places: slice | np.ndarray, starts: np.ndarray) -> Any:
         # Copied, because members of a zip file are not aligned to the size of their elements.
-        parts = (np.array(self._values[places]), np.array(self._columns[places]), starts)
-        return scipy.sparse.csr_matrix(parts, shape=(len(starts) - 1, self.shape[1]))
+        values, columns = np.array(self._values[places]), np.array(self._columns[places])
+        try:
+            # scipy would read and write wherever a column points to.
+            check_range(columns, self.shape[1])
+            check_finite(values)
+        except ValueError as error:
+            msg = f"'{self._path}' is damaged: {error}. Encode again, or copy the folder again."
+            raise ArtifactError(msg) from error
+        return scipy.sparse.csr_matrix((values, columns, starts), shape=(len(starts) - 1, self.shape[1]))
 
 
-def _member(path: Path, name: str) -> np.ndarray:
-    """An array in an uncompressed .npz file, mapped into memory."""
-    with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
-        stream.seek(archive.getinfo(f"{name}.npy").header_offset)
-        header = stream.read(_LOCAL_HEADER)
-        stream.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
-        if not shape[0]:
-            return np.empty(0, dtype=dtype)
-        return np.memmap(path, dtype=dtype, mode="r", offset=stream.tell(), shape=shape)
+def _members(path: Path) -> dict[str, tuple[int, int]]:
+    """Where the members of an uncompressed .npz file lie: start and size."""
+    places = {}
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
+            for member in archive.infolist():
+                stream.seek(member.header_offset)
+                header = stream.read(_LOCAL_HEADER)
+                if member.compress_type != zipfile.ZIP_STORED or not header.startswith(_LOCAL_MAGIC):
+                    msg = f"its member {member.filename} is not stored as it is"
+                    raise ValueError(msg)
+                before = sum(struct.unpack_from("<HH", header, 26))
+                places[member.filename] = (member.header_offset + _LOCAL_HEADER + before, member.file_size)
+    # All that zipfile raises at tables that lie.
+    except (struct.error, NotImplementedError, OverflowError, EOFError) as error:
+        msg = f"it is no .npz file: {error}"
+        raise ValueError(msg) from error
+    return places
 
 
 def spread(starts: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,17 +10,28 @@ from typing import overload
 
 import numpy as np
 
+from retrievalkit.errors import ArtifactError
+
 _CHUNK_BYTES = 1 << 24
 _BATCH_BYTES = 1 << 20
 _ASCII = 127
+_SHORTEST = 2  # bytes of an id with its line break
 
 
 class Ids(Sequence[str]):
-    """The lines of a file as a sequence, with 8 bytes per line in memory instead of the lines."""
+    """The lines of a file as a sequence, with 8 bytes per line in memory instead of the lines.
+
+    Raises:
+        ArtifactError: The file cannot be read, is not UTF-8, or holds what is no id.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._ends = _line_ends(path)
+        try:
+            self._ends = _line_ends(path)
+        except (OSError, ValueError) as error:
+            msg = f"'{path}' cannot be read as ids, one per line ({error}): it is damaged. Make the folder again."
+            raise ArtifactError(msg) from error
         self._hashes: np.ndarray | None = None
         self._order = np.empty(0, dtype=np.int64)
         self._bytes: mmap.mmap | bytes = b""
@@ -100,9 +112,19 @@ class Ids(Sequence[str]):
 
 
 def _line_ends(path: Path) -> np.ndarray:
-    parts, base = [np.empty(0, dtype=np.int64)], 0
+    parts, base, last = [np.full(1, -1, dtype=np.int64)], 0, b"\n"
+    decoder = codecs.getincrementaldecoder("utf-8")()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
+            decoder.decode(chunk)
+            if b"\t" in chunk or b"\r" in chunk:
+                msg = "an id contains a tab or a carriage return"
+                raise ValueError(msg)
             parts.append(np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + base)
-            base += len(chunk)
-    return np.concatenate(parts)
+            base, last = base + len(chunk), chunk[-1:]
+    decoder.decode(b"", final=True)
+    ends = np.concatenate(parts)
+    if last != b"\n" or (np.diff(ends) < _SHORTEST).any():
+        msg = "an id is empty, or the last line is cut off"
+        raise ValueError(msg)
+    return ends[1:]

@@ -11,7 +11,7 @@ part by part, so that a search reads only the postings of its terms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,15 @@ import scipy.sparse
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts.schemas import Count
+from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, open_array
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
 
 PART_TEXTS = 1 << 17
 PART_POSTINGS = 1 << 24
 _CONTENTS = "postings.json"
+_MOST = 1 << 31
+_PIECE = 1 << 22
 _NAMES = ("terms", "texts", "weights")
 
 
@@ -99,14 +102,16 @@ class Postings:
         self.folder = folder
         try:
             contents = artifacts.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
-            self.parts = contents.parts
-            self.terms = contents.terms
-            postings = sum(self._matrix(number).nnz for number in range(len(self.parts)))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.parts, self.terms = contents.parts, contents.terms
+            if not self.parts or not all(0 < count < _MOST for count in (*self.parts, self.terms)):
+                msg = f"{_CONTENTS} does not hold the counts of its parts"
+                raise ValueError(msg)
+            found = sum(self._check(number) for number in range(len(self.parts)))
+        except (OSError, ValueError) as error:
             msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
             raise ArtifactError(msg) from error
-        if postings != contents.postings:
-            msg = f"'{folder}' is damaged: {postings} postings instead of {contents.postings}. Index again."
+        if found != contents.postings:
+            msg = f"'{folder}' is damaged: {found} postings instead of {contents.postings}. Index again."
             raise ArtifactError(msg)
 
     def __len__(self) -> int:
@@ -119,8 +124,28 @@ class Postings:
             yield VectorBlock(first, texts, None, None, self._matrix(number))
             first += texts
 
+    def _check(self, number: int) -> int:
+        """Check the arrays of a part, since scipy reads and writes wherever they point to; returns their length."""
+        _, texts_file, weights_file = _files(self.folder, number)
+        starts, texts, weights = self._arrays(number)
+        if len(starts) != self.terms + 1 or len(texts) != len(weights):
+            msg = f"the files of part {number} do not fit together"
+            raise ValueError(msg)
+        check_starts(starts, len(texts))
+        end = self.parts[number]
+        artifacts.once(texts_file, f"texts below {end}", lambda: _in_pieces(lambda part: check_range(part, end), texts))
+        artifacts.once(weights_file, "finite weights", lambda: _in_pieces(check_finite, weights))
+        return len(texts)
+
+    def _arrays(self, number: int) -> list[np.ndarray]:
+        files = zip(_files(self.folder, number), ("<i4", "<i4", "<f4"), strict=True)
+        return [open_array(file, (dtype,), 1) for file, dtype in files]
+
     def _matrix(self, number: int) -> Any:
-        starts, texts, weights = (
-            np.load(file, mmap_mode="r", allow_pickle=False) for file in _files(self.folder, number)
-        )
+        starts, texts, weights = self._arrays(number)
         return scipy.sparse.csc_matrix((weights, texts, starts), shape=(self.parts[number], self.terms), copy=False)
+
+
+def _in_pieces(check: Callable[[np.ndarray], None], array: np.ndarray) -> None:
+    for start in range(0, len(array), _PIECE):
+        check(array[start : start + _PIECE])

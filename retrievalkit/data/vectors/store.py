@@ -13,10 +13,10 @@ encoding can be resumed.
 
 from __future__ import annotations
 
-import os
+import fnmatch
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from retrievalkit import artifacts
+from retrievalkit.data.vectors.arrays import check_starts, open_array
 from retrievalkit.data.vectors.csr import MappedCsr, spread
 from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.errors import ArtifactError, UnsupportedError
@@ -32,6 +33,7 @@ IDS = "ids.txt"
 OFFSETS = "offsets.npy"
 IDENTITY = ".identity.json"
 DTYPES = ("float32", "float16")
+_REMEDY = "Encode again, or copy the folder again."
 View = Literal["all", "vectors", "weights"]
 
 
@@ -94,7 +96,7 @@ class _Shard:
 
 
 class VectorStore:
-    """A vectors/ folder, opened for reading. Sizes are checked on opening, checksums by `verify`.
+    """A vectors/ folder, opened for reading: its files are checked first (see `artifacts.integrity`).
 
     Args:
         folder: The folder.
@@ -118,10 +120,10 @@ class VectorStore:
     def __init__(self, folder: str | Path, *, view: View = "all") -> None:
         self.folder = Path(folder)
         self.manifest = artifacts.read_manifest(self.folder, "vectors")
-        self._check_sizes()
+        self._check_files()
         self.ids = Ids(self.folder / IDS)
-        headers = [] if view == "weights" else [self._header(path) for path in numbered(self.folder, "vectors-*.npy")]
-        lexical = [] if view == "vectors" else numbered(self.folder, "lexical-*.npz")
+        headers = [] if view == "weights" else [self._header(path) for path in self._listed("vectors-*.npy")]
+        lexical = [] if view == "vectors" else self._listed("lexical-*.npz")
         weights = [self._open_weights(path) for path in lexical]
         if not headers and not weights:
             msg = f"'{self.folder}' contains no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
@@ -244,44 +246,33 @@ class VectorStore:
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
         return texts
 
-    def verify(self) -> None:
-        """Read every file and compare it with its checksum.
-
-        Raises:
-            ArtifactError: A file was altered; the message names it.
-        """
-        for name, recorded in self.manifest["files"].items():
-            if artifacts.fingerprint_file(self.folder / name) != recorded["blake2b"]:
-                msg = f"'{self.folder / name}' was altered: its checksum is not the one in the manifest. Encode again."
-                raise ArtifactError(msg)
-
     def link(self, target: str | Path) -> None:
         """Copy the folder to `target`, by hard links if possible."""
         target = Path(target)
         target.mkdir(parents=True, exist_ok=True)
         for name in [*self.manifest["files"], artifacts.MANIFEST]:
             try:
-                os.link(self.folder / name, target / name)
+                artifacts.link_file(self.folder / name, target / name, self._checksum(name))
             except OSError:
                 shutil.copyfile(self.folder / name, target / name)
 
-    def _check_sizes(self) -> None:
+    def _check_files(self) -> None:
         files = self.manifest.get("files")
         if not isinstance(files, dict) or IDS not in files:
             msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
             raise ArtifactError(msg)
-        for name, recorded in files.items():
-            path = artifacts.inside(self.folder, name)
-            size = path.stat().st_size if path.is_file() else None
-            if size != recorded["bytes"]:
-                state = "is missing" if size is None else f"has {size:,} bytes instead of {recorded['bytes']:,}"
-                msg = f"'{path}' {state}: the vectors folder is incomplete. Encode again, or copy the folder again."
-                raise ArtifactError(msg)
+        artifacts.check_files(self.folder, files, remedy=_REMEDY)
+
+    def _checksum(self, name: str) -> str:
+        return self.manifest["files"][name]["blake2b"] if name in self.manifest["files"] else ""
+
+    def _listed(self, pattern: str) -> list[Path]:
+        return _in_order(self.folder / name for name in self.manifest["files"] if fnmatch.fnmatchcase(name, pattern))
 
     def _header(self, path: Path) -> tuple[Path, np.memmap[Any, Any]]:
-        array = _readable(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
-        if array.ndim != 2 or array.dtype.name not in DTYPES:
-            msg = f"'{path}' contains {array.dtype} {array.shape}, not float32 or float16 (rows, dim). Encode again."
+        array = _readable(path, lambda: open_array(path, ("<f4", "<f2"), 2))
+        if not array.size:
+            msg = f"'{path}' contains no vectors. Encode again."
             raise ArtifactError(msg)
         return path, array
 
@@ -291,10 +282,11 @@ class VectorStore:
 
     def _open_offsets(self) -> np.ndarray | None:
         path = self.folder / OFFSETS
-        if not path.exists():
+        if OFFSETS not in self.manifest["files"]:
             return None
-        offsets: np.ndarray = _readable(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
-        if offsets.shape != (len(self) + 1,) or offsets[-1] != self.rows:
+        offsets: np.ndarray = _readable(path, lambda: open_array(path, ("<i8",), 1))
+        _readable(path, lambda: check_starts(offsets, self.rows))
+        if len(offsets) != len(self) + 1 or any((np.diff(part) < 1).any() for part in _overlapping(offsets)):
             msg = f"'{path}' does not fit the other files: {len(self)} texts and {self.rows} vectors. Encode again."
             raise ArtifactError(msg)
         return offsets
@@ -374,8 +366,8 @@ class VectorStore:
 def _readable(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        msg = f"'{path}' cannot be read ({error}): it is damaged. Encode again, or copy the folder again."
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        msg = f"'{path}' cannot be read ({error}): it is damaged. {_REMEDY}"
         raise ArtifactError(msg) from error
 
 
@@ -387,4 +379,8 @@ def _overlapping(offsets: np.ndarray, size: int = 1 << 20) -> Iterator[np.ndarra
 
 def numbered(folder: Path, pattern: str) -> list[Path]:
     """The files that match a pattern, ordered by their numbers."""
-    return sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
+    return _in_order(folder.glob(pattern))
+
+
+def _in_order(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: (len(path.name), path.name))

@@ -1,0 +1,91 @@
+"""Arrays in files, mapped into memory: only where the header, the type and the size of the file agree.
+
+numpy believes a header. A shape that is not the file's would be read outside of the file, which ends the process.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+
+_MAGIC = b"\x93NUMPY\x01\x00"
+# What numpy writes for arrays of numbers and of bytes.
+_HEADER = re.compile(
+    rb"\{'descr': '([<|][a-z]\d{1,2}|\|S\d{1,2})', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n"
+)
+
+
+def open_array(path: Path, dtypes: tuple[str, ...], ndim: int, *, region: tuple[int, int] | None = None) -> np.ndarray:
+    """Map an array that `np.save` wrote.
+
+    Args:
+        path: The file.
+        dtypes: The types that it may have, such as "<f4".
+        ndim: How many dimensions it must have.
+        region: Where the array lies in the file, as start and size; None = it is the whole file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no such array. The message says why.
+    """
+    with path.open("rb") as stream:
+        start, size = (0, os.fstat(stream.fileno()).st_size) if region is None else region
+        stream.seek(start)
+        magic, length = stream.read(len(_MAGIC)), int.from_bytes(stream.read(2), "little")
+        header = _HEADER.fullmatch(stream.read(length))
+    if magic != _MAGIC or header is None:
+        msg = "it does not start as an array of numbers"
+        raise ValueError(msg)
+    dtype, shape = header[1].decode(), tuple(int(part) for part in header[2].decode().split(",") if part.strip())
+    if dtype not in dtypes or len(shape) != ndim:
+        msg = f"it is an array {shape} of {dtype}, not one of {' or '.join(dtypes)} with {ndim} dimensions"
+        raise ValueError(msg)
+    before = len(_MAGIC) + 2 + length
+    if before + math.prod(shape) * np.dtype(dtype).itemsize != size:
+        msg = f"an array {shape} of {dtype} does not have {size:,} bytes"
+        raise ValueError(msg)
+    if not math.prod(shape):
+        # Nothing cannot be mapped.
+        return np.empty(shape, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r", offset=start + before, shape=shape)
+
+
+def check_starts(starts: np.ndarray, elements: int) -> None:
+    """Check where the runs of an array start, and where the last of them ends.
+
+    Args:
+        starts: (runs + 1,).
+        elements: The length of the array.
+
+    Raises:
+        ValueError: A run would lie outside of the array, or end before it starts.
+    """
+    if not len(starts) or starts[0] != 0 or starts[-1] != elements or (np.diff(starts) < 0).any():
+        msg = f"its starts are not ascending from 0 to {elements:,}"
+        raise ValueError(msg)
+
+
+def check_range(numbers: np.ndarray, end: int) -> None:
+    """Check that numbers are from 0 to below `end`.
+
+    Raises:
+        ValueError: A number is not.
+    """
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < end:
+        msg = f"it holds numbers from {numbers.min():,} to {numbers.max():,}, outside of 0 to {end - 1:,}"
+        raise ValueError(msg)
+
+
+def check_finite(numbers: np.ndarray) -> None:
+    """Check that there is no NaN and no infinity.
+
+    Raises:
+        ValueError: There is.
+    """
+    if not np.isfinite(numbers).all():
+        msg = "it holds numbers that are not finite"
+        raise ValueError(msg)

@@ -335,7 +335,7 @@ MOMENTS = {
     "before any state": (StepTrainer, "training_step", 2),
     "in the middle of an epoch": (StepTrainer, "training_step", 6),
     "while the best state is written": (selection, "save_weights", 1),
-    "before the folder gets its name": (artifacts, "_replace_folder", 1),
+    "before the folder gets its name": (artifacts.outputs, "_replace_folder", 1),
 }
 
 

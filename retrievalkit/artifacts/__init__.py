@@ -7,6 +7,7 @@ what made it: the command's options, the fingerprints of its inputs, counts and 
 from __future__ import annotations
 
 from retrievalkit.artifacts.documents import check_document, loads_json, read_document, read_json
+from retrievalkit.artifacts.failures import full_disk_named, was_written
 from retrievalkit.artifacts.fingerprints import fingerprint_file, fingerprint_folder, fingerprint_value
 from retrievalkit.artifacts.integrity import (
     VERIFY,
@@ -19,6 +20,7 @@ from retrievalkit.artifacts.integrity import (
     once,
     verifying,
 )
+from retrievalkit.artifacts.locks import held
 from retrievalkit.artifacts.manifest import (
     FORMAT,
     add_to_manifest,
@@ -34,12 +36,15 @@ from retrievalkit.artifacts.outputs import (
     MANIFEST,
     check_output,
     check_output_file,
-    full_disk_named,
     partial_folder,
+    replaced_folder,
+    restore,
+    work_folder,
     write_file,
     write_folder,
     write_json,
 )
+from retrievalkit.artifacts.places import is_stream, place_of
 
 __all__ = [
     "CURVES",
@@ -62,18 +67,25 @@ __all__ = [
     "fingerprint_folder",
     "fingerprint_value",
     "full_disk_named",
+    "held",
     "inside",
+    "is_stream",
     "kind_of",
     "link_file",
     "loads_json",
     "once",
     "partial_folder",
+    "place_of",
     "read_document",
     "read_json",
     "read_manifest",
     "recorded_fingerprint",
+    "replaced_folder",
+    "restore",
     "verifying",
     "versions",
+    "was_written",
+    "work_folder",
     "write_file",
     "write_folder",
     "write_json",

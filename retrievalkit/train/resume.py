@@ -65,6 +65,8 @@ def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
             # The prepared work may be what filled the disk.
             if last is None and (isinstance(error, OSError) or not worked):
                 shutil.rmtree(staging, ignore_errors=True)
+            elif isinstance(error, OSError) and last is not None:
+                error.add_note(f"The state after step {step_of(last):,} is kept: --resume goes on from there.")
         raise
 
 

@@ -395,7 +395,7 @@ MOMENTS = {
     "before the last file of a state is written": lambda: kill_at_call(TrainerState, "save_to_json", 2),
     "after a line of the log": lambda: kill_at_call(StepTrainer, "log", 2, after=True),
     "while the model is written": lambda: kill_at_call(Pretrainer, "save", 1),
-    "before the folder gets its name": lambda: kill_at_call(artifacts, "_replace_folder", 1),
+    "before the folder gets its name": lambda: kill_at_call(artifacts.outputs, "_replace_folder", 1),
 }
 
 

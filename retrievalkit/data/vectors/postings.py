@@ -103,9 +103,7 @@ class Postings:
         try:
             contents = artifacts.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
             self.parts, self.terms = contents.parts, contents.terms
-            if not self.parts or not all(0 < count < _MOST for count in (*self.parts, self.terms)):
-                msg = f"{_CONTENTS} does not hold the counts of its parts"
-                raise ValueError(msg)
+            _check_counts(self.parts, self.terms)
             found = sum(self._check(number) for number in range(len(self.parts)))
         except (OSError, ValueError) as error:
             msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
@@ -144,6 +142,12 @@ class Postings:
     def _matrix(self, number: int) -> Any:
         starts, texts, weights = self._arrays(number)
         return scipy.sparse.csc_matrix((weights, texts, starts), shape=(self.parts[number], self.terms), copy=False)
+
+
+def _check_counts(parts: list[int], terms: int) -> None:
+    if not parts or not all(0 < count < _MOST for count in (*parts, terms)):
+        msg = f"{_CONTENTS} does not hold the counts of its parts"
+        raise ValueError(msg)
 
 
 def _in_pieces(check: Callable[[np.ndarray], None], array: np.ndarray) -> None:

@@ -15,6 +15,7 @@ from transformers import TrainerState
 
 from killed_processes import first_fast, forks, in_another_process, kill, kill_at_call
 from retrievalkit import artifacts
+from retrievalkit.artifacts import outputs
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import ArtifactError, InputError
@@ -387,7 +388,7 @@ MOMENTS = {
     "after a line of the log": lambda: kill_at_call(loop.StepTrainer, "log", 3, after=True),
     "while the checkpoint is written": lambda: kill_at_call(Retriever, "save", 1),
     "after the states are removed": lambda: kill_at_call(Path, "unlink", 1),
-    "before the folder gets its name": lambda: kill_at_call(artifacts, "_replace_folder", 1),
+    "before the folder gets its name": lambda: kill_at_call(outputs, "_replace_folder", 1),
 }
 
 

@@ -139,9 +139,9 @@ class MinedParts:
         return self._cached[number][place]
 
     def complete(self) -> int:
-        """Count the consecutive parts that already exist, and add them to the audit."""
+        """Count the consecutive parts that already exist as they were written, and add them to the audit."""
         number = 0
-        while self._file(number).exists():
+        while self._whole(number):
             self.audit.add(self._read(number)["audit"])
             number += 1
         return number
@@ -150,11 +150,20 @@ class MinedParts:
         """Write a part and add it to the audit."""
         mined = [(outcome.mined.negatives, outcome.mined.positive, outcome.mined.dropped) for outcome in outcomes]
         state = audit.as_dict()
-        artifacts.write_json(self._file(number), {"mined": mined, "audit": state}, indent=None)
+        part = {"mined": mined, "audit": state}
+        part["fingerprint"] = artifacts.fingerprint_value(part)
+        artifacts.write_json(self._file(number), part, indent=None)
         self.audit.add(state)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06}.json"
+
+    def _whole(self, number: int) -> bool:
+        try:
+            part = artifacts.loads_json(self._file(number).read_bytes())
+        except (OSError, ValueError):
+            return False
+        return isinstance(part, dict) and part.pop("fingerprint", "") == artifacts.fingerprint_value(part)
 
     def _read(self, number: int) -> dict[str, Any]:
         part: dict[str, Any] = artifacts.read_json(self._file(number), do=_DO, most=_PART_BYTES)

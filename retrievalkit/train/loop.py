@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from retrievalkit import artifacts
 from retrievalkit.contracts import Progress
+from retrievalkit.errors import ArtifactError, RetrievalkitError
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.pretrained import load_weights, save_weights
-from retrievalkit.train import processes
+from retrievalkit.train import processes, states
 from retrievalkit.train.options import LoopOptions
 from retrievalkit.train.progress import Bar
-from retrievalkit.train.resume import WEIGHTS
+from retrievalkit.train.resume import WEIGHTS, beside
 from retrievalkit.train.selection import BestState
 from retrievalkit.train.step import Inputs, Key, Samples, TrainingStep
 
@@ -146,6 +148,17 @@ class StepTrainer(transformers.Trainer):
             with self.log_file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps({"step": self.state.global_step, **logs}) + "\n")
 
+    def _get_output_dir(self, trial: Any) -> str:
+        # Where a state is written; `states.complete` gives it its name.
+        return str(Path(super()._get_output_dir(trial)) / states.WRITING)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if processes.is_main():
+            folder = Path(self.args.output_dir)
+            written = folder / states.WRITING / f"checkpoint-{self.state.global_step}"
+            states.complete(written, folder, beside(folder.parent), processes=processes.count())
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         # Not the Trainer's own way: T5 and tied heads share tensors, which safetensors' plain call refuses.
         folder = Path(output_dir or self.args.output_dir)
@@ -161,10 +174,36 @@ class StepTrainer(transformers.Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         folder = Path(resume_from_checkpoint)
-        load_weights(model or self.model, folder / WEIGHTS)
-        do = "Start the training anew, without --resume."
-        terms = artifacts.read_document(folder / _TERMS, dict[str, list[float]], do=do, nan=True)
-        self._terms = {name: list(torch.tensor(values, device=self.args.device)) for name, values in terms.items()}
+        with _loading(folder):
+            load_weights(model or self.model, folder / WEIGHTS)
+            do = "Start the training anew, without --resume."
+            terms = artifacts.read_document(folder / _TERMS, dict[str, list[float]], do=do, nan=True)
+            self._terms = {name: list(torch.tensor(values, device=self.args.device)) for name, values in terms.items()}
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _loading(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        with _loading(checkpoint):
+            super()._load_scaler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _loading(checkpoint):
+            super()._load_rng_state(checkpoint)
+
+
+@contextmanager
+def _loading(state: str | Path | None) -> Iterator[None]:
+    """Name the state whose files are whole, and do not fit."""
+    try:
+        yield
+    except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        msg = f"the state '{state}' does not fit this training ({reason}). Train without --resume."
+        raise ArtifactError(msg) from error
 
 
 class EpochEnds(transformers.TrainerCallback):
@@ -225,7 +264,6 @@ def trainer_arguments(options: LoopOptions, folder: Path, steps: int) -> transfo
         logging_steps=options.logging_steps,
         save_strategy="epoch" if options.save_steps is None else "steps",
         save_steps=options.save_steps or 500,
-        save_total_limit=1,
         report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,

@@ -5,36 +5,41 @@
     spans-00000.npy      uint32: where each span ends, in sentences of its document
     documents-00000.npy  int64 (documents, 4): where the tokens, sentences and spans of each document end in the shard,
                          and its number of samples
+    shard-00000.json     size and fingerprint of each file of the shard: written last of these
     samples.npy          int64: how many samples there are up to each document
-    counts.json          documents, dropped, samples, tokens: written last
+    counts.json          documents, dropped, samples, tokens, shards: written last
 
 So memory does not grow with the corpus, an epoch may take the samples in any order, and a killed training resumes at
-once. A killed reading resumes at the first incomplete shard.
+once. A killed reading resumes at the first shard that is incomplete, or was changed since.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from retrievalkit import artifacts
-from retrievalkit.artifacts import write_file, write_json
+from retrievalkit.artifacts import loads_json, write_file, write_json
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import Document, draw_spans, sentence_ends, token_ends
+from retrievalkit.train import states
 
 SHARD_TOKENS = 1 << 24
 _STARTS = 1 << 31
 _GROUP_CHARACTERS, _GROUP_PASSAGES = 1 << 20, 256
-_COUNTS, _SAMPLES = "counts.json", "samples.npy"
+_COUNTS, _SAMPLES, _SHARD = "counts.json", "samples.npy", "shard-{:05d}.json"
 _DO = "Start the training anew, without --resume."
 _KINDS = ("tokens", "sentences", "spans")
+_FILES = (*_KINDS, "documents")
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class _Counts:
     documents: int
     dropped: int
     samples: int
+    shards: int
     tokens: int
 
 
@@ -94,10 +100,8 @@ class TokenStore:
     def __init__(self, folder: Path, max_length: int) -> None:
         self.max_length = max_length
         self.counts: dict[str, int] = asdict(artifacts.read_document(folder / _COUNTS, _Counts, do=_DO))
-        self._shards = [
-            {kind: _open(folder, kind, number) for kind in (*_KINDS, "documents")}
-            for number in range(len(_whole_shards(folder)))
-        ]
+        shards = self.counts.pop("shards")
+        self._shards = [{kind: _open(folder, kind, number) for kind in _FILES} for number in range(shards)]
         self._first = [0]
         for shard in self._shards:
             self._first.append(self._first[-1] + len(shard["documents"]))
@@ -156,9 +160,10 @@ def read_corpus(
         shard_tokens: Approximate number of tokens per shard, which is held in memory.
     """
     folder.mkdir(exist_ok=True)
-    if (folder / _COUNTS).exists():
-        return
     done = _whole_shards(folder)
+    if _recorded(folder / _COUNTS).get("shards") == len(done):
+        _finish(folder, len(done))
+        return
     number, shard, shards = sum(done), _Shard(), len(done)
     advance(number)
     for group in _groups(islice(corpus, number, None)):
@@ -171,7 +176,8 @@ def read_corpus(
         advance(len(group))
     if shard.documents:
         shard.write(folder, shards)
-    _finish(folder)
+        shards += 1
+    _finish(folder, shards)
 
 
 def _groups(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
@@ -209,12 +215,14 @@ class _Shard:
     def write(self, folder: Path, number: int) -> None:
         for kind in _KINDS:
             _save(folder, kind, number, np.asarray(getattr(self, kind), dtype=np.uint32))
-        # Last: a shard with this file is complete.
         _save(folder, "documents", number, np.asarray(self.documents, dtype=np.int64))
+        # Last: a shard with this file is complete.
+        names = [_path(folder, kind, number).name for kind in _FILES]
+        write_json(folder / _SHARD.format(number), states.described(folder, names), indent=None)
 
 
-def _finish(folder: Path) -> None:
-    documents = [_open(folder, "documents", number) for number in range(len(_whole_shards(folder)))]
+def _finish(folder: Path, shards: int) -> None:
+    documents = [_open(folder, "documents", number) for number in range(shards)]
     taken = np.concatenate([[], *(one[:, 3] for one in documents)]).astype(np.int64)
     with write_file(folder / _SAMPLES) as staging:
         np.save(staging, np.cumsum(taken))
@@ -223,13 +231,33 @@ def _finish(folder: Path) -> None:
         "dropped": int((taken == 0).sum()),
         "samples": int(taken.sum()),
         "tokens": sum(int(one[-1, 0]) for one in documents),
+        "shards": shards,
     }
     write_json(folder / _COUNTS, counts, indent=None)
 
 
 def _whole_shards(folder: Path) -> list[int]:
-    """Number of documents of each complete shard."""
-    return [len(np.load(path, mmap_mode="r")) for path in sorted(folder.glob("documents-*.npy"))]
+    """Number of documents of each shard that is complete and as it was written, up to the first that is not."""
+    found: list[int] = []
+    while (folder / _SHARD.format(len(found))).exists():
+        number = len(found)
+        files = _recorded(folder / _SHARD.format(number))
+        known = set(files) == {_path(folder, kind, number).name for kind in _FILES}
+        problem = states.first_changed(folder, files) if known else f"{_SHARD.format(number)} was changed"
+        if problem:
+            sys.stderr.write(f"the tokens of the corpus in '{folder}': {problem}; the rest is read again\n")
+            break
+        found.append(len(_open(folder, "documents", number)))
+    return found
+
+
+def _recorded(path: Path) -> dict[str, Any]:
+    """What a JSON file of ours says; nothing if there is none, or it was changed to something else."""
+    try:
+        value = loads_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _path(folder: Path, kind: str, number: int) -> Path:

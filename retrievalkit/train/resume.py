@@ -1,23 +1,31 @@
 """What is kept of a training that was cut off, and where it goes on.
 
 A training lies in a hidden folder beside its output until it is complete. `options.json` in there says which training
-it is, so that another one does not resume it.
+it is, so that another one does not resume it; `retrievalkit.train.states` has the states that it goes on from.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts
+from retrievalkit.artifacts import NEGATIVES
 from retrievalkit.errors import ArtifactError
-from retrievalkit.train import processes
+from retrievalkit.train import processes, states
+from retrievalkit.train.selection import BEST, SELECTION
 
 LOG, LOGS, STATES, OPTIONS, WEIGHTS = "training.jsonl", "logs", "trainer", "options.json", "model.safetensors"
+
+
+def beside(staging: Path) -> list[Path]:
+    """What a training writes beside its states, and goes on with."""
+    return [staging / name for name in (LOG, BEST, SELECTION, NEGATIVES)]
 
 
 def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[str, Any] | None:
@@ -29,25 +37,35 @@ def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[st
     return manifest if same else None
 
 
-def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool) -> None:
+def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool) -> Path | None:
     """Keep what a cut-off training left only if it is the same training and is to be resumed.
 
+    Returns:
+        The state to go on from; None = from the beginning.
+
     Raises:
-        ArtifactError: It is another training.
+        ArtifactError: It is another training, or its states are damaged.
     """
     partial = artifacts.partial_folder(output)
     text = json.dumps(identity, sort_keys=True, default=str)
-    if resume and (partial / OPTIONS).exists():
-        if (partial / OPTIONS).read_text(encoding="utf-8") != text:
-            msg = (
-                f"the training to '{output}' that was cut off had other options or other data, so it cannot be "
-                f"resumed. Repeat its command with --resume, or start anew without."
-            )
-            raise ArtifactError(msg)
-        return
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    (partial / OPTIONS).write_text(text, encoding="utf-8")
+    if not resume or not (partial / OPTIONS).exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        with artifacts.write_file(partial / OPTIONS) as staging:
+            staging.write_text(text, encoding="utf-8")
+        return None
+    if (partial / OPTIONS).read_bytes() != text.encode():
+        msg = (
+            f"the training to '{output}' that was cut off had other options or other data, so it cannot be "
+            f"resumed. Repeat its command with --resume, or start anew without."
+        )
+        raise ArtifactError(msg)
+    shutil.rmtree(partial / STATES / states.WRITING, ignore_errors=True)
+    last, problems = states.choose(partial / STATES, processes=processes.count())
+    for problem in problems:
+        sys.stderr.write(f"{problem}; going on from the state before it\n")
+    states.restore(last, beside(partial))
+    return last
 
 
 @contextmanager
@@ -58,43 +76,28 @@ def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
             yield
     except BaseException as error:
         if processes.is_main():
-            last = last_state(staging / STATES)
-            for folder in set((staging / STATES).glob("*")) - {last}:
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(staging / STATES / states.WRITING, ignore_errors=True)
+            last = states.saved(staging / STATES)
             worked = work is not None and (staging / work).exists()
             # The prepared work may be what filled the disk.
-            if last is None and (isinstance(error, OSError) or not worked):
+            if not last and (isinstance(error, OSError) or not worked):
                 shutil.rmtree(staging, ignore_errors=True)
-            elif isinstance(error, OSError) and last is not None:
-                error.add_note(f"The state after step {step_of(last):,} is kept: --resume goes on from there.")
+            elif isinstance(error, OSError) and last:
+                error.add_note(
+                    f"The state after step {states.step_of(last[0]):,} is kept: --resume goes on from there."
+                )
         raise
 
 
-def interruption(at: int, states: Path) -> str:
+def interruption(at: int, folder: Path) -> str:
     """What to tell the user who interrupted a training at a step."""
-    last = last_state(states)
-    if last is None:
+    last = states.saved(folder)
+    if not last:
         return f"Interrupted at step {at:,}; no state was saved before it (--set save_steps=N saves one every N steps)."
     return (
-        f"Interrupted at step {at:,}; the state after step {step_of(last):,} is kept: run the same command with "
-        "--resume."
+        f"Interrupted at step {at:,}; the state after step {states.step_of(last[0]):,} is kept: run the same command "
+        "with --resume."
     )
-
-
-def step_of(state: Path) -> int:
-    """The step after which a state was saved."""
-    return int(state.name.rpartition("-")[2])
-
-
-def cut_log(path: Path, state: Path | None) -> None:
-    """Drop the lines of the log that a resumed training will write again."""
-    if not path.exists():
-        return
-    step = step_of(state) if state else 0
-    # The last line may have been cut off.
-    whole = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-    kept = (line for line, values in zip(whole, read_log(whole, path), strict=True) if values["step"] <= step)
-    path.write_text("".join(kept), encoding="utf-8")
 
 
 def read_log(lines: Sequence[str], path: Path) -> Iterator[dict[str, float]]:
@@ -120,17 +123,3 @@ def read_log(lines: Sequence[str], path: Path) -> Iterator[dict[str, float]]:
 
 def _are_numbers(values: Iterable[Any]) -> bool:
     return all(isinstance(value, int | float) for value in values)
-
-
-def last_state(folder: Path) -> Path | None:
-    """The last state that the Trainer saved completely."""
-    return next((path for path in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True) if _whole(path)), None)
-
-
-def _whole(state: Path) -> bool:
-    # The Trainer writes its own state last.
-    try:
-        artifacts.read_json(state / "trainer_state.json", do="", nan=True)
-    except ArtifactError:
-        return False
-    return True

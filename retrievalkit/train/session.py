@@ -30,15 +30,13 @@ from retrievalkit.train.resume import (
     OPTIONS,
     STATES,
     WEIGHTS,
-    cut_log,
     finished,
     interruption,
-    last_state,
     only_resumable_kept,
     prepare_partial,
-    step_of,
 )
 from retrievalkit.train.selection import BEST, BestState
+from retrievalkit.train.states import step_of
 from retrievalkit.train.step import TrainingStep
 
 Manifest = dict[str, Any]
@@ -115,11 +113,11 @@ def _run(
     if done := processes.from_main(done):
         return done
     with processes.together():
-        if processes.is_main():
-            prepare_partial(output, training.identity, resume=resume)
+        last = prepare_partial(output, training.identity, resume=resume) if processes.is_main() else None
+    last = processes.from_main(last)
     with _staging(output, overwrite=overwrite) as staging:
         with only_resumable_kept(staging, training.step.work), quiet():
-            steps = _train(training.step, options, staging)
+            steps = _train(training.step, options, staging, last)
         manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
     return processes.from_main(manifest)
 
@@ -131,8 +129,8 @@ def _staging(output: str | Path, *, overwrite: bool) -> AbstractContextManager[P
     return nullcontext(artifacts.partial_folder(output))
 
 
-def _train(step: TrainingStep[Any], options: LoopOptions, staging: Path) -> int:
-    """Train, from the last saved state if there is one, and leave the best state in the module.
+def _train(step: TrainingStep[Any], options: LoopOptions, staging: Path, last: Path | None) -> int:
+    """Train, from the state `last` if there is one, and leave the best state in the module.
 
     Returns:
         The number of steps.
@@ -144,9 +142,6 @@ def _train(step: TrainingStep[Any], options: LoopOptions, staging: Path) -> int:
         return 0
     # Equal already, unless a component draws its initial weights in a way of its own.
     processes.share_weights(step.module)
-    last = processes.from_main(last_state(staging / STATES))
-    if processes.is_main():
-        cut_log(staging / LOG, last)
     if last and step_of(last) == total:
         # In the middle of an epoch, the Trainer would do one step more.
         load_weights(step.module, last / WEIGHTS)

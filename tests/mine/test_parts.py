@@ -114,6 +114,31 @@ def test_parts_that_are_there_are_not_mined_again(data, tmp_path, small_parts, m
     assert searched == [6, 7, 8, 9]
 
 
+@pytest.mark.parametrize(
+    "change", [lambda text: text[:9], lambda text: text.replace("p1", "p2", 1)], ids=["cut", "altered"]
+)
+def test_a_part_that_was_changed_since_is_mined_again(data, tmp_path, small_parts, monkeypatch, change):
+    mine_run(data, tmp_path / "whole.jsonl", **OPTIONS)
+    write = mining.MinedParts.write
+
+    def interrupted(self, number, *rest):
+        if number == 3:
+            raise KeyboardInterrupt
+        write(self, number, *rest)
+
+    monkeypatch.setattr(mining.MinedParts, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mine_run(data, tmp_path / "out.jsonl", **OPTIONS)
+    monkeypatch.undo()
+    monkeypatch.setattr(mining, "PART", 4)
+    (part,) = tmp_path.rglob("000001.json")
+    text = part.read_text()
+    part.write_text(change(text))
+    assert part.read_text() != text
+    mine_run(data, tmp_path / "out.jsonl", **OPTIONS)
+    assert written(tmp_path / "out.jsonl") == written(tmp_path / "whole.jsonl")
+
+
 def test_parts_of_another_mining_are_not_used(data, tmp_path, small_parts, monkeypatch):
     """With another option all is mined anew."""
     write = mining.MinedParts.write

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
@@ -13,7 +11,6 @@ from retrievalkit.model.pretrained import load_weights, save_weights
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.train.loop import StepSampler
 from retrievalkit.train.objective import Objective
-from retrievalkit.train.resume import last_state
 from retrievalkit.train.retriever_step import StepCollator
 from retrievalkit.train.sampling import ExampleSampler, StepAssembler
 
@@ -115,27 +112,7 @@ def test_masks_and_teacher_scores_come_along(retriever):
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
-# --- states --------------------------------------------------------------------------------------------------------
-
-
-def write_state(folder, step, text):
-    (folder / f"checkpoint-{step}").mkdir(parents=True)
-    if text is not None:
-        (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
-
-
-def test_the_last_whole_state_is_the_one_to_resume_from(tmp_path):
-    """The Trainer's own search would take the last, whole or not."""
-    whole = json.dumps({"global_step": 1})
-    for step, text in ((5, whole), (10, whole), (100, whole[:9]), (200, None)):
-        write_state(tmp_path, step, text)
-    assert last_state(tmp_path) == tmp_path / "checkpoint-10"
-
-
-def test_there_may_be_no_whole_state(tmp_path):
-    assert last_state(tmp_path / "nowhere") is None
-    write_state(tmp_path, 5, None)
-    assert last_state(tmp_path) is None
+# --- weights --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])

@@ -26,7 +26,8 @@ from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
-from retrievalkit.data.runs import Run, read_run, write_run
+from retrievalkit.data.run_file import open_run
+from retrievalkit.data.runs import Run, write_run
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.model.batches import prefetch
@@ -85,7 +86,7 @@ def rerank_run(
         InputError: Something about the input is wrong; nothing was written.
     """
     _check_output(output, run)
-    first = {query: hits[:k] for query, hits in read_run(run).items()}
+    first = {query: hits[:k] for query, hits in open_run(run).items()}
     texts = _texts_of(first, run, queries)
     opened = open_corpus(corpus)
     _check_documents(first, run, opened)

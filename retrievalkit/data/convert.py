@@ -23,7 +23,8 @@ from retrievalkit.data.examples import read_examples, write_examples
 from retrievalkit.data.kinds import Kind, kind_of
 from retrievalkit.data.qrels import read_qrels, write_qrels
 from retrievalkit.data.queries import read_queries, write_queries
-from retrievalkit.data.runs import Form, read_run, write_run
+from retrievalkit.data.run_file import open_run
+from retrievalkit.data.runs import Form, write_run
 from retrievalkit.data.sources import fingerprint, open_source
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
 
@@ -106,7 +107,7 @@ def _write_in_form(kind: Kind, source: str | Path, path: Path, split: str | None
         msg = f"'{path}' is a folder. With --form give the name of a file."
         raise OptionError(msg)
     if kind == "run":
-        return {"results": write_run(path, read_run(source), form=form)}
+        return {"results": write_run(path, open_run(source), form=form)}
     return {"judgements": write_qrels(path, read_qrels(source, split or "test"), form)}
 
 
@@ -154,7 +155,7 @@ def _judgements(source: str | Path, path: Path, split: str | None) -> Counts:
 
 
 def _results(source: str | Path, path: Path, _: str | None) -> Counts:
-    return {"results": write_run(path, read_run(source))}
+    return {"results": write_run(path, open_run(source))}
 
 
 _WRITERS: dict[str, Callable[[str | Path, Path, str | None], Counts]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import isnan
 from pathlib import Path
@@ -16,7 +16,8 @@ from retrievalkit.data.records import shown
 from retrievalkit.data.run_forms import KNOWN_FORMS, RunForm, form_of, is_run_object
 from retrievalkit.errors import DataError, InputError, UnknownNameError
 
-Run = dict[str, list[tuple[str, float]]]
+Hits = list[tuple[str, float]]
+Run = dict[str, Hits]
 Ties = Literal["document_id", "run"]
 Form = Literal["trec", "msmarco", "beir"]
 
@@ -45,13 +46,29 @@ def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
     with uncollected():
         run, ranks = _lines(path, form, ranks=ties == "run")
         for query, hits in run.items():
-            scores = [score for _, score in hits]
-            if len({document for document, _ in hits}) < len(hits) or (isnan(sum(scores)) and any(map(isnan, scores))):
-                raise _invalid_line(path, form, query)
-            if form.rank is form.score is None:
-                hits[:] = [(document, 1 / place) for place, (document, _) in enumerate(hits, 1)]
-            run[query] = _ordered(hits, ranks.get(query))
+            run[query] = finished(path, form, query, hits, ranks.get(query))
     return run
+
+
+def finished(path: Path, form: RunForm, query: str, hits: Hits, ranks: list[int] | None = None) -> Hits:
+    """The hits of a query, checked and in order.
+
+    Args:
+        path: Their file, for error messages.
+        form: Its form.
+        query: The query.
+        hits: All of its hits in the file's order.
+        ranks: Their ranks, by which equal scores are ordered; None = by the documents' ids, descending.
+
+    Raises:
+        DataError: A document occurs twice, or a score is NaN.
+    """
+    scores = [score for _, score in hits]
+    if len({document for document, _ in hits}) < len(hits) or (isnan(sum(scores)) and any(map(isnan, scores))):
+        raise _invalid_line(path, form, query)
+    if form.rank is form.score is None:
+        hits = [(document, 1 / place) for place, (document, _) in enumerate(hits, 1)]
+    return _ordered(hits, ranks)
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
@@ -76,7 +93,10 @@ def _stem(name: str) -> str:
 
 
 def write_run(
-    path: str | Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: str = "rkit", form: Form = "trec"
+    path: str | Path,
+    run: Mapping[str, Sequence[tuple[str, float]]] | Iterable[tuple[str, Sequence[tuple[str, float]]]],
+    tag: str = "rkit",
+    form: Form = "trec",
 ) -> int:
     """Write a run in the order given, and return the number of results.
 
@@ -85,25 +105,27 @@ def write_run(
 
     Args:
         path: The file; `.gz` and `.zst` files are compressed.
-        run: The run.
+        run: The run; or its queries with their hits, each of which is written before the next is taken.
         tag: The last column of TREC's form.
         form: "trec", "msmarco" (query, document, rank) or "beir" (JSON).
     """
     if form not in get_args(Form):
         raise UnknownNameError("form of a run", form, get_args(Form))
+    count = 0
     with files.write_text(path) as stream:
-        if form == "beir":
-            scores = {query: dict(_with_short_scores(hits)) for query, hits in run.items()}
-            json.dump(
-                {query: {document: float(s) for document, s in hits.items()} for query, hits in scores.items()}, stream
-            )
-            stream.write("\n")
-            return sum(map(len, scores.values()))
-        count = 0
-        for query, hits in run.items():
-            stream.writelines(_trec(query, hits, tag) if form == "trec" else _ms_marco(query, hits))
+        stream.write("{" if form == "beir" else "")
+        for number, (query, hits) in enumerate(run.items() if isinstance(run, Mapping) else run):
+            if form == "beir":
+                stream.write((", " if number else "") + _beir(query, hits))
+            else:
+                stream.writelines(_trec(query, hits, tag) if form == "trec" else _ms_marco(query, hits))
             count += len(hits)
+        stream.write("}\n" if form == "beir" else "")
     return count
+
+
+def _beir(query: str, hits: Sequence[tuple[str, float]]) -> str:
+    return f"{json.dumps(query)}: {json.dumps({document: float(s) for document, s in _with_short_scores(hits)})}"
 
 
 def _trec(query: str, hits: Sequence[tuple[str, float]], tag: str) -> Iterator[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from retrievalkit import artifacts
 from retrievalkit.data.corpus import Passage
-from retrievalkit.data.runs import read_run
+from retrievalkit.data.run_file import check_run, open_run
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.mine.filters import PairScores
 from retrievalkit.mine.options import Found
@@ -15,6 +16,8 @@ from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.precision import Precision
 
 WINDOW = 4_096
+_RANKINGS = 64
+"""Rankings of a run in memory: pairs come question by question."""
 
 
 def open_scores(
@@ -48,14 +51,21 @@ def open_scores(
 
 
 def _run_scores(path: str | Path) -> PairScores:
-    run = {query: dict(hits) for query, hits in read_run(path).items()}
+    run = open_run(path)
+    check_run(run)
+
+    @lru_cache(_RANKINGS)
+    def ranking(query: str) -> dict[str, float]:
+        return dict(run[query])
 
     def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
-        return [_score(run, found, document) for found, document in pairs]
+        return [_score(run, ranking, found, document) for found, document in pairs]
 
     return scores
 
 
-def _score(run: dict[str, dict[str, float]], found: Found, document: str) -> float | None:
-    rankings = (run[name] for name in found.question.ids if name in run)
+def _score(
+    run: Container[str], ranking: Callable[[str], dict[str, float]], found: Found, document: str
+) -> float | None:
+    rankings = (ranking(name) for name in found.question.ids if name in run)
     return next((hits[document] for hits in rankings if document in hits), None)

@@ -204,15 +204,15 @@ def source_kind(source: str | Path) -> str:
 
 
 def _name_queries(source: OpenRun, questions: Sequence[Question], name: str) -> None:
-    """Rename a run's queries to the main id of each question, whichever of its ids the run uses."""
+    """Find the run's id of each question, whichever of the question's ids it is."""
     run = source.run
-    renamed = {
-        question.query.id: next((run[other] for other in question.ids if other in run), []) for question in questions
+    source.names = {
+        question.query.id: next((other for other in question.ids if other in run), question.query.id)
+        for question in questions
     }
-    if questions and not any(renamed.values()):
+    if questions and not any(run.get(own) for own in source.names.values()):
         msg = (
             f"none of {len(questions)} questions is in the run '{name}': the examples have query ids "
             f"like '{questions[0].query.id}', the run like '{next(iter(run))}'. Is it a run of these examples?"
         )
         raise InputError(msg)
-    source.run = renamed

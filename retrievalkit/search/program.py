@@ -13,17 +13,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from retrievalkit.data import sources
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
-from retrievalkit.data.runs import Run, write_run
+from retrievalkit.data.runs import Hits, Run
 from retrievalkit.errors import InputError, OptionError, shortlist
 from retrievalkit.model.precision import Precision
 from retrievalkit.report.progress import ProgressBar
@@ -31,6 +28,7 @@ from retrievalkit.score import check_k
 from retrievalkit.search.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.hits import write_hits
 from retrievalkit.search.interactive import Reader
+from retrievalkit.search.output import write_found
 from retrievalkit.search.request import Request, check_effect
 from retrievalkit.search.searcher import BATCH_QUERIES, Note, Searcher, to_stderr
 from retrievalkit.search.sources import OpenRun, Options, Place
@@ -38,6 +36,7 @@ from retrievalkit.search.tuning import METRIC, Tuned, write_choice
 from retrievalkit.search.tuning import tune as tune_fusion
 
 HITS, HITS_TO_READ = 1000, 10
+HITS_AT_ONCE = 1 << 21
 
 _DEV = "dev"
 
@@ -91,7 +90,7 @@ def search(
         len(indexes), fusion, weights=weights, normalization=normalization, missing=missing, rrf_k=rrf_k, depth=depth
     )
     searcher = Searcher(indexes, model=model, options=options, precision=precision, note=note)
-    return find(searcher, queries, k, combined, depth=depth, batch_size=batch_size)
+    return dict(find(searcher, queries, k, combined, depth=depth, batch_size=batch_size))
 
 
 def find(
@@ -102,19 +101,23 @@ def find(
     *,
     depth: int | None = None,
     batch_size: int = BATCH_QUERIES,
-) -> Run:
-    """Search open indexes; see `search`.
+) -> Iterator[tuple[str, Hits]]:
+    """Search open indexes; gives each query's id with its hits, of which one batch is in memory; see `search`.
 
     Raises:
         InputError: There are no queries, or a run has none of them.
     """
     wanted = _all_queries(searcher) if queries is None else queries
     _check_runs(searcher, wanted)
-    run: Run = {}
-    for batch in _batches(wanted, batch_size):
+    for batch in _batches(wanted, queries_at_once(k, depth, batch_size)):
         found = searcher.search(searcher.ask(batch), k, fusion, depth)
-        run.update({query.id: as_hits(*hits) for query, hits in zip(batch, found.rankings, strict=True)})
-    return run
+        for query, hits in zip(batch, found.rankings, strict=True):
+            yield query.id, as_hits(*hits)
+
+
+def queries_at_once(k: int, depth: int | None = None, most: int = BATCH_QUERIES) -> int:
+    """How many queries are searched at once, at most: fewer if each has many hits, which are in memory together."""
+    return max(1, min(most, HITS_AT_ONCE // max(k, depth or 0)))
 
 
 def tune(
@@ -155,7 +158,7 @@ def tune(
     _check_runs(searcher, judged)
     names: dict[str, str] = {}
     found: dict[str, Candidates] = {}
-    for batch in _batches(judged, batch_size):
+    for batch in _batches(judged, queries_at_once(k, depth, batch_size)):
         for query, hits in zip(batch, searcher.candidates(searcher.ask(batch), k, fusion, depth), strict=True):
             # One string per id, however many queries found it: ids take most of the memory.
             hits.ids = [names.setdefault(name, name) for name in hits.ids]
@@ -248,7 +251,7 @@ def perform(request: Request, note: Note = to_stderr) -> None:
         _report(request, tuned, wanted, [query.text for query in dev if query.id in qrels], note)
         fusion = tuned.best.fusion
     if judged is None or wanted is not None:
-        _write(request, find(searcher, wanted, k, fusion, depth=request.depth), fusion, tuned)
+        write_found(request, find(searcher, wanted, k, fusion, depth=request.depth), fusion, tuned)
 
 
 def _read(request: Request, searcher: Searcher, fusion: Fusion | None) -> None:
@@ -296,23 +299,3 @@ def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, text
     tuned.render(Console(highlight=False, stderr=to_run), request.places)
     if wanted is None and request.output:
         sys.stdout.write(f"{request.output}: the best weights; search with --weights {request.output}\n")
-
-
-def _write(request: Request, run: Run, fusion: Fusion | None, tuned: Tuned | None) -> None:
-    if request.output is None and not request.as_json:
-        for query_id, hits in run.items():
-            scores = np.array([score for _, score in hits], dtype=np.float32).astype(str).tolist()
-            sys.stdout.writelines(
-                f"{query_id} Q0 {document_id} {rank} {score} rkit\n"
-                for rank, ((document_id, _), score) in enumerate(zip(hits, scores, strict=True), 1)
-            )
-        return
-    lines = write_run(request.output, run) if request.output else sum(map(len, run.values()))
-    if request.as_json:
-        result: dict[str, Any] = {"queries": len(run), "hits": lines, "run": request.output}
-        result |= {} if fusion is None else {"fusion": asdict(fusion)}
-        result |= {} if tuned is None else {"tuned": tuned.to_json()}
-        result |= {} if request.output else {"results": run}
-        sys.stdout.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    else:
-        sys.stdout.write(f"{request.output}: {len(run):,} queries, {lines:,} hits\n")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from retrievalkit import artifacts, registry
 from retrievalkit.contracts import Indexer
-from retrievalkit.data.runs import Run, read_run
+from retrievalkit.data.run_file import check_run, open_run
+from retrievalkit.data.runs import Hits
 from retrievalkit.errors import (
     ArtifactError,
     DataError,
@@ -93,17 +94,19 @@ class OpenIndex:
 
 @dataclass
 class OpenRun:
-    """A run file, read: an earlier search that takes part in a fusion.
+    """A run file: an earlier search that takes part in a fusion.
 
     Attributes:
         path: Its path.
-        run: Its content.
+        run: Its content, read when it is wanted.
         label: Its display name: the file's name, unless another source has the same name.
+        names: Query id -> the run's own id of that query, where it has another.
     """
 
     path: Path
-    run: Run
+    run: Mapping[str, Hits]
     label: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.label = self.label or self.path.name
@@ -115,7 +118,7 @@ class OpenRun:
 
     def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
         """For each query the first hits of the run."""
-        hits = [ranking(self.run, query.id) for query in queries]
+        hits = (ranking(self.run, self.names.get(query.id, query.id)) for query in queries)
         return [(ids[:k], scores[:k]) for ids, scores in hits]
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
@@ -144,7 +147,7 @@ def open_sources(places: Sequence[Path], options: Options) -> list[Source]:
     for place in places:
         label = place.name if names.count(place.name) == 1 else str(place)
         if place.is_file():
-            sources.append(OpenRun(place, _read_run(place), label))
+            sources.append(OpenRun(place, _open_run(place), label))
             continue
         own = _options_of(place, options)
         used.update(own)
@@ -223,9 +226,12 @@ def _check_kind(folder: Path) -> None:
         raise ArtifactError(msg)
 
 
-def _read_run(path: Path) -> Run:
+def _open_run(path: Path) -> Mapping[str, Hits]:
     try:
-        return read_run(path)
+        run = open_run(path)
+        # Now, rather than after hours of searching.
+        check_run(run)
+        return run
     except DataError as error:
         msg = f"{error} ('{path}' is a file, so it was read as a run; an index is a folder.)"
         raise InputError(msg) from error

@@ -1,0 +1,197 @@
+"""Run files that are opened, but not read into memory: the hits of a query are read when they are wanted.
+
+Opening a file locates the lines of each query. Of a file grouped by query, as programs write them, only the queries'
+ids and 20 bytes for each are kept; of any other, 20 bytes for each stretch of lines of the same query. Hits are the same
+either way. A compressed file is unpacked into an unnamed temporary file. JSON (BEIR's form) is read whole.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, get_args
+
+from retrievalkit.data import files
+from retrievalkit.data.run_forms import RunForm, form_of, is_run_object
+from retrievalkit.data.runs import Hits, Ties, finished, read_run
+from retrievalkit.errors import DataError, UnknownNameError
+
+_LONGEST_LINE = 1 << 26
+# Consecutive lines with the same first cell, which ends at a tab if the line has one, or else at a space.
+_STRETCH = re.compile(
+    rb"([^ \t\r\n][^\t\n]*)\t[^\n]*\n(?:\1\t[^\n]*\n)*|([^ \t\r\n][^ \t\n]*) [^\t\n]*\n(?:\2 [^\t\n]*\n)*"
+)
+
+
+def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]:
+    """A run whose hits are read when they are wanted; see `read_run`, which has the same content.
+
+    Raises:
+        DataError: The file is empty or of an unknown form. Damaged lines are reported when they are read.
+    """
+    if ties not in get_args(Ties):
+        raise UnknownNameError("choice of ties", ties, get_args(Ties))
+    path = files.inside(files.existing(path), "run.trec", "results")
+    return read_run(path, ties) if is_run_object(path) else RunFile(path, form_of(path), ties)
+
+
+def check_run(run: Mapping[str, Hits]) -> None:
+    """Read what nobody has read yet of a run that `open_run` opened, to find damaged lines.
+
+    Raises:
+        DataError: A line is damaged, or a document occurs twice for a query.
+    """
+    if isinstance(run, RunFile):
+        run.check()
+
+
+class RunFile(Mapping[str, Hits]):
+    """Query id -> its hits, best first, read from a file at each access; see `open_run`."""
+
+    def __init__(self, path: Path, form: RunForm, ties: Ties) -> None:
+        self.path = path
+        self.form = form
+        self._ranks = ties == "run"
+        self._numbers: dict[str, int] = {}
+        self._of, self._starts, self._sizes = array("i"), array("q"), array("q")
+        self._stream = self._opened()
+        weakref.finalize(self, self._stream.close)
+        self._stamp = _stamp(self._stream)
+        self._locate()
+        self._seen = bytearray(len(self._numbers))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __contains__(self, query: object) -> bool:
+        return query in self._numbers
+
+    def __getitem__(self, query: str) -> Hits:
+        number = self._numbers[query]
+        try:
+            text = self._raw(number).decode()
+            rows = self.form.rows(text, ranks=self._ranks)
+            rows = rows or self.form.rows_one_by_one(text, self.path, 1, ranks=self._ranks)
+        except (DataError, UnicodeDecodeError):
+            self._complain()
+            raise
+        if set(rows.queries) != {query}:
+            msg = f"lines of query '{query}' are separated differently. Separate all cells by tabs, or all by spaces."
+            raise DataError(msg, file=self.path)
+        self._seen[number] = True
+        hits = list(zip(rows.documents, rows.scores, strict=True))
+        return finished(self.path, self.form, query, hits, list(rows.ranks) if self._ranks else None)
+
+    def check(self) -> None:
+        """Read the queries that have not been read yet; see `check_run`."""
+        for query, number in self._numbers.items():
+            if not self._seen[number]:
+                self[query]
+
+    def _opened(self) -> IO[bytes]:
+        if files.is_plain(self.path):
+            return self.path.open("rb")
+        # Unnamed, so that nothing is left if the process is killed.
+        unpacked = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the run is
+        with files.open_bytes(self.path) as stream:
+            shutil.copyfileobj(stream, unpacked, files.CHUNK)
+        unpacked.flush()
+        return unpacked
+
+    def _locate(self) -> None:
+        end = 0
+        for start, block in self._blocks():
+            place = 0
+            while place < len(block):
+                found = _STRETCH.match(block, place)
+                after = found.end() if found else block.index(b"\n", place) + 1
+                first = block[place : block.index(b"\n", place)]
+                if not first.isspace() and first:
+                    self._add(self._query(first), start + place, after - place, end)
+                    end = start + after
+                place = after
+        if len(self._starts) > len(self._numbers):
+            self._sort()
+
+    def _add(self, query: str, start: int, size: int, end: int) -> None:
+        """Add a stretch; `end` is where the last one ends."""
+        number = self._numbers.setdefault(query, len(self._numbers))
+        if self._of and self._of[-1] == number and end == start:
+            self._sizes[-1] += size
+            return
+        self._of.append(number)
+        self._starts.append(start)
+        self._sizes.append(size)
+
+    def _sort(self) -> None:
+        """Put the stretches of each query side by side, in the file's order."""
+        import numpy
+
+        order = numpy.argsort(numpy.frombuffer(self._of, numpy.intc), kind="stable")
+        for name in ("_of", "_starts", "_sizes"):
+            values = getattr(self, name)
+            ordered = numpy.frombuffer(values, values.typecode)[order]
+            setattr(self, name, array(values.typecode, ordered.tobytes()))
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Blocks of whole lines, each with its first byte's position in the file."""
+        self._stream.seek(0)
+        start, rest = 0, b""
+        while block := self._stream.read(files.CHUNK):
+            if start == 0 and not rest and block.startswith(codecs.BOM_UTF8):
+                start, block = len(codecs.BOM_UTF8), block[len(codecs.BOM_UTF8) :]
+            whole, newline, after = block.rpartition(b"\n")
+            if not newline:
+                rest += block
+                if len(rest) > _LONGEST_LINE:
+                    msg = f"a line is longer than {_LONGEST_LINE >> 20} MiB. Is this file a run?"
+                    raise DataError(msg, file=self.path)
+                continue
+            lines = rest + whole + newline
+            yield start, lines
+            start, rest = start + len(lines), after
+        if rest:
+            yield start, rest + b"\n"
+
+    def _query(self, line: bytes) -> str:
+        """The query of a line."""
+        try:
+            return self.form.row(line.decode().rstrip("\r"), self.path, 1, ranks=False)[0]
+        except (DataError, UnicodeDecodeError):
+            self._complain()
+            raise
+
+    def _raw(self, number: int) -> bytes:
+        """The lines of a query."""
+        if _stamp(self._stream) != self._stamp:
+            msg = "the file changed while it was being read. Start again."
+            raise DataError(msg, file=self.path)
+        place = bisect_left(self._of, number)
+        parts = []
+        while place < len(self._of) and self._of[place] == number:
+            self._stream.seek(self._starts[place])
+            part = self._stream.read(self._sizes[place])
+            parts.append(part if part.endswith(b"\n") else part + b"\n")
+            place += 1
+        return b"".join(parts)
+
+    def _complain(self) -> None:
+        """Raise the error for the first damaged line, with its number."""
+        for line in files.filled_lines(self.path):
+            self.form.row(line.text, self.path, line.number, ranks=self._ranks)
+
+
+def _stamp(stream: IO[bytes]) -> tuple[int, int]:
+    status = os.fstat(stream.fileno())
+    return status.st_size, status.st_mtime_ns

@@ -1,0 +1,83 @@
+"""Writes or prints a run while it is found, so that the hits of a batch of queries are in memory, not those of all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from retrievalkit.data.runs import Hits, write_run
+from retrievalkit.search.fusion import Fusion
+from retrievalkit.search.request import Request
+from retrievalkit.search.tuning import Tuned
+
+Found = Iterator[tuple[str, Hits]]
+
+
+def write_found(request: Request, found: Found, fusion: Fusion | None, tuned: Tuned | None) -> None:
+    """Write a run to the output of a request, or print it.
+
+    Args:
+        request: The request.
+        found: The queries with their hits.
+        fusion: How several indexes were fused, for the report.
+        tuned: The tuning of the fusion, for the report.
+    """
+    about: dict[str, Any] = {} if fusion is None else {"fusion": asdict(fusion)}
+    about |= {} if tuned is None else {"tuned": tuned.to_json()}
+    if request.output is not None:
+        _write(request.output, found, about, as_json=request.as_json)
+    elif request.as_json:
+        _print_json(found, about)
+    else:
+        _print(found)
+
+
+def _write(output: str, found: Found, about: dict[str, Any], *, as_json: bool) -> None:
+    queries = 0
+
+    def counted() -> Found:
+        nonlocal queries
+        for query in found:
+            queries += 1
+            yield query
+
+    lines = write_run(output, counted())
+    if as_json:
+        sys.stdout.write(_json({"queries": queries, "hits": lines, "run": output} | about) + "\n")
+    else:
+        sys.stdout.write(f"{output}: {queries:,} queries, {lines:,} hits\n")
+
+
+def _print(found: Found) -> None:
+    for query_id, hits in found:
+        scores = np.array([score for _, score in hits], dtype=np.float32).astype(str).tolist()
+        sys.stdout.writelines(
+            f"{query_id} Q0 {document_id} {rank} {score} rkit\n"
+            for rank, ((document_id, _), score) in enumerate(zip(hits, scores, strict=True), 1)
+        )
+
+
+def _print_json(found: Found, about: dict[str, Any]) -> None:
+    # The counts come first, so the hits wait in a file.
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as waiting:
+        queries = lines = 0
+        for query_id, hits in found:
+            entry = _json({query_id: hits}).removeprefix("{").removesuffix("\n}").replace("\n", "\n  ")
+            waiting.write(("," if queries else "") + entry)
+            queries, lines = queries + 1, lines + len(hits)
+        waiting.seek(0)
+        counts = _json({"queries": queries, "hits": lines, "run": None} | about).removesuffix("\n}")
+        sys.stdout.write(f'{counts},\n  "results": {{')
+        shutil.copyfileobj(waiting, sys.stdout)
+        sys.stdout.write("\n  }\n}\n")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)

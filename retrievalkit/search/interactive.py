@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from retrievalkit.consent import anonymously
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, RetrievalkitError
@@ -185,7 +186,9 @@ class Reader:
             entry = index.manifest.get("corpus")
             try:
                 if entry is not None:
-                    return open_corpus(locate_input(entry, index.folder) or entry["source"])
+                    # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
+                    with anonymously():
+                        return open_corpus(locate_input(entry, index.folder) or entry["source"])
                 problem = f"the manifest of '{index.folder}' names no corpus"
             except InputError as error:
                 problem = str(error)

@@ -37,4 +37,5 @@ def holds_credentials(text: str) -> bool:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    return match[0].encode("ascii", "backslashreplace").decode() if ord(match[0]) > 0x7F else f"\\x{ord(match[0]):02x}"
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

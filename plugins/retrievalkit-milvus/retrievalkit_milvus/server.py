@@ -121,7 +121,7 @@ def check_uri(uri: str) -> None:
 
 
 def _check_vouched_for(uri: str, token: str) -> None:
-    """Refuse an address of a stranger: it would get the token, or what is searched for. This machine gets the latter."""
+    """Refuse an address that may be a stranger's; one of this machine may be searched where there is no token."""
     if _parts(uri) == _parts(os.environ.get(ADDRESS, "")) or (_is_here(uri) and not token):
         return
     gets = f"the token in {TOKEN}" if token else "the queries or vectors"

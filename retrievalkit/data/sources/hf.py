@@ -19,8 +19,8 @@ from retrievalkit.errors import DataError
 class HuggingFace(Source):
     """A data set of Hugging Face `datasets`: `hf:NAME[:CONFIG][@SPLIT][#REVISION]`.
 
-    All its splits contain the same kind of data, which the column names determine. Of a name that the user did not give,
-    as in the manifest of an index, only what is public is read: the hub is asked without the user's token.
+    All its splits contain the same kind of data, which the column names determine. If a name comes from the manifest of
+    an index and not from the user, the hub is asked without the user's token.
     """
 
     def __init__(self, name: str) -> None:
@@ -84,4 +84,6 @@ class HuggingFace(Source):
         path, _, split = path.partition("@")
         path, _, config = path.partition(":")
         with quiet():
-            return datasets.load_dataset(path, config or None, split=split or None, revision=revision or None, token=self.token)
+            return datasets.load_dataset(
+                path, config or None, split=split or None, revision=revision or None, token=self.token
+            )

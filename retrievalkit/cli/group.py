@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from retrievalkit import registry
 from retrievalkit.cli import signals
 from retrievalkit.errors import RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
+from retrievalkit.report.terminal import printable, without_credentials
 
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
@@ -101,7 +103,7 @@ class RkitGroup(click.Group):
         except click.Abort as error:
             sys.exit(report(error.__cause__ or error))
         except click.ClickException as error:
-            error.show()
+            _show(error)
             sys.exit(error.exit_code)
         except (KeyboardInterrupt, RetrievalkitError, OSError) as error:
             sys.exit(report(error))
@@ -206,10 +208,22 @@ def _check_several_processes(ctx: click.Context, name: str) -> None:
         ctx.fail(f"rkit {command} runs in one process. Start it without torchrun, which is for {known}.")
 
 
+def _shown(message: str) -> str:
+    """A message as it is printed: it may quote names and texts of strangers, and addresses with passwords."""
+    return printable(without_credentials(message), lines=True)
+
+
+def _show(error: click.ClickException) -> None:
+    """Print click's own message about a mistake in the command line, which quotes what was given."""
+    message = io.StringIO()
+    error.show(message)
+    click.echo(_shown(message.getvalue()), nl=False, err=True)
+
+
 def report(error: BaseException) -> int:
     """Print an error to standard error; returns the exit code."""
     if isinstance(error, RetrievalkitError):
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {_shown(str(error))}", err=True)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | EOFError | click.Abort):
         number = error.number if isinstance(error, signals.Terminated) else signal.SIGINT
@@ -223,7 +237,7 @@ def report(error: BaseException) -> int:
         return 1
     if error.errno is None or (error.filename is None and error.errno not in _WITHOUT_FILE):
         raise error
-    click.echo(f"Error: {_failure(error)}", err=True)
+    click.echo(f"Error: {_shown(_failure(error))}", err=True)
     return 1
 
 

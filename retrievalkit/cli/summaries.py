@@ -7,13 +7,11 @@ function is parsed; one that is defined elsewhere, or comes without source, has 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
-import sys
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from retrievalkit.modules import module_spec
 from retrievalkit.registry import Component
 
 _SENTENCE = re.compile(r"(.+?(?<!e\.g)(?<!i\.e)(?<!vs)(?<!et al)[.!?])(?=\s|$)", re.DOTALL)
@@ -36,7 +34,7 @@ def _first_sentence(text: str) -> str:
 @cache
 def _docstrings(module: str) -> dict[str, str]:
     """The docstrings of a module's classes and functions by name."""
-    spec = _spec(module)
+    spec = module_spec(module)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return {}
     try:
@@ -45,18 +43,3 @@ def _docstrings(module: str) -> dict[str, str]:
         return {}
     defined = (node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef))
     return {node.name: ast.get_docstring(node) or "" for node in defined}
-
-
-def _spec(module: str) -> ModuleSpec | None:
-    """Where a module is; unlike `importlib.util.find_spec` without importing the packages it lies in."""
-    if module in sys.modules:
-        return sys.modules[module].__spec__
-    package, _, _ = module.rpartition(".")
-    try:
-        if not package:
-            return importlib.util.find_spec(module)
-        parent = _spec(package)
-        path = parent.submodule_search_locations if parent else None
-        return PathFinder.find_spec(module, path) if path else None
-    except (ImportError, ValueError):
-        return None

@@ -7,7 +7,6 @@ Imports nothing heavy at its top: recipes ask where a model lies.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, consent
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.errors import InputError
+from retrievalkit.modules import package_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,14 +35,14 @@ def locate_model(model: str | Path) -> str:
     if not name.startswith("package:"):
         return name
     package, _, inside = name.removeprefix("package:").partition("/")
-    try:
-        spec = importlib.util.find_spec(package) if package else None
-    except ImportError:  # the package that `package` would be part of is missing
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
+    if not package or os.path.isabs(inside) or ".." in Path(inside).parts:
+        msg = f"model '{name}' is not package:NAME/FOLDER: the name of a package, and a folder inside it."
+        raise InputError(msg)
+    home = package_folder(package)
+    if home is None:
         msg = f"model '{name}' is in the Python package '{package}', which is not installed. Install it with pip."
         raise InputError(msg)
-    folder = Path(next(iter(spec.submodule_search_locations))) / inside
+    folder = home / inside
     if not folder.is_dir():
         msg = f"model '{name}': the package '{package}' has no folder '{inside}'."
         raise InputError(msg)
@@ -68,14 +68,25 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
     Args:
         kind: A class of transformers: of configurations, tokenizers or models.
         source: Folder or hub name, as `locate_model` gives it.
-        **options: For `from_pretrained`; `trust_remote_code` is False where it is not given.
+        **options: For `from_pretrained`, without `trust_remote_code`: only the environment allows code of a model.
 
     Raises:
-        InputError: There is no such model, it is damaged, it needs a missing package, or the hub cannot be reached.
+        InputError: There is no such model, it is damaged, it needs a missing package or code of its own that the user
+            has not allowed, or the hub cannot be reached.
     """
     unreachable = None if os.path.isdir(source) else _hub_problem()
-    with _explained(source, unreachable), _from_the_cache(unreachable is not None), quiet():
-        return kind.from_pretrained(source, **{"trust_remote_code": False, **options})
+    with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet():
+        # Always given: where it is not, transformers asks on the terminal, and runs the code if a line says "y".
+        return kind.from_pretrained(source, **options, trust_remote_code=consent.code_allowed())
+
+
+def code_refused(source: str) -> InputError:
+    """The error about a model that needs code which the user has not allowed."""
+    msg = (
+        f"the model '{source}' needs Python code that came with it; none of it was run. If you have read and trust "
+        f"that code, set {consent.TRUST}=1 in the environment. No option and no file can allow it."
+    )
+    return InputError(msg)
 
 
 def model_file(source: str, name: str, *, revision: str | None = None) -> Path | None:
@@ -86,7 +97,7 @@ def model_file(source: str, name: str, *, revision: str | None = None) -> Path |
     from transformers.utils import cached_file
 
     try:
-        with _from_the_cache(_hub_problem() is not None):
+        with _hub_as_allowed(offline=_hub_problem() is not None):
             path_in_cache = cached_file(source, name, revision=revision)
     except (OSError, ValueError):
         return None
@@ -142,16 +153,20 @@ def _hub_problem() -> str | None:
 
 
 @contextmanager
-def _from_the_cache(offline: bool) -> Iterator[None]:
-    """Lets the library look at its cache alone; its own option, `local_files_only`, does not reach every request."""
+def _hub_as_allowed(*, offline: bool) -> Iterator[None]:
+    """Lets the library look at its cache alone, or ask the hub without a token if a file named the model.
+
+    Its own options, `local_files_only` and `token`, do not reach every request.
+    """
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or offline
+    before = constants.HF_HUB_OFFLINE, constants.HF_HUB_DISABLE_IMPLICIT_TOKEN
+    constants.HF_HUB_OFFLINE = before[0] or offline
+    constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = before[1] or consent.is_anonymous()
     try:
         yield
     finally:
-        constants.HF_HUB_OFFLINE = before
+        constants.HF_HUB_OFFLINE, constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = before
 
 
 @contextmanager
@@ -165,6 +180,8 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
         *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError),
         SafetensorError,
     ) as error:
+        if "custom code" in str(error) and not consent.code_allowed():
+            raise code_refused(source) from error
         if unreachable:
             msg = (
                 f"cannot load the model '{source}': it is no local folder, the cache does not hold it, and "

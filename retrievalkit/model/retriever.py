@@ -32,9 +32,6 @@ from retrievalkit.registry import describe
 CONFIGURATION = "retrievalkit.json"
 POOLER_WEIGHTS = "pooler.safetensors"
 
-TRUST = "RKIT_TRUST_REMOTE_CODE"
-"""Environment variable: 1 lets a checkpoint run the Python code that came with its model."""
-
 # On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
 CPU_BATCH_TOKENS = 4_096
 GPU_BATCH_TOKENS = 65_536
@@ -148,7 +145,6 @@ class Retriever(nn.Module):
         fingerprint = checkpoint_fingerprint(folder)
         description = artifacts.read_json(path, do=_DO)
         artifacts.check_document(description, Description, file=path, do=_DO)
-        _check_trust(description, folder)
         with _missing_plugins_explained(description, folder):
             sides = SIDES if description["separate_towers"] else ("encoder",)
             folders = {"shared" if side == "encoder" else side: folder / side for side in sides}
@@ -162,7 +158,6 @@ class Retriever(nn.Module):
     def from_description(cls, description: dict[str, Any], device: torch.device | str | None = None) -> Retriever:
         """Make an untrained retriever again, from the `description` of the one that `create` made."""
         encoder, pooler = description["encoder"], description["pooler"]
-        _check_trust(description, description["model"])
         with _missing_plugins_explained(description, description["model"]):
             retriever = cls.create(
                 description["model"],
@@ -294,16 +289,6 @@ def _damage_explained(folder: Path) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         msg = f"the checkpoint '{folder}' is damaged: {' '.join(str(error).split())} Copy it or train it again."
         raise ArtifactError(msg) from error
-
-
-def _check_trust(description: Mapping[str, Any], where: str | Path) -> None:
-    """Refuse code that came with a model, unless this user (rather than the author of the folder) has asked for it."""
-    if description["encoder"]["options"].get("trust_remote_code") and os.environ.get(TRUST) != "1":
-        msg = (
-            f"'{where}' runs Python code that came with its model ('trust_remote_code' is in its description). "
-            f"If you trust it, set {TRUST}=1."
-        )
-        raise ArtifactError(msg)
 
 
 @contextmanager

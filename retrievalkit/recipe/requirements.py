@@ -7,10 +7,10 @@ A recipe lists them under `requires`, each with the part that it brings. A model
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 from collections.abc import Iterable, Mapping
 
 from retrievalkit.errors import InputError
+from retrievalkit.modules import package_folder
 from retrievalkit.recipe.step import Step, texts
 
 _PACKAGE = "package:"
@@ -31,7 +31,7 @@ def check_installed(recipe: str, requires: Mapping[str, str], steps: Iterable[St
     for step in steps:
         for text in texts(step.options):
             package = text.removeprefix(_PACKAGE).partition("/")[0]
-            if text.startswith(_PACKAGE) and package and not _has_package(package):
+            if text.startswith(_PACKAGE) and package and package_folder(package) is None:
                 missing[package.replace("_", "-")] = "the pretrained encoder"
     if missing:
         listed = "".join(f"\n  {name}: {brings}" for name, brings in missing.items())
@@ -45,10 +45,3 @@ def _has_distribution(name: str) -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _has_package(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit.data.runs import Hits, write_run
+from retrievalkit.report.terminal import printable, printable_json
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.request import Request
 from retrievalkit.search.tuning import Tuned
@@ -56,10 +57,12 @@ def _write(output: str, found: Found, about: dict[str, Any], *, as_json: bool) -
 
 
 def _print(found: Found) -> None:
+    # A program is given the ids as they are, a terminal nothing that could control it.
+    shown = printable if sys.stdout.isatty() else str
     for query_id, hits in found:
         scores = np.array([score for _, score in hits], dtype=np.float32).astype(str).tolist()
         sys.stdout.writelines(
-            f"{query_id} Q0 {document_id} {rank} {score} rkit\n"
+            shown(f"{query_id} Q0 {document_id} {rank} {score} rkit") + "\n"
             for rank, ((document_id, _), score) in enumerate(zip(hits, scores, strict=True), 1)
         )
 
@@ -80,4 +83,4 @@ def _print_json(found: Found, about: dict[str, Any]) -> None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return printable_json(json.dumps(value, indent=2, ensure_ascii=False))

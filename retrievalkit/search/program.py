@@ -24,6 +24,7 @@ from retrievalkit.data.runs import Hits, Run
 from retrievalkit.errors import InputError, OptionError, shortlist
 from retrievalkit.model.precision import Precision
 from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import printable_json
 from retrievalkit.score import check_k
 from retrievalkit.search.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.hits import write_hits
@@ -292,7 +293,7 @@ def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, text
         write_choice(request.output, tuned)
     if request.as_json:
         if wanted is None:
-            sys.stdout.write(json.dumps(tuned.to_json(), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(printable_json(json.dumps(tuned.to_json(), indent=2, ensure_ascii=False)) + "\n")
         return
     # If a run is printed, standard output is reserved for it.
     to_run = wanted is not None and request.output is None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrievalkit import artifacts, registry
+from retrievalkit import artifacts, consent, registry
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.run_file import check_run, open_run
 from retrievalkit.data.runs import Hits
@@ -190,6 +190,8 @@ def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) 
         msg = f"'{folder / artifacts.MANIFEST}' is damaged: {error}"
         raise ArtifactError(msg) from error
     _check_files(folder, manifest)
+    confirmed = () if consent.in_recipe() else (options or {})
+    indexer.from_files = frozenset(made_by["options"]).difference(confirmed)
     indexer.open(folder)
     return OpenIndex(folder, manifest, made_by["name"], indexer)
 

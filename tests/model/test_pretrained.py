@@ -44,7 +44,7 @@ def test_a_model_that_is_not_there_is_one_error(kind, tmp_path):
         load_pretrained(kind, str(tmp_path))
 
 
-def test_code_of_a_model_is_not_run_unless_asked_for():
+def test_code_of_a_model_is_not_run_unless_the_environment_allows_it(monkeypatch):
     """It is said each time, so that no default of transformers decides."""
 
     class Recorder:
@@ -53,7 +53,8 @@ def test_code_of_a_model_is_not_run_unless_asked_for():
             return options
 
     assert load_pretrained(Recorder, "/") == {"trust_remote_code": False}
-    assert load_pretrained(Recorder, "/", trust_remote_code=True) == {"trust_remote_code": True}
+    monkeypatch.setenv("RKIT_TRUST_REMOTE_CODE", "1")
+    assert load_pretrained(Recorder, "/") == {"trust_remote_code": True}
 
 
 def test_files_of_a_model(tiny_model):

@@ -357,8 +357,10 @@ def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, plugin, damage):
 
 
 def test_a_checkpoints_remote_code_runs_only_where_the_user_trusts_it(tiny_model, tmp_path, monkeypatch):
-    Retriever.create(tiny_model, encoder_options={"trust_remote_code": True}).save(tmp_path)
-    with pytest.raises(ArtifactError, match=r"runs Python code that came with its model.*RKIT_TRUST_REMOTE_CODE=1"):
+    with monkeypatch.context() as environment:
+        environment.setenv("RKIT_TRUST_REMOTE_CODE", "1")
+        Retriever.create(tiny_model, encoder_options={"trust_remote_code": True}).save(tmp_path)
+    with pytest.raises(InputError, match=r"needs Python code that came with it.*RKIT_TRUST_REMOTE_CODE=1"):
         Retriever.load(tmp_path)
     monkeypatch.setenv("RKIT_TRUST_REMOTE_CODE", "1")
     assert Retriever.load(tmp_path)

@@ -32,10 +32,11 @@ from retrievalkit.builtin.encoders.dropout import use_fast_dropout
 from retrievalkit.builtin.encoders.extra_tokens import ExtraTokenRows, unused_ids
 from retrievalkit.builtin.encoders.lora import LowRank, add_adapters, save_adapters
 from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
+from retrievalkit.consent import code_allowed
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
 from retrievalkit.data.pieces import Vocabulary
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
-from retrievalkit.model.pretrained import load_pretrained, locate_model, model_file, quiet
+from retrievalkit.model.pretrained import code_refused, load_pretrained, locate_model, model_file, quiet
 
 
 class Transformer(Encoder):
@@ -58,7 +59,8 @@ class Transformer(Encoder):
         dropout: Dropout probability while training; None = as in the model's configuration.
         attention: Attention implementation of transformers ("sdpa", "eager", "flash_attention_2"); None = its default.
         revision: Branch, tag or commit of a model on the hub.
-        trust_remote_code: Run Python code that comes with the model. Only for models you trust.
+        trust_remote_code: The model needs the Python code that comes with it. This is a note, not a permission: such
+            code runs only where the environment variable RKIT_TRUST_REMOTE_CODE is 1, and true is refused elsewhere.
     """
 
     offers = frozenset({"vocabulary_head", "extra_tokens", "mask_filled"})
@@ -86,7 +88,9 @@ class Transformer(Encoder):
         self.source = locate_model(model)
         self.prefixes = {"query": query_prefix, "document": document_prefix}
         self.title = title
-        self.loading: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        if trust_remote_code and not code_allowed():
+            raise code_refused(str(model))
+        self.loading: dict[str, Any] = {}
         if revision:
             self.loading["revision"] = revision
         self.config = load_pretrained(transformers.AutoConfig, self.source, **self.loading)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-import importlib.util
 import sys
 import sysconfig
 import types
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data.sources.pydoc_source import Module
 from retrievalkit.errors import UnknownNameError
+from retrievalkit.modules import module_spec
 
 STANDARD_LIBRARY = "stdlib"
 
@@ -119,7 +119,8 @@ def import_name(name: str) -> str:
         UnknownNameError: The package is not installed.
     """
     top = name.partition(".")[0]
-    if top == STANDARD_LIBRARY or _is_importable(top):
+    plain = all(part.isidentifier() for part in name.split("."))
+    if plain and (top == STANDARD_LIBRARY or _is_importable(top)):
         return name
     by_import = importlib.metadata.packages_distributions()
     for imported, distributions in sorted(by_import.items(), key=lambda item: (item[0].startswith("_"), item[0])):
@@ -152,7 +153,7 @@ def source_files(package: str) -> Iterator[SourceFile]:
             elif (folder / name / "__init__.py").is_file():
                 yield from _tree(folder / name, name)
         return
-    spec = importlib.util.find_spec(package)
+    spec = module_spec(package)
     if spec is not None and spec.submodule_search_locations:
         for location in spec.submodule_search_locations:
             yield from _tree(Path(location), package)
@@ -175,10 +176,7 @@ def _normal(name: str) -> str:
 
 
 def _is_importable(name: str) -> bool:
-    try:
-        return name.isidentifier() and importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
+    return module_spec(name) is not None
 
 
 def _distributions(package: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from retrievalkit.cli.options import (
     refuse,
     section,
     set_option,
+    verify_option,
 )
 
 Side = Literal["document", "query"]
@@ -31,6 +32,7 @@ Side = Literal["document", "query"]
 @click.option("--pooler", help="For a pretrained model: its own (modules.json), else cls, where not given.")
 @precision_option("texts are encoded in", "auto")
 @click.option("--batch-tokens", type=int, help="Most tokens in a batch, padding included.")
+@verify_option
 @overwrite_option
 @json_option
 @set_option

@@ -70,6 +70,20 @@ def json_option(function: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Print a machine-readable result.")(function)
 
 
+def verify_option(function: Function) -> Function:
+    """`--verify`: read all bytes of the folders that the command opens."""
+    text = "Compare all files of the folders that are opened with their checksums, also those found whole before."
+
+    def apply(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        from retrievalkit.artifacts import verifying
+
+        del parameter
+        if value:
+            context.with_resource(verifying())
+
+    return click.option("--verify", is_flag=True, expose_value=False, callback=apply, help=text)(function)
+
+
 def metrics_option(default: str) -> Callable[[Function], Function]:
     """`--metrics`: given several times, it adds up."""
     text = "Metrics by their names in ir-measures, between spaces; given several times, they add up."

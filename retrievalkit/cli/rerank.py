@@ -15,6 +15,7 @@ from retrievalkit.cli.options import (
     parse,
     precision_option,
     training_options,
+    verify_option,
 )
 
 
@@ -81,6 +82,7 @@ def rerank_train(
 @click.option("--max-length", type=int, help="For a cross-encoder that was not trained here; ours has its own.")
 @precision_option("pairs are scored in", "fp32")
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens of a batch, padding included.")
+@verify_option
 @json_option
 def rerank_apply(
     reranker: str,

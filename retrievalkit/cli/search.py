@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import json_option, parse, precision_option, reserved
+from retrievalkit.cli.options import json_option, parse, precision_option, reserved, verify_option
 
 
 @click.command()
@@ -52,6 +52,7 @@ from retrievalkit.cli.options import json_option, parse, precision_option, reser
     help="The run to write (TREC) [default: print it]; with --query also a page (.html) or .json of its hits; with "
     "--tune alone the weights.",
 )
+@verify_option
 @json_option
 @click.option(
     "--set",

@@ -204,7 +204,7 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
             f"the {artifacts.MANIFEST} of '{folder}' does not list its files, as those of older versions. Index again."
         )
         raise ArtifactError(msg)
-    artifacts.check_unlisted(folder, manifest["files"], remedy=remedy)
+    artifacts.check_unlisted(folder, manifest["files"], skip=("README.md",), remedy=remedy)
     artifacts.check_files(folder, manifest["files"], remedy=remedy)
 
 

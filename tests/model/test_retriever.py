@@ -298,11 +298,18 @@ def test_the_fingerprint_covers_weights_and_configuration_but_not_the_log(tiny_m
     assert checkpoint_fingerprint(tmp_path) != first
 
 
-def test_the_fingerprint_in_the_manifest_is_believed(tiny_model, tmp_path):
-    """It was computed when the folder was whole, and hashing weights takes time."""
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_fingerprint_is_compared_with_the_weights(tiny_model, tmp_path, listed):
+    """Whether the manifest lists the files, as ours do, or only says what they come to."""
     Retriever.create(tiny_model).save(tmp_path)
-    artifacts.write_manifest(tmp_path, "checkpoint", command="train", options={}, fingerprint="abc")
-    assert Retriever.load(tmp_path).fingerprint == "abc"
+    files = artifacts.describe_files(tmp_path)
+    entries = {"fingerprint": artifacts.fingerprint_files(files)} | ({"files": files} if listed else {})
+    artifacts.write_manifest(tmp_path, "checkpoint", command="train", options={}, **entries)
+    assert Retriever.load(tmp_path).fingerprint == artifacts.fingerprint_folder(tmp_path) == entries["fingerprint"]
+    weights = tmp_path / "encoder" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"nois")
+    with pytest.raises(ArtifactError, match=r"model\.safetensors' was altered" if listed else "was altered"):
+        Retriever.load(tmp_path)
 
 
 def test_an_untrained_retriever_is_restored_from_its_description(tiny_model, plugin):

@@ -89,9 +89,8 @@ def fakes(monkeypatch):
 def make_checkpoint(folder, salt):
     folder.mkdir(parents=True)
     (folder / "retrievalkit.json").write_text(salt)
-    artifacts.write_manifest(
-        folder, "checkpoint", command="train", options={}, fingerprint=artifacts.fingerprint_value(salt)
-    )
+    fingerprint = artifacts.fingerprint_folder(folder)
+    artifacts.write_manifest(folder, "checkpoint", command="train", options={}, fingerprint=fingerprint)
     return folder
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit.commands import inside, read_document
-from retrievalkit.data.vectors import Ids, VectorBlock, VectorStore, spread
+from retrievalkit.data.vectors import Ids, VectorBlock, VectorStore, check_starts, open_array, spread
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
 ROW, TEXT, ID, VECTOR, WEIGHTS = "row", "text", "id", "vector", "weights"
@@ -155,9 +155,13 @@ class Layout:
         if embedded and not any(name.startswith(FOLDER) for name in names):
             msg = f"'{folder}' refers to a Milvus server. Give its address with the option uri."
             raise ArtifactError(msg)
-        offsets = np.load(folder / _OFFSETS, mmap_mode="r") if _OFFSETS in names else None
         known = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
-        return cls(**known, offsets=offsets), Ids(folder / IDS), values["index"]
+        offsets = _read_offsets(folder / _OFFSETS, known["texts"], known["rows"]) if _OFFSETS in names else None
+        ids = Ids(folder / IDS)
+        if len(ids) != known["texts"]:
+            msg = f"'{folder}' is damaged: {len(ids)} ids for {known['texts']} texts. Index the vectors again."
+            raise ArtifactError(msg)
+        return cls(**known, offsets=offsets), ids, values["index"]
 
 
 def fingerprint(*parts: Any) -> str:
@@ -210,6 +214,19 @@ def _described(folder: Path) -> dict[str, Any]:
         return dataclasses.asdict(read_document(folder / _DESCRIPTION, _Description, do=do))
     msg = f"'{folder / _DESCRIPTION}' was altered, or has another version. {do}"
     raise ArtifactError(msg)
+
+
+def _read_offsets(path: Path, texts: int, rows: int) -> np.ndarray:
+    try:
+        offsets = open_array(path, ("<i8",), 1)
+        check_starts(offsets, rows)
+    except (OSError, ValueError) as error:
+        msg = f"'{path}' is damaged: {error}. Index the vectors again."
+        raise ArtifactError(msg) from error
+    if len(offsets) != texts + 1:
+        msg = f"'{path}' is damaged: {len(offsets) - 1} entries for {texts} texts. Index the vectors again."
+        raise ArtifactError(msg)
+    return offsets
 
 
 def _seal(values: Mapping[str, Any]) -> str:

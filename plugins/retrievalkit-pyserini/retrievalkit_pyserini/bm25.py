@@ -156,7 +156,8 @@ class BM25(Indexer):
         self._check_settings(index_dir)
         self._searcher = Searcher(index_dir / INDEX, self.analysis, k1=self.k1, b=self.b)
         self._numbers = None
-        self._ids = (index_dir / _IDS).read_text(encoding="utf-8").split("\n")[:-1]
+        with index_expected(index_dir, "bm25", f"its {_IDS} is missing or damaged", "CORPUS"):
+            self._ids = (index_dir / _IDS).read_text(encoding="utf-8").split("\n")[:-1]
         if len(self._ids) != len(self._searcher):
             msg = (
                 f"the index '{index_dir}' is damaged: Lucene has {len(self._searcher)} texts, {_IDS} {len(self._ids)}. "

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+_PIECE = 1 << 22
 _MAGIC = b"\x93NUMPY\x01\x00"
 # What numpy writes for arrays of numbers and of bytes.
 _HEADER = re.compile(
@@ -89,3 +91,10 @@ def check_finite(numbers: np.ndarray) -> None:
     if not np.isfinite(numbers).all():
         msg = "it holds numbers that are not finite"
         raise ValueError(msg)
+
+
+def in_pieces(check: Callable[[np.ndarray], None], array: np.ndarray) -> None:
+    """Run a check over a mapped array, so that little of it is in memory at a time."""
+    rows = max(1, _PIECE // max(1, math.prod(array.shape[1:])))
+    for start in range(0, len(array), rows):
+        check(array[start : start + rows])

@@ -11,7 +11,7 @@ part by part, so that a search reads only the postings of its terms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import scipy.sparse
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts.schemas import Count
-from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, open_array
+from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, in_pieces, open_array
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
 
@@ -29,7 +29,6 @@ PART_TEXTS = 1 << 17
 PART_POSTINGS = 1 << 24
 _CONTENTS = "postings.json"
 _MOST = 1 << 31
-_PIECE = 1 << 22
 _NAMES = ("terms", "texts", "weights")
 
 
@@ -131,8 +130,8 @@ class Postings:
             raise ValueError(msg)
         check_starts(starts, len(texts))
         end = self.parts[number]
-        artifacts.once(texts_file, f"texts below {end}", lambda: _in_pieces(lambda part: check_range(part, end), texts))
-        artifacts.once(weights_file, "finite weights", lambda: _in_pieces(check_finite, weights))
+        artifacts.once(texts_file, f"texts below {end}", lambda: in_pieces(lambda part: check_range(part, end), texts))
+        artifacts.once(weights_file, "finite", lambda: in_pieces(check_finite, weights))
         return len(texts)
 
     def _arrays(self, number: int) -> list[np.ndarray]:
@@ -148,8 +147,3 @@ def _check_counts(parts: list[int], terms: int) -> None:
     if not parts or not all(0 < count < _MOST for count in (*parts, terms)):
         msg = f"{_CONTENTS} does not hold the counts of its parts"
         raise ValueError(msg)
-
-
-def _in_pieces(check: Callable[[np.ndarray], None], array: np.ndarray) -> None:
-    for start in range(0, len(array), _PIECE):
-        check(array[start : start + _PIECE])

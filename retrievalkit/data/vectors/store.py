@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from retrievalkit import artifacts
-from retrievalkit.data.vectors.arrays import check_starts, open_array
+from retrievalkit.data.vectors.arrays import check_finite, check_starts, in_pieces, open_array
 from retrievalkit.data.vectors.csr import MappedCsr, spread
 from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.errors import ArtifactError, UnsupportedError
@@ -274,6 +274,7 @@ class VectorStore:
         if not array.size:
             msg = f"'{path}' contains no vectors. Encode again."
             raise ArtifactError(msg)
+        _readable(path, lambda: artifacts.once(path, "finite", lambda: in_pieces(check_finite, array)))
         return path, array
 
     def _open_weights(self, path: Path) -> MappedCsr:

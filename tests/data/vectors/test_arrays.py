@@ -1,0 +1,163 @@
+"""Arrays that a stranger may have made: a header that is not the file's is refused, and never believed."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from retrievalkit.data.vectors.arrays import open_array
+from retrievalkit.data.vectors.csr import MappedCsr
+from retrievalkit.errors import ArtifactError
+
+
+def saved(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def headed(shape, dtype="'<i4'", *, content=b"\0" * 16, order="False"):
+    """An .npy file with a header of its own."""
+    text = f"{{'descr': {dtype}, 'fortran_order': {order}, 'shape': {shape}, }}".encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + content
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (0,), (2, 3), (0, 5)])
+@pytest.mark.parametrize("dtype", ["<i4", "<i8", "<f2", "<f4"])
+def test_what_numpy_saves_is_mapped(tmp_path, shape, dtype):
+    """Of any shape, also without elements."""
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    np.save(tmp_path / "a.npy", array)
+    opened = open_array(tmp_path / "a.npy", (dtype,), len(shape))
+    np.testing.assert_array_equal(opened, array)
+    assert opened.dtype == array.dtype
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUMPY",
+        saved(np.zeros(4, dtype=np.int32))[:-1],
+        saved(np.zeros(4, dtype=np.int32)) + b"\0",
+        saved(np.zeros(4, dtype=np.float32)),
+        saved(np.zeros((2, 2), dtype=np.int32)),
+        saved(np.asfortranarray(np.zeros((2, 2), dtype=np.int32))),
+        headed("(-4,)"),
+        headed(f"({2**63},)"),
+        headed(f"({2**62},)"),
+        headed("(5,)"),
+        headed("(2, 2,)"),
+        headed("(4,)", "'>i4'"),
+        headed("(2,)", "'|O'"),
+        headed("(2,)", "[('a', '<i4'), ('b', '<i4')]"),
+        headed("(4,)", order="True"),
+        headed("4"),
+        headed("(4,) * 9"),
+        headed("(" * 5000),
+        headed(f"({'9' * 5000},)"),
+    ],
+)
+def test_a_header_that_lies_is_refused(tmp_path, content):
+    """About its type, its shape or its size; nothing is evaluated and nothing is read outside of the file."""
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^(it does not start|it is an array|an array|Exceeds the limit)"):
+        open_array(tmp_path / "a.npy", ("<i4",), 1)
+
+
+def members(matrix, **changes):
+    arrays = {"indices": matrix.indices, "indptr": matrix.indptr, "format": np.array(b"csr"), "data": matrix.data}
+    arrays |= {"shape": np.array(matrix.shape)} | changes
+    return {name: array if isinstance(array, bytes) else saved(array) for name, array in arrays.items()}
+
+
+MATRIX = scipy.sparse.csr_matrix(np.array([[0, 1, 2], [0, 0, 0], [3, 0, 4]], dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"indptr": np.array([0, 2, 2, 900_000], dtype=np.int32)},
+        {"indptr": np.array([0, 5, 2, 4], dtype=np.int32)},
+        {"indptr": np.array([0, -5, 2, 4], dtype=np.int32)},
+        {"indptr": np.array([1, 2, 2, 4], dtype=np.int32)},
+        {"indptr": np.array([0, 2, 4], dtype=np.int32)},
+        {"indptr": np.array([], dtype=np.int32), "shape": np.array([-1, 3])},
+        {"indices": np.array([1, 2, 0], dtype=np.int32)},
+        {"indices": np.array([1, 2, 0, 2], dtype=np.float32)},
+        {"indices": headed("(4000,)")},
+        {"data": np.ones(4)},
+        {"data": headed(f"({2**62},)", "'<f4'")},
+        {"shape": np.array([3, -3])},
+        {"shape": np.array([3, 2**40])},
+        {"shape": np.array([3, 3, 3])},
+        {"format": np.array(b"csc")},
+    ],
+)
+def test_a_matrix_that_does_not_fit_is_refused(tmp_path, changes):
+    """Before scipy sees it."""
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
+        for name, content in members(MATRIX, **changes).items():
+            archive.writestr(f"{name}.npy", content)
+    with pytest.raises(ValueError, match=r".") as caught:
+        MappedCsr(tmp_path / "m.npz")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"indices": np.array([1, 2, 0, 3], dtype=np.int32)},
+        {"indices": np.array([1, 2, -1, 2], dtype=np.int32)},
+        {"data": np.array([1, np.nan, 1, 1], dtype=np.float32)},
+    ],
+)
+def test_columns_and_weights_are_checked_when_they_are_read(tmp_path, changes):
+    """A column outside of the vocabulary would be written outside of an array."""
+    np.savez(
+        tmp_path / "m.npz",
+        **{
+            "format": b"csr",
+            "shape": MATRIX.shape,
+            "indptr": MATRIX.indptr,
+            "indices": MATRIX.indices,
+            "data": MATRIX.data,
+        }
+        | changes,
+    )
+    mapped = MappedCsr(tmp_path / "m.npz")
+    for read in (lambda: mapped.rows(0, 3), lambda: mapped.take(np.array([2, 0]))):
+        with pytest.raises(ArtifactError, match=r"m\.npz' is damaged: it holds numbers"):
+            read()
+
+
+@pytest.mark.parametrize("place", ["local", "central"])
+def test_zip_tables_that_lie_are_refused(tmp_path, place):
+    """Random bytes in the tables of the archive: refused, or without effect."""
+    scipy.sparse.save_npz(tmp_path / "m.npz", MATRIX, compressed=False)
+    content, random = (tmp_path / "m.npz").read_bytes(), np.random.default_rng(0)
+    signature = b"PK\x03\x04" if place == "local" else b"PK\x01\x02"
+    starts = [at for at in range(len(content)) if content.startswith(signature, at)]
+    for _ in range(300):
+        damaged = bytearray(content)
+        for _ in range(3):
+            damaged[int(random.choice(starts)) + int(random.integers(4, 46))] = int(random.integers(256))
+        (tmp_path / "m.npz").write_bytes(damaged)
+        try:
+            read = MappedCsr(tmp_path / "m.npz").rows(0, 3)
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, ArtifactError):
+            continue
+        np.testing.assert_array_equal(read.toarray(), MATRIX.toarray())
+
+
+def test_a_compressed_matrix_is_refused(tmp_path):
+    """We write none, and a few bytes of it may come to gigabytes."""
+    scipy.sparse.save_npz(tmp_path / "m.npz", MATRIX, compressed=True)
+    with pytest.raises(ValueError, match="is not stored as it is"):
+        MappedCsr(tmp_path / "m.npz")

@@ -1,0 +1,304 @@
+"""Indexes and the models that encode for them, damaged or made by hand: refused by name, or without effect."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from retrievalkit import artifacts
+from retrievalkit.contracts import Representation
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.encode import EncodeOptions, encode
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
+from retrievalkit.index import build_index
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.sources import open_index
+
+TEXTS, DIM, TERMS = 40, 6, 30
+INDEXERS = ("flat", "faiss", "sparse", "dense_sparse")
+OPTIONS = {"faiss": {"view": "vectors", "shard_vectors": 30}}
+
+
+@pytest.fixture(scope="module")
+def indexes(tmp_path_factory):
+    """An index of each built-in indexer over the same texts: two shards, one to three vectors a text, and weights."""
+    folder, draw = tmp_path_factory.mktemp("indexes"), np.random.default_rng(0)
+    (folder / "vectors").mkdir()
+    writer = VectorWriter(folder / "vectors")
+    for number in range(2):
+        counts = draw.integers(1, 4, TEXTS // 2)
+        vectors = draw.standard_normal((counts.sum(), DIM)).astype(np.float32)
+        weights = scipy.sparse.random(TEXTS // 2, TERMS, 0.3, "csr", dtype=np.float32, random_state=number)
+        ids = [f"t{number}-{row}" for row in range(TEXTS // 2)]
+        writer.write_shard(number, ids, vectors, counts=counts, weights=weights)
+    writer.finish()
+    for name in INDEXERS:
+        build_index(folder / "vectors", indexer=name, output=folder / name, options=OPTIONS.get(name))
+    return folder
+
+
+def searched(folder):
+    """The hits of some queries, with vectors and weights as far as the indexer takes them."""
+    index, draw = open_index(folder), torch.Generator().manual_seed(0)
+    vectors = torch.randn(3, 2, DIM, generator=draw)
+    weights = torch.rand(3, TERMS, generator=draw)
+    queries = Representation(vectors, None, weights)
+
+    class Asked(list):
+        def encoded_for(self, _):
+            return queries
+
+    return [(ids, scores.tolist()) for ids, scores in index.rankings(Asked([1, 2, 3]), 10)]
+
+
+def refusal(folder, expected):
+    """The message, in one line; None if the hits are those expected."""
+    try:
+        found = searched(folder)
+    except InputError as error:
+        return str(error)
+    assert found == expected
+    return None
+
+
+def files_of(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def damage(path, other, kind, draw):
+    content = bytearray(path.read_bytes())
+    match kind:
+        case "bytes":
+            for _ in range(64):
+                content[draw.randrange(len(content))] = draw.randrange(256)
+            path.unlink()
+            path.write_bytes(content)
+        case "cut":
+            path.unlink()
+            path.write_bytes(content[: draw.randrange(len(content))])
+        case "longer":
+            path.unlink()
+            path.write_bytes(content + draw.randbytes(draw.randint(1, 5000)))
+        case "swapped":
+            kept = other.read_bytes()
+            path.unlink()
+            other.unlink()
+            path.write_bytes(kept)
+            other.write_bytes(content)
+        case "gone":
+            path.unlink()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "cut", "longer", "swapped", "gone"])
+@pytest.mark.parametrize("name", INDEXERS)
+def test_a_damaged_index_is_refused_or_finds_the_same(indexes, tmp_path, name, kind):
+    """Whichever file it is; the message names the file or its folder, in one line."""
+    expected, refused = searched(indexes / name), 0
+    for seed in range(12):
+        draw, folder = random.Random(seed), tmp_path / str(seed)
+        shutil.copytree(indexes / name, folder)
+        path, other = draw.sample(files_of(folder), 2)
+        damage(path, other, kind, draw)
+        problem = refusal(folder, expected)
+        named = [str(one) for one in (path, other, path.parent, other.parent)]
+        assert problem is None or any(name in problem for name in named), problem
+        refused += problem is not None
+    assert refused >= 10
+
+
+def signed(folder):
+    """Lists the files of an index as they are now, as a stranger would who made them."""
+    for place in (folder / "vectors", folder):
+        if place.is_dir():
+            artifacts.add_to_manifest(place, files=artifacts.describe_files(place))
+
+
+def array(values, dtype="<i4"):
+    return lambda path: np.save(path, np.array(values, dtype=dtype))
+
+
+def header(old, new):
+    """Other bytes of the same length in a header."""
+
+    def change(path):
+        content = path.read_bytes()
+        found = re.search(old, content)
+        assert found
+        assert len(found[0]) >= len(new)
+        path.write_bytes(content.replace(found[0], new.ljust(len(found[0])), 1))
+
+    return change
+
+
+def of(path, change):
+    """The array in a file, changed."""
+    values = np.load(path)
+    np.save(path, change(values))
+
+
+def beyond(path):
+    of(path, lambda values: values + np.int32(2**30))
+
+
+def below(path):
+    of(path, lambda values: values - np.int32(50))
+
+
+def falling(path):
+    of(path, lambda values: np.concatenate([values[:1], values[1:-1][::-1], values[-1:]]))
+
+
+def too_long(path):
+    of(path, lambda values: np.concatenate([values[:-1], values[-1:] + 2**28]))
+
+
+def not_a_number(path):
+    of(path, lambda values: np.full_like(values, np.nan))
+
+
+def too_large(path):
+    of(path, lambda values: np.full_like(values, 3e38))
+
+
+def columns_beyond(path):
+    with zipfile.ZipFile(path) as archive:
+        members = {name: np.load(archive.open(name)) for name in archive.namelist()}
+    members["indices.npy"][-1] = 2**30
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, values in members.items():
+            with archive.open(name, "w") as stream:
+                np.lib.format.write_array(stream, values)
+
+
+POSTINGS = [
+    ("postings/texts-00000.npy", beyond),
+    ("postings/texts-00000.npy", below),
+    ("postings/texts-00000.npy", header(rb"\((\d+),\)", b"(-9,)")),
+    ("postings/texts-00000.npy", header(rb"'<i4'", b"'<f4'")),
+    ("postings/terms-00000.npy", falling),
+    ("postings/terms-00000.npy", too_long),
+    ("postings/terms-00000.npy", array([0])),
+    ("postings/weights-00000.npy", not_a_number),
+    ("postings/weights-00000.npy", header(rb"'<f4'", b"'<f2'")),
+    ("postings/postings.json", lambda path: path.write_text('{"parts": [-40], "terms": 30, "postings": 5}')),
+    ("postings/postings.json", lambda path: path.write_text('{"parts": [[40]], "terms": "30", "postings": null}')),
+    ("postings/postings.json", lambda path: path.write_text("[" * 100_000)),
+]
+VECTORS = [
+    ("vectors/vectors-00000.npy", header(rb"\(\d+, 6\)", b"(-1, 6)")),
+    ("vectors/vectors-00000.npy", header(rb", 6\), \} +", b", 99999999999999), }")),
+    ("vectors/vectors-00000.npy", header(rb"'<f4'", b"'<i4'")),
+    ("vectors/vectors-00000.npy", header(rb"'<f4'", b"'|O'")),
+    ("vectors/vectors-00000.npy", not_a_number),
+    ("vectors/vectors-00000.npy", too_large),
+    ("vectors/offsets.npy", falling),
+    ("vectors/offsets.npy", too_long),
+    ("vectors/offsets.npy", lambda path: of(path, lambda values: values.astype(np.float64))),
+    ("vectors/ids.txt", lambda path: path.write_bytes(path.read_bytes()[:-1])),
+    ("vectors/ids.txt", lambda path: path.write_text("\n" * TEXTS)),
+    ("vectors/ids.txt", lambda path: path.write_text(path.read_text(), encoding="utf-16")),
+]
+BY_HAND = [
+    *[("sparse", file, change) for file, change in [*POSTINGS, ("ids.txt", lambda path: path.write_text("t0\n"))]],
+    *[("dense_sparse", file, change) for file, change in [*POSTINGS, *VECTORS]],
+    *[("flat", file, change) for file, change in [*VECTORS, ("vectors/lexical-00001.npz", columns_beyond)]],
+    *[("faiss", file, change) for file, change in VECTORS],
+]
+
+
+@pytest.mark.parametrize(("name", "file", "change"), BY_HAND)
+def test_an_index_made_by_hand_is_refused(indexes, tmp_path, name, file, change):
+    """With the right checksums: nothing is read outside of an array, and no score is NaN."""
+    shutil.copytree(indexes / name, tmp_path / "index")
+    content = (tmp_path / "index" / file).read_bytes()
+    (tmp_path / "index" / file).unlink()
+    (tmp_path / "index" / file).write_bytes(content)
+    change(tmp_path / "index" / file)
+    signed(tmp_path / "index")
+    with pytest.raises(ArtifactError, match=str(tmp_path)) as caught:
+        searched(tmp_path / "index")
+    assert "\n" not in str(caught.value)
+
+
+def test_faiss_files_of_another_index_are_refused(indexes, tmp_path):
+    """Vectors of another length, and files that are not where their names say."""
+    shutil.copytree(indexes / "faiss", tmp_path / "index")
+    first, second = sorted((tmp_path / "index").glob("*.faiss"))[:2]
+    shutil.copy(second, first)
+    signed(tmp_path / "index")
+    with pytest.raises(ArtifactError, match="faiss files do not hold"):
+        searched(tmp_path / "index")
+
+
+def test_an_index_that_lists_no_files_is_refused(indexes, tmp_path):
+    """As older versions made them: nothing can be compared."""
+    shutil.copytree(indexes / "flat", tmp_path / "index")
+    manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
+    del manifest["files"]
+    (tmp_path / "index" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match=r"does not list its files.*Index again"):
+        open_index(tmp_path / "index")
+
+
+def test_a_file_that_is_added_to_an_index_is_refused(indexes, tmp_path):
+    """But for a description."""
+    shutil.copytree(indexes / "faiss", tmp_path / "index")
+    (tmp_path / "index" / "README.md").write_text("mine")
+    expected = searched(tmp_path / "index")
+    assert expected == searched(indexes / "faiss")
+    (tmp_path / "index" / "vectors-from-000000000099.faiss").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"vectors-from-000000000099\.faiss' is no file of"):
+        searched(tmp_path / "index")
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_model, tiny_collection, tmp_path_factory):
+    """A checkpoint and an index that it made."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "checkpoint").mkdir()
+    Retriever.create(tiny_model).save(folder / "checkpoint")
+    files = artifacts.describe_files(folder / "checkpoint")
+    fingerprint = artifacts.fingerprint_files(files)
+    artifacts.write_manifest(
+        folder / "checkpoint", "checkpoint", command="train", options={}, fingerprint=fingerprint, files=files
+    )
+    options = EncodeOptions(precision="fp32")
+    encode(folder / "checkpoint", tiny_collection.corpus, side="document", output=folder / "vectors", options=options)
+    build_index(folder / "vectors", output=folder / "index")
+    return folder
+
+
+def test_a_damaged_checkpoint_encodes_no_query(trained, tmp_path):
+    """Weights replaced by noise were once searched with."""
+    shutil.copytree(trained / "checkpoint", tmp_path / "whole")
+    Searcher([trained / "index"], model=tmp_path / "whole")
+    for seed, path in enumerate(files_of(trained / "checkpoint")):
+        if path.name == artifacts.MANIFEST:
+            continue
+        folder = tmp_path / str(seed)
+        shutil.copytree(trained / "checkpoint", folder)
+        damaged = folder / path.relative_to(trained / "checkpoint")
+        damage(damaged, damaged, "bytes", random.Random(seed))
+        with pytest.raises(RetrievalkitError, match=re.escape(str(damaged))):
+            Searcher([trained / "index"], model=folder)
+        with pytest.raises(ArtifactError, match=re.escape(str(damaged))):
+            Retriever.load(folder)
+
+
+def test_weights_of_another_model_with_their_own_checksums_are_another_model(trained, tmp_path):
+    """The fingerprint is that of the files, whatever the manifest says."""
+    shutil.copytree(trained / "checkpoint", tmp_path / "other")
+    weights = tmp_path / "other" / "encoder" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"nois")
+    artifacts.add_to_manifest(tmp_path / "other", files=artifacts.describe_files(tmp_path / "other"))
+    with pytest.raises(ArtifactError, match="its fingerprint is"):
+        Searcher([trained / "index"], model=tmp_path / "other")

@@ -1,29 +1,40 @@
 """Text files, plain or compressed: read as numbered lines, written atomically.
 
-Compression is detected by the first bytes, whatever the name. Everything is strict UTF-8.
+Compression is detected by the first bytes, whatever the name. Everything is strict UTF-8. Only regular files are read,
+because most are opened several times: a pipe would lose what was read before, and a device may never end.
 """
 
 from __future__ import annotations
 
 import codecs
 import gc
-import gzip
 import io
 import json
-import zlib
+import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
-from retrievalkit.artifacts import write_file
-from retrievalkit.errors import DataError, MissingDependencyError, nearest, shortlist
+from retrievalkit.artifacts import fingerprint_file, write_file
+from retrievalkit.data.packing import CHUNK, COMPRESSIONS, is_packed, packed, reading, unpacked
+from retrievalkit.errors import DataError, nearest, shortlist
 
-COMPRESSIONS = ("", ".gz", ".zst")
-CHUNK = 1 << 20
+LONGEST_LINE = 1 << 26
+"""Most bytes of a line, decompressed; a longer one is refused before it fills the memory."""
+
 _LOOK = 1 << 12
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_SHOWN = 300
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_KERNEL = ("/proc/", "/sys/")
+_SPECIAL = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 class Line(NamedTuple):
@@ -36,31 +47,72 @@ class Line(NamedTuple):
 
 
 def existing(path: str | Path) -> Path:
-    """The path, if it exists.
+    """The path, if it is a regular file or a folder.
 
     Raises:
-        DataError: It does not; the message suggests the nearest file in its folder.
+        DataError: It does not exist (the message suggests the nearest file in its folder), cannot be reached, or is a
+            pipe, a device or a file of the kernel.
     """
     path = Path(path)
-    if path.exists():
-        return path
-    if not path.parent.is_dir():
-        msg = f"'{path}' does not exist, and neither does the folder '{path.parent}'. Check the path."
-    elif close := nearest(path.name, sorted(one.name for one in path.parent.iterdir())):
-        msg = f"'{path}' does not exist; did you mean '{path.parent / close}'?"
+    try:
+        str(path).encode()
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise _missing(path) from None
+    except OSError as error:
+        msg = f"cannot read '{_shortened(path)}': {error.strerror}. Check the path and its permissions."
+        raise DataError(msg) from None
+    except ValueError:
+        msg = f"{str(path)!r} is no path: it contains NUL, or bytes that are not UTF-8. Rename the file."
+        raise DataError(msg) from None
+    if not stat.S_ISDIR(mode):
+        _refuse_special(path, mode)
+    return path
+
+
+def _shortened(path: Path) -> str:
+    """A path for an error message; the name may be too long for the file system."""
+    text = str(path)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _missing(path: Path) -> DataError:
+    if not os.path.isdir(path.parent):
+        return DataError(f"'{path}' does not exist, and neither does the folder '{path.parent}'. Check the path.")
+    if close := nearest(path.name, names_in(path.parent)):
+        return DataError(f"'{path}' does not exist; did you mean '{path.parent / close}'?")
+    return DataError(f"'{path}' does not exist. Check the path.")
+
+
+def _refuse_special(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _SPECIAL.get(stat.S_IFMT(mode), "no regular file")
+    elif os.path.realpath(path).startswith(_KERNEL):
+        kind = "a file of the kernel"
     else:
-        msg = f"'{path}' does not exist. Check the path."
+        return
+    msg = f"'{path}' is {kind}, and data is read from regular files, more than once. Save its content and give that file."
     raise DataError(msg)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder, in order.
+
+    Raises:
+        DataError: The folder cannot be read.
+    """
+    with reading(folder):
+        return sorted(os.listdir(folder))
 
 
 def find_file(folder: Path, name: str) -> Path | None:
     """A file of this name in a folder, plain or compressed."""
-    return next((path for end in COMPRESSIONS if (path := folder / f"{name}{end}").is_file()), None)
+    return next((path for end in COMPRESSIONS if os.path.isfile(path := folder / f"{name}{end}")), None)
 
 
 def inside(path: Path, name: str, kinds: str) -> Path:
     """The file itself, or the file of this name (plain or compressed) in the folder that `path` is."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path
     if found := find_file(path, name):
         return found
@@ -70,13 +122,19 @@ def inside(path: Path, name: str, kinds: str) -> Path:
 
 def listing(folder: Path) -> str:
     """The names in a folder, for an error message."""
-    return shortlist(sorted(one.name for one in folder.iterdir())) or "nothing"
+    return shortlist(names_in(folder)) or "nothing"
 
 
 def is_plain(path: str | Path) -> bool:
     """Whether a file is uncompressed, so that it can be read from any position."""
-    with Path(path).open("rb") as stream:
-        return not stream.read(4).startswith((_GZIP, _ZSTD))
+    with reading(path), Path(path).open("rb") as stream:
+        return not is_packed(stream.read(4))
+
+
+def fingerprint(path: str | Path) -> str:
+    """A fingerprint of a file's bytes."""
+    with reading(path):
+        return fingerprint_file(path)
 
 
 @contextmanager
@@ -86,15 +144,8 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
     if path.is_dir():
         msg = f"'{path}' is a folder, and a file was expected."
         raise DataError(msg)
-    with path.open("rb") as stream, _complaining(path):
-        start = stream.peek(4)[:4]
-        if start.startswith(_ZSTD):
-            yield io.BufferedReader(_Zstandard(stream, _zstandard(path).ZstdDecompressor()), CHUNK)
-        elif start.startswith(_GZIP):
-            with gzip.open(stream) as unpacked:
-                yield cast("IO[bytes]", unpacked)
-        else:
-            yield stream
+    with reading(path), path.open("rb") as stream, unpacked(stream, path) as content:
+        yield content
 
 
 @contextmanager
@@ -107,11 +158,13 @@ def read_lines(path: str | Path) -> Iterator[Line]:
     """The lines of a text file.
 
     Raises:
-        DataError: A line is not UTF-8, or the file is damaged.
+        DataError: A line is not UTF-8 or too long, or the file is damaged.
     """
     end = 0
     with open_bytes(path) as stream:
-        for number, raw in enumerate(stream, 1):
+        for number, raw in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
+            if len(raw) > LONGEST_LINE:
+                raise too_long(path, number)
             start, end = end, end + len(raw)
             if number == 1 and raw.startswith(codecs.BOM_UTF8):
                 start = len(codecs.BOM_UTF8)
@@ -127,22 +180,25 @@ def read_blocks(path: str | Path, size: int = CHUNK) -> Iterator[tuple[int, str]
     """Blocks of about `size` bytes of a text file, made of whole lines: (number of the first line, text).
 
     Raises:
-        DataError: A line is not UTF-8, or the file is damaged.
+        DataError: A line is not UTF-8 or too long, or the file is damaged.
     """
-    first, rest = 1, b""
+    first, held, length = 1, [b""], 0
     with open_bytes(path) as stream:
+        start = codecs.BOM_UTF8
         while block := stream.read(size):
-            if first == 1 and not rest:
-                block = block.removeprefix(codecs.BOM_UTF8)
-            whole, end, rest_of_block = block.rpartition(b"\n")
-            if not end:
-                rest += block
-                continue
-            raw, rest = rest + whole + end, rest_of_block
-            yield first, _decoded(raw, path, first)
-            first += raw.count(b"\n")
-    if rest:
-        yield first, _decoded(rest + b"\n", path, first)
+            block, start = block.removeprefix(start), b""
+            whole, end, rest = block.rpartition(b"\n")
+            if end:
+                raw = b"".join((*held, whole, end))
+                yield first, _decoded(raw, path, first)
+                first += raw.count(b"\n")
+                held, length = [], 0
+            held.append(rest)
+            length += len(rest)
+            if length > LONGEST_LINE:
+                raise too_long(path, first)
+    if length:
+        yield first, _decoded(b"".join((*held, b"\n")), path, first)
 
 
 def _decoded(raw: bytes, path: str | Path, first: int) -> str:
@@ -178,7 +234,7 @@ def first_character(path: str | Path) -> str:
 @contextmanager
 def write_text(path: str | Path) -> Iterator[IO[str]]:
     """Open a text file for writing; `.gz` and `.zst` are compressed, and the file appears once it is complete."""
-    with write_file(path) as staging, staging.open("wb") as raw, _packed(raw, Path(path)) as stream:
+    with write_file(path) as staging, staging.open("wb") as raw, packed(raw, Path(path)) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n", write_through=False)
         yield text
         text.flush()
@@ -198,84 +254,16 @@ def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> int:
 def not_utf8(path: str | Path, line: int, error: UnicodeDecodeError) -> DataError:
     """The error for bytes that are not UTF-8."""
     raw, place = error.object, error.start - (error.object.rfind(b"\n", 0, error.start) + 1)
-    guess = "UTF-16" if raw.startswith(_UTF16) else "another encoding, or no text"
-    msg = f"byte 0x{raw[error.start]:02x} at position {place + 1} of the line is not UTF-8: the file is in {guess}."
+    twice = "packed twice" if is_packed(raw) else "in another encoding, or no text"
+    guess = "in UTF-16" if raw.startswith(_UTF16) else twice
+    msg = f"byte 0x{raw[error.start]:02x} at position {place + 1} of the line is not UTF-8: the file is {guess}."
     return DataError(f"{msg} Save it as UTF-8, with iconv for one.", file=path, line=line)
 
 
-def _zstandard(path: Path) -> Any:
-    try:
-        import zstandard
-    except ImportError:
-        raise MissingDependencyError("zstandard", f"the file '{path}'") from None
-    return zstandard
-
-
-class _Zstandard(io.RawIOBase):
-    """Decompresses a stream of zstandard frames; the package's own reader does not notice a truncated stream."""
-
-    def __init__(self, stream: IO[bytes], decompressor: Any) -> None:
-        self._stream = stream
-        self._decompressor = decompressor
-        self._frame: Any = None
-        self._rest = b""  # compressed bytes after the end of a frame
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as possible, and return the number of bytes."""
-        while not self._ready and self._unpack():
-            pass
-        count = min(len(buffer), len(self._ready))
-        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
-        return count
-
-    def _unpack(self) -> bool:
-        packed = self._rest or self._stream.read(CHUNK // 8)
-        if not packed:
-            if self._frame is not None:
-                msg = "the last frame has no end"
-                raise EOFError(msg)
-            return False
-        self._frame = self._frame or self._decompressor.decompressobj()
-        self._ready = memoryview(self._frame.decompress(packed))
-        self._rest = self._frame.unused_data if self._frame.eof else b""
-        if self._frame.eof:
-            self._frame = None
-        return True
-
-
-@contextmanager
-def _packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    if path.suffix == ".gz":
-        # No file name and no time stamp in the header: the same rows give the same bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
-            yield cast("IO[bytes]", stream)
-    elif path.suffix == ".zst":
-        with _zstandard(path).ZstdCompressor().stream_writer(raw, closefd=False) as stream:
-            yield stream
-    else:
-        yield raw
-
-
-@contextmanager
-def _complaining(path: Path) -> Iterator[None]:
-    """Turn the errors of a damaged compressed file into one message."""
-    try:
-        yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(path, error) from error
-    except Exception as error:
-        if type(error).__name__ != "ZstdError":  # the package may not be installed, so its class cannot be named
-            raise
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"the compressed file is damaged or cut off ({error}). Fetch or pack it again.", file=path)
+def too_long(path: str | Path, line: int) -> DataError:
+    """The error for a line that is not read because of its size."""
+    msg = f"the line is longer than {LONGEST_LINE >> 20} MiB. Is it a text file with a record in each line?"
+    return DataError(msg, file=path, line=line)
 
 
 @contextmanager

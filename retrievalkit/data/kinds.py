@@ -7,7 +7,8 @@ from typing import Literal
 
 from retrievalkit.data import files
 from retrievalkit.data.forms import corpus_table, is_example, is_judgement_header, query_table
-from retrievalkit.data.records import read_records, shown
+from retrievalkit.data.json_text import shown
+from retrievalkit.data.records import read_records
 from retrievalkit.data.run_forms import is_run_object, judgements_or_run
 from retrievalkit.data.sources import Part, open_source
 from retrievalkit.data.sources.local import Local

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from retrievalkit.data import files
 from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, QRELS
-from retrievalkit.data.records import Record, shown
+from retrievalkit.data.json_text import shown
+from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, UnknownNameError
 

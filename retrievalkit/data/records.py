@@ -6,21 +6,20 @@ array or a table; all three are read as a stream.
 
 from __future__ import annotations
 
-import codecs
 import csv
-import io
-import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from retrievalkit.data import files
+from retrievalkit.data import files, json_text
 from retrievalkit.data.files import Line, filled_lines
+from retrievalkit.data.json_text import shown
 from retrievalkit.errors import DataError
 
-_LONGEST_ELEMENT = 1 << 28
-_SHOWN = 60
-_LONGEST_CELL = 2**31 - 1  # the largest limit that the csv module accepts on every platform
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_NOT_IN_IDS = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
 class Record(NamedTuple):
@@ -92,21 +91,34 @@ class Record(NamedTuple):
         if not isinstance(value, str) or not value:
             msg = f"'{name}' is {shown(value)}; an id is text or a whole number."
             raise self.error(msg)
-        if "\n" in value or "\t" in value or "\r" in value:
-            msg = f"'{name}' is {shown(value)}; an id may not contain tabs or line breaks."
+        if problem := id_problem(value):
+            msg = f"'{name}' is {shown(value)}; {problem}"
             raise self.error(msg)
-        return self._text(value, name)
+        return value
 
     def _text(self, value: object, name: str) -> str:
         if not isinstance(value, str):
             msg = f"'{name}' is {shown(value)}, but should be text."
             raise self.error(msg)
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            # JSON can contain half a surrogate pair, which neither tokenisers nor files accept.
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if not value.isascii() and (half := _HALF_CHARACTER.search(value)):
+            # Neither tokenisers nor files accept it.
+            msg = f"character {half.start() + 1} of '{name}' is half a surrogate pair, {shown(half[0])}. Replace it."
+            raise self.error(msg)
         return value
+
+
+def id_problem(identifier: str) -> str | None:
+    """The reason why a text cannot be an id, as a sentence; None if it can.
+
+    Ids are written into run files, lists of ids and messages, one in a line or cell.
+    """
+    if identifier.isprintable() and identifier.strip() == identifier:
+        return None
+    if _NOT_IN_IDS.search(identifier):
+        return "an id may not contain tabs, line breaks or other characters that are not printed."
+    if identifier.strip() != identifier:
+        return "an id may not begin or end with white space."
+    return None
 
 
 class Table(NamedTuple):
@@ -166,18 +178,18 @@ def table_of(path: str | Path, form: TableForm) -> Table | None:
     if files.first_character(path) in ("{", "["):
         return None
     first = next(filled_lines(path), None)
-    return first and form(next(csv.reader([first.text], delimiter="\t")))
+    if first is None:
+        return None
+    with _csv_errors(path, lambda: first.number):
+        return form(next(_cells([first.text])))
 
 
 def parse_record(raw: bytes, file: str, table: Table | None) -> Record:
     """A record from its bytes, at the position that `read_records` reported; `table` is None for JSON lines."""
-    text = raw.decode().replace("\r\n", "\n")
+    lines = [line.rstrip("\r") for line in raw.decode().rstrip("\r\n").split("\n")]
     if table is None:
-        return Record(file, 0, json.loads(text))
-    if table.quoted:
-        row = next(csv.reader(io.StringIO(text, newline=""), delimiter="\t"))
-    else:
-        row = text.rstrip("\n").split("\t")
+        return Record(file, 0, json_text.parsed(lines[0]))
+    row = next(_cells(line + "\n" for line in lines)) if table.quoted else lines[0].split("\t")
     return Record(file, 0, table.fields(row))
 
 
@@ -186,9 +198,9 @@ def json_lines(path: Path) -> Iterator[Record]:
     file = str(path)
     for line, start, end, text in filled_lines(path):
         try:
-            fields = json.loads(text)
-        except json.JSONDecodeError as error:
-            msg = f"broken JSON: {error.msg} at column {error.colno}. Each line must be one complete JSON object."
+            fields = json_text.parsed(text)
+        except ValueError as error:
+            msg = f"{error} Each line must be one complete JSON object."
             raise DataError(msg, file=path, line=line) from None
         if not isinstance(fields, dict):
             msg = f"the line is {shown(fields)}, but should be a JSON object ({{...}})."
@@ -196,97 +208,15 @@ def json_lines(path: Path) -> Iterator[Record]:
         yield Record(file, line, fields, start, end)
 
 
-def shown(value: object) -> str:
-    """A value for an error message, shortened."""
-    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-
-
 def _json_array(path: Path) -> Iterator[Record]:
     """The elements of a JSON array, with only a few in memory at a time."""
     file = str(path)
-    with files.open_bytes(path) as stream:
-        window = _Window(path, stream)
-        window.skip()
-        number = 0
-        while window.peek() != "]":
-            number += 1
-            record = Record(file, window.line, {}, element=number)
-            fields = window.take(number)
-            if not isinstance(fields, dict):
-                msg = f"it is {shown(fields)}, but should be a JSON object ({{...}})."
-                raise record.error(msg)
-            yield record._replace(fields=fields)
-            if window.peek() == ",":
-                window.skip()
-            elif window.peek() != "]":
-                msg = "broken JSON: neither ',' nor ']' follows. Is the file truncated?"
-                raise record.error(msg)
-
-
-class _Window:
-    """The part of a text file that is being parsed: it grows if an element needs more, and drops text already read."""
-
-    def __init__(self, path: Path, stream: IO[bytes]) -> None:
-        self.path = path
-        self.stream = stream
-        self.decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self.scan = json.JSONDecoder().raw_decode
-        self.text = ""
-        self.at = 0
-        self.line = 1
-        self.ended = False
-
-    def grow(self, size: int = files.CHUNK) -> None:
-        raw = self.stream.read(size)
-        self.ended = not raw
-        try:
-            more = self.decoder.decode(raw, final=not raw)
-        except UnicodeDecodeError as error:
-            before = self.text.count("\n", self.at) + error.object.count(b"\n", 0, error.start)
-            raise files.not_utf8(self.path, self.line + before, error) from None
-        self.text, self.at = self.text[self.at :] + more, 0
-
-    def peek(self) -> str:
-        """The next character that is not white space; "" at the end."""
-        while True:
-            while self.at < len(self.text) and self.text[self.at] in " \t\r\n":
-                self.move(self.at + 1)
-            if self.at < len(self.text):
-                return self.text[self.at]
-            if self.ended:
-                return ""
-            self.grow()
-
-    def skip(self) -> None:
-        """Skip the next character that is not white space."""
-        if self.peek():
-            self.move(self.at + 1)
-
-    def move(self, to: int) -> None:
-        self.line += self.text.count("\n", self.at, to)
-        self.at = to
-
-    def take(self, number: int) -> Any:
-        """Parse the element that starts here."""
-        while True:
-            try:
-                value, end = self.scan(self.text, self.at)
-            except json.JSONDecodeError as error:
-                size = len(self.text) - self.at
-                if not self.ended and size < _LONGEST_ELEMENT and _cut_off(error, self.text):
-                    self.grow(max(files.CHUNK, size))
-                    continue
-                line = self.line + self.text.count("\n", self.at, error.pos)
-                msg = f"element {number}: broken JSON: {error.msg}. Is the file complete?"
-                raise DataError(msg, file=self.path, line=line) from None
-            self.move(end)
-            return value
-
-
-def _cut_off(error: json.JSONDecodeError, text: str) -> bool:
-    """Whether an error may be due to the text ending too early."""
-    return error.msg.startswith(("Unterminated string", "Invalid \\u")) or error.pos > len(text) - 16
+    for line, number, fields in json_text.elements(path):
+        record = Record(file, line, {}, element=int(number))
+        if not isinstance(fields, dict):
+            msg = f"it is {shown(fields)}, but should be a JSON object ({{...}})."
+            raise record.error(msg)
+        yield record._replace(fields=fields)
 
 
 def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> Iterator[Record]:
@@ -297,6 +227,9 @@ def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> I
         known = f". Known forms: {'; '.join(forms)}." if forms else "."
         msg = f"no {kinds} come in {columns} tab-separated column{'s' * (columns != 1)}: {shown(first.text)}{known}"
         raise DataError(msg, file=path, line=first.number)
+    if repeated := next((name for name in table.names if name and table.names.count(name) > 1), None):
+        msg = f"the header names the column {shown(repeated)} twice. Rename one."
+        raise DataError(msg, file=path, line=1)
     rows = _quoted_rows(path) if table.quoted else _plain_rows(path)
     if table.header:
         next(rows)
@@ -316,21 +249,43 @@ def _plain_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
 
 def _quoted_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
     """Rows of a table in which quoted cells may contain tabs and line breaks."""
-    # The csv module's default limit is 128 KiB per cell; it applies to the whole process.
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
-    current = Line(0, 0, 0, "")
+    before = current = Line(0, 0, 0, "")
+    start, ended = -1, False
 
     def texts() -> Iterator[str]:
-        nonlocal current
+        nonlocal current, start, ended
         for current in files.read_lines(path):
+            start = current.start if start < 0 else start
+            if current.end - start > files.LONGEST_LINE:
+                raise files.too_long(path, before.number + 1)
             yield current.text + "\n"
+        ended = True
 
-    first, start = 1, 0
-    try:
-        for row in csv.reader(texts(), delimiter="\t"):
+    with _csv_errors(path, lambda: before.number + 1):
+        for row in _cells(texts()):
+            if ended:
+                msg = "a quotation mark opens in this row, and none closes it before the file ends."
+                raise DataError(msg, file=path, line=before.number + 1)
             if row:
-                yield first, start, current.end, row
-            first, start = current.number + 1, current.end
+                yield before.number + 1, start, current.end, row
+            before, start = current, current.end
+
+
+def _cells(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The cells of a table's rows, which may be quoted."""
+    # The csv module's default limit is 128 KiB per cell; it applies to the whole process.
+    csv.field_size_limit(max(csv.field_size_limit(), files.LONGEST_LINE))
+    return csv.reader(lines, delimiter="\t")
+
+
+@contextmanager
+def _csv_errors(path: str | Path, line: Callable[[], int]) -> Iterator[None]:
+    """Turn the errors of the csv module into one message."""
+    try:
+        yield
     except csv.Error as error:
-        msg = f"the row cannot be read: {error}."
-        raise DataError(msg, file=path, line=first) from None
+        reason = str(error)
+        if reason.startswith("new-line"):
+            reason = "a carriage return (CR) is in it. Save the file with the line ends LF or CRLF"
+        msg = f"the row cannot be read: {reason}."
+        raise DataError(msg, file=path, line=line()) from None

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from retrievalkit.data import files
 from retrievalkit.data.forms import columns, is_judgement_header
-from retrievalkit.data.records import shown
+from retrievalkit.data.json_text import shown
 from retrievalkit.errors import DataError
 
 KNOWN_FORMS = (

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from retrievalkit.data import files
 from retrievalkit.data.files import uncollected
-from retrievalkit.data.records import shown
+from retrievalkit.data.json_text import shown
 from retrievalkit.data.run_forms import KNOWN_FORMS, RunForm, form_of, is_run_object
 from retrievalkit.errors import DataError, InputError, UnknownNameError
 

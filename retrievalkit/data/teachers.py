@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from retrievalkit.data.records import Record, shown
+from retrievalkit.data.json_text import shown
+from retrievalkit.data.records import Record
 from retrievalkit.errors import nearest
 
 WITH_PASSAGE = "ce_score"

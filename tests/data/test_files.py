@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.data import files
+from retrievalkit.data.packing import packed
 from retrievalkit.errors import DataError, MissingDependencyError
 
 LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=30), max_size=20)
@@ -93,7 +94,7 @@ def test_a_folder_is_no_file(tmp_path):
 @pytest.mark.parametrize("end", ["", ".gz", ".zst"])
 def test_wrong_encoding_names_line_and_byte(tmp_path, end):
     path = tmp_path / f"a.txt{end}"
-    with files.write_file(path) as staging, staging.open("wb") as raw, files._packed(raw, path) as stream:
+    with files.write_file(path) as staging, staging.open("wb") as raw, packed(raw, path) as stream:
         stream.write("gut\ndr\u00fcben\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"a\.txt.*:2: byte 0xfc at position 3 of the line is not UTF-8.*Save it as"):
         numbered(path)

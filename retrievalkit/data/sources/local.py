@@ -9,7 +9,8 @@ from pathlib import Path
 
 from retrievalkit.artifacts import fingerprint_file, fingerprint_folder, fingerprint_value
 from retrievalkit.data import files, forms
-from retrievalkit.data.records import Record, read_records, shown, table_of
+from retrievalkit.data.json_text import shown
+from retrievalkit.data.records import Record, read_records, table_of
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError
 

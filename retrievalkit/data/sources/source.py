@@ -26,7 +26,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from retrievalkit.data.records import Record, shown
+from retrievalkit.data.json_text import shown
+from retrievalkit.data.records import Record
 from retrievalkit.errors import DataError
 
 Part = Literal["passages", "queries", "judgements", "examples"]

@@ -1,0 +1,224 @@
+"""JSON that strangers wrote: one text, or a file's array or object read element by element.
+
+Elements are read as a stream, with only a few in memory. What Python's parser accepts in silence or answers with other
+exceptions is refused: a key that occurs twice, values nested too deeply, integers of thousands of digits.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from retrievalkit.data import files
+from retrievalkit.errors import DataError
+
+_SHOWN = 60
+_SPACES = " \t\r\n"
+_SPACE = re.compile(f"[{_SPACES}]*")
+_NESTED = "its values are nested too deeply."
+_LONG_NUMBER = "a whole number in it has thousands of digits."
+
+
+class _RepeatedError(ValueError):
+    """A key occurs twice in an object."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        key = next(key for place, key in enumerate(keys) if key in keys[:place])
+        msg = f"the key {shown(key)} occurs twice in the same object. Keep one."
+        raise _RepeatedError(msg)
+    return values
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)
+
+
+def parsed(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: It is not JSON, repeats a key, is nested too deeply, or holds an integer of thousands of digits. The
+            message is a sentence.
+    """
+    start = 0 if text.startswith("{") else len(text) - len(text.lstrip(_SPACES))
+    try:
+        value, end = _DECODER.raw_decode(text, start)  # much faster than `decode`
+        return value if end == len(text) else _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        msg = f"broken JSON: {error.msg} at column {error.colno}."
+    except RecursionError:
+        msg = _NESTED
+    except ValueError as error:
+        msg = _sentence(error)
+    raise ValueError(msg)
+
+
+def _sentence(error: ValueError) -> str:
+    return str(error) if isinstance(error, _RepeatedError) else _LONG_NUMBER
+
+
+def shown(value: object) -> str:
+    """A value for an error message, shortened."""
+    if isinstance(value, str):
+        text = repr(value[: _SHOWN + 1])
+    else:
+        try:
+            text = json.dumps(value, ensure_ascii=False, default=str)
+        except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
+            text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+class Member(NamedTuple):
+    """An element of an array, or a value of an object.
+
+    Attributes:
+        line: The line where it starts, counted from 1.
+        name: Its number in the array, counted from 1, or its key.
+        value: Its value.
+    """
+
+    line: int
+    name: int | str
+    value: Any
+
+
+def elements(path: Path) -> Iterator[Member]:
+    """The elements of the array that a file holds.
+
+    Raises:
+        DataError: It is not JSON, or an element is larger than `files.LONGEST_LINE`.
+    """
+    with files.open_bytes(path) as stream:
+        window = _Window(path, stream)
+        window.skip()
+        number = 0
+        while window.peek() != "]":
+            number += 1
+            line = window.line
+            yield Member(line, number, window.take(f"element {number}"))
+            window.separated("]", line, f"element {number}")
+        window.finish()
+
+
+def members(path: Path) -> Iterator[Member]:
+    """The keys and values of the object that a file holds.
+
+    Raises:
+        DataError: It is not JSON, a key occurs twice, or a value is larger than `files.LONGEST_LINE`.
+    """
+    seen: set[str] = set()
+    with files.open_bytes(path) as stream:
+        window = _Window(path, stream)
+        window.skip()
+        while window.peek() != "}":
+            line, key = window.line, window.take("the next key")
+            name = f"the key {shown(key)}"
+            if not isinstance(key, str) or window.peek() != ":":
+                msg = f"{name} is no text followed by ':'"
+                raise window.error(msg, line)
+            if key in seen:
+                msg = f"{name} occurs twice. Keep one"
+                raise window.error(msg, line)
+            seen.add(key)
+            window.skip()
+            window.peek()
+            yield Member(line, key, window.take(name))
+            window.separated("}", line, name)
+        window.finish()
+
+
+class _Window:
+    """The part of a text file that is being parsed: it grows if an element needs more, and drops text already read."""
+
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self.path = path
+        self.stream = stream
+        self.decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self.text = ""
+        self.at = 0
+        self.line = 1
+        self.ended = False
+
+    def error(self, problem: str, line: int) -> DataError:
+        return DataError(f"{problem}. Is the file complete?", file=self.path, line=line)
+
+    def grow(self, size: int = files.CHUNK) -> None:
+        raw = self.stream.read(size)
+        self.ended = not raw
+        try:
+            more = self.decoder.decode(raw, final=not raw)
+        except UnicodeDecodeError as error:
+            before = self.text.count("\n", self.at) + error.object.count(b"\n", 0, error.start)
+            raise files.not_utf8(self.path, self.line + before, error) from None
+        self.text, self.at = self.text[self.at :] + more, 0
+
+    def peek(self) -> str:
+        """The next character that is not white space; "" at the end."""
+        while True:
+            space = _SPACE.match(self.text, self.at)
+            assert space is not None
+            self.move(space.end())
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if self.ended:
+                return ""
+            self.grow()
+
+    def skip(self) -> None:
+        """Skip the next character that is not white space."""
+        if self.peek():
+            self.move(self.at + 1)
+
+    def move(self, to: int) -> None:
+        self.line += self.text.count("\n", self.at, to)
+        self.at = to
+
+    def take(self, name: str) -> Any:
+        """Parse the value that starts here."""
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self.text, self.at)
+            except json.JSONDecodeError as error:
+                size = len(self.text) - self.at
+                if not self.ended and _cut_off(error, self.text):
+                    if size > files.LONGEST_LINE:
+                        msg = f"{name} is larger than {files.LONGEST_LINE >> 20} MiB"
+                        raise self.error(msg, self.line) from None
+                    self.grow(max(files.CHUNK, size))
+                    continue
+                msg = f"{name}: broken JSON: {error.msg}"
+                raise self.error(msg, self.line + self.text.count("\n", self.at, error.pos)) from None
+            except RecursionError:
+                raise DataError(f"{name}: {_NESTED}", file=self.path, line=self.line) from None
+            except ValueError as error:
+                raise DataError(f"{name}: {_sentence(error)}", file=self.path, line=self.line) from None
+            self.move(end)
+            return value
+
+    def separated(self, closing: str, line: int, name: str) -> None:
+        """Skip the comma after an element."""
+        if self.peek() == ",":
+            self.skip()
+        elif self.peek() != closing:
+            msg = f"{name}: broken JSON: neither ',' nor '{closing}' follows"
+            raise self.error(msg, line)
+
+    def finish(self) -> None:
+        """Skip the closing bracket, after which nothing follows."""
+        self.skip()
+        if self.peek():
+            msg = f"broken JSON: {shown(self.text[self.at : self.at + _SHOWN])} follows after the end"
+            raise self.error(msg, self.line)
+
+
+def _cut_off(error: json.JSONDecodeError, text: str) -> bool:
+    """Whether an error may be due to the text ending too early."""
+    return error.msg.startswith(("Unterminated string", "Invalid \\u")) or error.pos > len(text) - 16

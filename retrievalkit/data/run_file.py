@@ -1,8 +1,8 @@
 """Run files that are opened, but not read into memory: the hits of a query are read when they are wanted.
 
 Opening a file locates the lines of each query. Of a file grouped by query, as programs write them, only the queries'
-ids and 20 bytes for each are kept; of any other, 20 bytes for each stretch of lines of the same query. Hits are the same
-either way. A compressed file is unpacked into an unnamed temporary file. JSON (BEIR's form) is read whole.
+ids and 20 bytes for each are kept; of any other, 20 bytes for each stretch of lines of the same query. The hits are
+the same either way. A compressed file is unpacked into an unnamed temporary file. JSON (BEIR's form) is read whole.
 """
 
 from __future__ import annotations

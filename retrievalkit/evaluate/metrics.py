@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -20,13 +20,14 @@ import ir_measures
 import numpy as np
 
 from retrievalkit.data.qrels import Qrels
-from retrievalkit.data.runs import Run, Ties
+from retrievalkit.data.runs import Hits, Ties
 from retrievalkit.errors import InputError, OptionError, UnknownNameError, nearest, shortlist
 
 METRICS = "nDCG@10 RR@10 R@1000"
 
 Over = Literal["qrels", "run"]
 PerQuery = dict[str, dict[str, float]]
+Visit = Callable[[str, Hits], None]
 
 
 @dataclass(frozen=True)
@@ -47,25 +48,29 @@ class Conventions:
 
 _USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
+_FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
+_HITS_AT_ONCE = 1 << 19
 _FAILURES = (ValueError, TypeError, KeyError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
 
 
 def per_query(
-    run: Run,
+    run: Mapping[str, Hits],
     qrels: Qrels,
     metrics: str | Sequence[str] = METRICS,
     *,
     ties: Ties = "document_id",
     over: Over = "qrels",
+    visit: Visit | None = None,
 ) -> PerQuery:
     """Each metric for each query: {metric: {query_id: value}}, with the metrics named as requested.
 
     Args:
-        run: The run.
+        run: The run; each of its judged queries is taken once, and only some are in memory at a time.
         qrels: The judgements; judged queries that are not in the run have the value 0.
         metrics: See `evaluate`.
         ties: See `Conventions`.
         over: See `Conventions`.
+        visit: Called with each judged query of the run and its hits.
 
     Raises:
         InputError: No query of the run is in the qrels, or a metric cannot be computed.
@@ -75,20 +80,37 @@ def per_query(
     _check_choice("choice of queries", over, get_args(Over))
     measures = {name: _measure(name, qrels) for name in metric_names(metrics)}
     check_overlap(run, qrels)
-    # Some of ir-measures' programs accept only numbers as ids. Ranks become scores, so that all programs see one order.
-    numbers = {query_id: str(number) for number, query_id in enumerate(qrels)}
-    ranked = {number: _ranks(query_id, run[query_id], ties) for query_id, number in numbers.items() if query_id in run}
-    judged = {number: qrels[query_id] for query_id, number in numbers.items()}
-    by_measure = _compute(list(measures.values()), judged, ranked)
-    ids = [query_id for query_id in qrels if over == "qrels" or query_id in run]
-    return {
-        name: {
-            query_id: by_measure[measure][numbers[query_id]]
-            for query_id in ids
-            if numbers[query_id] in by_measure[measure]
-        }
-        for name, measure in measures.items()
-    }
+    values: PerQuery = {name: {} for name in measures}
+    for ranked in _ranked(run, qrels, ties, visit):
+        # Some of ir-measures' programs accept only numbers as ids.
+        numbers = {query_id: str(number) for number, query_id in enumerate(ranked)}
+        judged = {numbers[query_id]: qrels[query_id] for query_id in ranked}
+        found = {numbers[query_id]: ranks for query_id, ranks in ranked.items() if ranks is not None}
+        by_measure = _compute(list(measures.values()), judged, found)
+        ids = [query_id for query_id, ranks in ranked.items() if over == "qrels" or ranks is not None]
+        for name, measure in measures.items():
+            computed = by_measure[measure]
+            values[name] |= {one: computed[numbers[one]] for one in ids if numbers[one] in computed}
+    return values
+
+
+def _ranked(
+    run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None
+) -> Iterator[dict[str, dict[str, float] | None]]:
+    """The judged queries with their ranks (None if the run lacks them), as many at a time as memory allows."""
+    ranked: dict[str, dict[str, float] | None] = {}
+    count = 0
+    for query_id in qrels:
+        hits = run.get(query_id)
+        if hits is not None and count >= _HITS_AT_ONCE:
+            yield ranked
+            ranked, count = {}, 0
+        # Ranks become scores, so that all programs see one order.
+        ranked[query_id] = None if hits is None else _ranks(query_id, hits, ties)
+        count += len(hits or ())
+        if hits is not None and visit is not None:
+            visit(query_id, hits)
+    yield ranked
 
 
 def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
@@ -102,7 +124,7 @@ def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
         _measure(name, qrels)
 
 
-def check_overlap(run: Run, qrels: Qrels, name: str = "the run") -> None:
+def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") -> None:
     """Refuse judgements that belong to other queries.
 
     Raises:
@@ -116,28 +138,86 @@ def check_overlap(run: Run, qrels: Qrels, name: str = "the run") -> None:
         raise InputError(msg)
 
 
-def doubts(run: Run, qrels: Qrels) -> list[str]:
-    """Sentences about possible mistakes in a run and the judgements of its queries."""
-    shared = [query_id for query_id in run if query_id in qrels and run[query_id]]
-    sentences = []
-    if shared and not any(document_id in qrels[query_id] for query_id in shared for document_id, _ in run[query_id]):
-        documents = first_ids(document_id for document_id, _ in run[shared[0]])
-        sentences.append(
-            f"no document of the run is judged: for query '{shared[0]}' the run has {documents}, the qrels "
-            f"{first_ids(qrels[shared[0]])}. Do they belong to the same collection?"
-        )
-    own = sum(run[query_id][0][0] == query_id for query_id in shared)
-    if 2 * own > len(shared):
-        sentences.append(
-            f"the first document of {own} of {len(shared)} queries has the query's own id. Where queries are documents "
-            "themselves, leave these out with --exclude-self, as BEIR does."
-        )
-    return sentences
+class Doubts:
+    """Finds possible mistakes in a run and the judgements of its queries.
+
+    Args:
+        run: The run.
+        qrels: The judgements.
+    """
+
+    def __init__(self, run: Mapping[str, Hits], qrels: Qrels) -> None:
+        self.run = run
+        self.qrels = qrels
+        self.deepest = 0
+        self._shared = self._own = self._incomplete = self._without = 0
+        self._judged = False
+
+    def visit(self, query_id: str, hits: Hits) -> None:
+        """See the hits of a judged query."""
+        if not hits:
+            return
+        self._shared += 1
+        self._own += hits[0][0] == query_id
+        self.deepest = max(self.deepest, len(hits))
+        judged = [self.qrels[query_id][document_id] for document_id, _ in hits if document_id in self.qrels[query_id]]
+        self._judged = self._judged or bool(judged)
+        found = sum(grade > 0 for grade in judged)
+        self._without += not found
+        self._incomplete += found < sum(grade > 0 for grade in self.qrels[query_id].values())
+
+    def sentences(self, metrics: str | Sequence[str]) -> list[str]:
+        """What may be wrong, after all judged queries were seen."""
+        sentences = []
+        if self._shared and not self._judged:
+            first = next(query_id for query_id in self.run if query_id in self.qrels and self.run[query_id])
+            documents = first_ids(document_id for document_id, _ in self.run[first])
+            sentences.append(
+                f"no document of the run is judged: for query '{first}' the run has {documents}, the qrels "
+                f"{first_ids(self.qrels[first])}. Do they belong to the same collection?"
+            )
+        if 2 * self._own > self._shared:
+            sentences.append(
+                f"the first document of {self._own} of {self._shared} queries has the query's own id. Where queries "
+                "are documents themselves, leave these out with --exclude-self, as BEIR does."
+            )
+        return [*sentences, *too_deep([name for name in metric_names(metrics) if self._too_deep(name)], self.deepest)]
+
+    def _too_deep(self, name: str) -> bool:
+        """Whether a longer run might have another value."""
+        measure = _parse(name)
+        open_ended = self._without if measure.NAME in _FIRST else self._incomplete
+        return self._judged and open_ended > 0 and (_depth(measure) or 0) > self.deepest
 
 
-def without_same_id(run: Run) -> Run:
+def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:
+    """A sentence about metrics whose cutoff is beyond the last document of a run."""
+    if not metrics or not deepest:
+        return []
+    verb = "looks" if len(metrics) == 1 else "look"
+    return [f"the run has at most {deepest} documents per query, so {', '.join(metrics)} {verb} no further."]
+
+
+def without_same_id(run: Mapping[str, Hits]) -> Mapping[str, Hits]:
     """The run without documents that have the query's id: in some collections the queries are documents too."""
-    return {query_id: [hit for hit in hits if hit[0] != query_id] for query_id, hits in run.items()}
+    return _WithoutSameId(run)
+
+
+class _WithoutSameId(Mapping[str, Hits]):
+    def __init__(self, run: Mapping[str, Hits]) -> None:
+        self._run = run
+
+    def __getitem__(self, query_id: str) -> Hits:
+        return [hit for hit in self._run[query_id] if hit[0] != query_id]
+
+    def __contains__(self, query_id: object) -> bool:
+        return query_id in self._run
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._run)
+
+    def __len__(self) -> int:
+        return len(self._run)
 
 
 def mean(name: str, by_query: Mapping[str, float]) -> float:

@@ -19,19 +19,21 @@ from typing import Any
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.runs import Run, read_run, run_names
+from retrievalkit.data.run_file import check_run, open_run
+from retrievalkit.data.runs import Hits, Run, run_names
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.evaluate.answers import Mode, answer_hits
 from retrievalkit.evaluate.metrics import (
     METRICS,
     Conventions,
+    Doubts,
     PerQuery,
     check_metrics,
-    doubts,
     first_ids,
     mean,
     metric_names,
     per_query,
+    too_deep,
     without_same_id,
 )
 from retrievalkit.report.table import text_table
@@ -95,7 +97,7 @@ class Evaluation(Mapping[str, float]):
 
 
 def evaluate(
-    run: Run | str | Path,
+    run: Mapping[str, Hits] | str | Path,
     *,
     qrels: Qrels | str | Path | None = None,
     metrics: str | Sequence[str] = METRICS,
@@ -128,23 +130,25 @@ def evaluate(
     if qrels is not None:
         qrels = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
         check_metrics(metrics, qrels)
-    run = read_run(run, conventions.ties) if isinstance(run, str | Path) else run
-    if conventions.ignore_same_id:
-        run = without_same_id(run)
+    whole: Mapping[str, Hits] = open_run(run, conventions.ties) if isinstance(run, str | Path) else run
+    run = without_same_id(whole) if conventions.ignore_same_id else whole
     values: PerQuery = {}
     notes: list[str] = []
     means: dict[str, float] = {}
     if qrels is not None:
-        notes += _notes(run, qrels, metrics, conventions)
-        values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over)
+        doubts = Doubts(run, qrels)
+        values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over, visit=doubts.visit)
+        notes += _notes(run, qrels, metrics, conventions, doubts)
         means = {name: mean(name, by_query) for name, by_query in values.items()}
     if queries is not None and corpus is not None:
         queries = read_queries(queries) if isinstance(queries, str | Path) else queries
         corpus = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
-        notes += _answer_notes(run, queries, answers.ks)
-        accuracy = _answer_values(run, queries, corpus, answers)
+        first = {query.id: run[query.id][: max(answers.ks)] for query in queries if query.id in run}
+        notes += _answer_notes(run, first, queries, answers.ks)
+        accuracy = _answer_values(first, run, queries, corpus, answers)
         values |= accuracy
         means |= {name: math.fsum(by_query.values()) / len(by_query) for name, by_query in accuracy.items()}
+    check_run(whole)
     return Evaluation(means, values, {name: len(by_query) for name, by_query in values.items()}, notes)
 
 
@@ -209,22 +213,34 @@ def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _answer_values(run: Run, queries: Sequence[Query], corpus: Iterable[Passage], options: AnswerOptions) -> PerQuery:
+def _answer_values(
+    first: Run,
+    run: Mapping[str, Hits],
+    queries: Sequence[Query],
+    corpus: Iterable[Passage],
+    options: AnswerOptions,
+) -> PerQuery:
     """For each k and query 1 if an answer is among the first k documents, else 0: {"top5": {query_id: 1.0}}."""
     answers = {query.id: query.answers for query in queries}
     if not any(answers.values()):
         msg = 'no query has answers. Give a queries file with answers, such as DPR\'s question<TAB>["answer", ...].'
         raise InputError(msg)
-    if run.keys().isdisjoint(answers):
+    if not first:
         msg = (
             f"no query of the run is among the queries: the run has {first_ids(run)}, the queries {first_ids(answers)}."
         )
         raise InputError(msg)
-    hits = answer_hits(run, answers, corpus, depth=max(options.ks), mode=options.mode, processes=options.processes)
+    hits = answer_hits(first, answers, corpus, depth=max(options.ks), mode=options.mode, processes=options.processes)
     return {f"top{k}": {query_id: float(any(hits.get(query_id, [])[:k])) for query_id in answers} for k in options.ks}
 
 
-def _notes(run: Run, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions) -> list[str]:
+def _notes(
+    run: Mapping[str, Hits],
+    qrels: Qrels,
+    metrics: str | Sequence[str],
+    conventions: Conventions,
+    doubts: Doubts,
+) -> list[str]:
     """Sentences about queries without judgements, hits or relevant documents, and about grades."""
     absent = f"are not in the run and {'count 0' if conventions.over == 'qrels' else 'are left out'}"
     grades = [max(judged.values(), default=0) for judged in qrels.values()]
@@ -233,7 +249,7 @@ def _notes(run: Run, qrels: Qrels, metrics: str | Sequence[str], conventions: Co
         *_count(run.keys() - qrels.keys(), run, "of the run are not in the qrels and are left out"),
         *_count(qrels.keys() - run.keys(), qrels, f"of the qrels {absent}"),
         *_count(without, qrels, "of the qrels have no relevant document and count 0"),
-        *doubts(run, qrels),
+        *doubts.sentences(metrics),
     ]
     binary = [name for name in metric_names(metrics) if "rel=" not in name and not name.lower().startswith("ndcg")]
     if max(grades, default=0) > 1 and binary:
@@ -244,7 +260,7 @@ def _notes(run: Run, qrels: Qrels, metrics: str | Sequence[str], conventions: Co
     return notes
 
 
-def _answer_notes(run: Run, queries: Sequence[Query], ks: Sequence[int]) -> list[str]:
+def _answer_notes(run: Mapping[str, Hits], first: Run, queries: Sequence[Query], ks: Sequence[int]) -> list[str]:
     notes = [
         *_count(
             run.keys() - {query.id for query in queries}, run, "of the run are not among the queries and are left out"
@@ -252,10 +268,8 @@ def _answer_notes(run: Run, queries: Sequence[Query], ks: Sequence[int]) -> list
         *_count([query.id for query in queries if query.id not in run], queries, "are not in the run and count 0"),
         *_count([query.id for query in queries if not query.answers], queries, "have no answers and count 0"),
     ]
-    deepest = max(map(len, run.values()), default=0)
-    if short := [f"top{k}" for k in ks if k > deepest]:
-        notes.append(f"the run has at most {deepest} documents per query, so {', '.join(short)} look no further.")
-    return notes
+    deepest = max(map(len, first.values()), default=0)
+    return [*notes, *too_deep([f"top{k}" for k in ks if k > deepest], deepest)]
 
 
 def _count(ids: Collection[str], among: Sized, problem: str) -> list[str]:

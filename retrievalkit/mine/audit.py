@@ -23,6 +23,7 @@ SHOWN = 5
 SAMPLED_SCORES = 1_000
 SAMPLED_QUESTIONS = 20
 NEGATIVES_SHOWN = 3
+_SCORES = 1_000  # most scores of a sampled question, spread evenly over its negatives
 _SNIPPET = 300
 _BINS = 30
 _RANKS = (1, 2, 3, 4, 6, 11, 21, 51, 101, 201, 501, 1001)
@@ -227,7 +228,7 @@ def _sampled(outcome: Filtered, key: float) -> dict[str, Any]:
         "found": [[place + 1, found.scores[place], found.ids[place]] for place in found.positive_places],
         "first": [[place + 1, found.scores[place], found.ids[place]] for place in outcome.negatives[:NEGATIVES_SHOWN]],
         "negatives": len(outcome.negatives),
-        "scores": [found.scores[place] for place in outcome.negatives],
+        "scores": [found.scores[place] for place in outcome.negatives[:: -(-len(outcome.negatives) // _SCORES) or 1]],
     }
 
 

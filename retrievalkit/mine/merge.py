@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -30,13 +30,13 @@ def mined_examples(rows: Sequence[Example], mined: MinedTexts) -> Iterator[Examp
 
 
 def merge_examples(
-    first: Sequence[Example], second: Sequence[Example], *, keep: int | None = None, merge: Merge = "concatenate"
+    first: Sequence[Example], second: Iterable[Example], *, keep: int | None = None, merge: Merge = "concatenate"
 ) -> Iterator[Example]:
     """Merge two sets.
 
     Args:
         first: The first set.
-        second: The second set.
+        second: The second set; "concatenate" takes one example at a time.
         keep: How many negatives to keep per example; None = all.
         merge: "concatenate" keeps all examples separate; "pool" joins those with the same query text: the first set's
             negatives, then the second's, without the positives of either.
@@ -44,6 +44,17 @@ def merge_examples(
     Raises:
         DataError: The sets use the same query id for different queries.
     """
+    cut_first = (_with_documents(row, row.positives, row.negatives[:keep]) for row in first)
+    cut_second = (_with_documents(row, row.positives, row.negatives[:keep]) for row in _of_same_ids(first, second))
+    if merge == "pool":
+        yield from _pool(list(cut_first), list(cut_second))
+        return
+    yield from cut_first
+    yield from cut_second
+
+
+def _of_same_ids(first: Sequence[Example], second: Iterable[Example]) -> Iterator[Example]:
+    """The second set, checked: an id stands for the same query in both."""
     texts = {row.query_id: row.query for row in first}
     for row in second:
         if texts.get(row.query_id, row.query) != row.query:
@@ -52,9 +63,7 @@ def merge_examples(
                 "in the other. Give each query its own id."
             )
             raise DataError(msg)
-    cut_first = [_with_documents(row, row.positives, row.negatives[:keep]) for row in first]
-    cut_second = [_with_documents(row, row.positives, row.negatives[:keep]) for row in second]
-    yield from _pool(cut_first, cut_second) if merge == "pool" else [*cut_first, *cut_second]
+        yield row
 
 
 def _with_documents(row: Example, positives: tuple[str, ...], negatives: tuple[str, ...]) -> Example:

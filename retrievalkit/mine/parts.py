@@ -23,7 +23,7 @@ from retrievalkit.mine.sources import Hits, Search
 from retrievalkit.report.progress import ProgressBar
 
 PART = 512
-HITS_AT_ONCE = 1 << 21
+HITS_AT_ONCE, PART_HITS = 1 << 21, 1 << 19
 _SEARCH_BATCH = 1_024  # how many queries `search` encodes at once
 _CACHED_PARTS = 8
 _PART_BYTES = 1 << 30
@@ -63,9 +63,10 @@ class Mining:
         """Mine all questions, except those in parts that already exist in the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         filters = make_filters(self.options, self.corpus.get, self.scores)
-        mined = MinedParts(folder, self.questions, self._audit(filters))
+        size = part_size(self.options.depth)
+        mined = MinedParts(folder, self.questions, self._audit(filters), size)
         done = mined.complete()
-        with ProgressBar("mine", len(self.questions), unit="questions", done=done * PART) as bar:
+        with ProgressBar("mine", len(self.questions), unit="questions", done=done * size) as bar:
             for number, part in self._parts(search, done, bar):
                 outcomes = mine_part(part, self.options, filters)
                 audit = self._audit(filters)
@@ -79,18 +80,18 @@ class Mining:
 
     def _parts(self, search: Search, done: int, bar: ProgressBar) -> Iterator[tuple[int, list[Found]]]:
         """The parts after the first `done`, with their numbers and hits; several parts are searched at once."""
-        at_once = searched_at_once(self.options.depth)
+        at_once, size = searched_at_once(self.options.depth), part_size(self.options.depth)
         for start in range(0, len(self.questions), at_once):
             batch = self.questions[start : start + at_once]
-            if start + len(batch) <= done * PART:
+            if start + len(batch) <= done * size:
                 continue
             bar.update(label=f"search for {len(batch):,} questions")
             found = self._search(search, batch)
             bar.update(label="mine")
-            for offset in range(0, len(batch), PART):
-                number = (start + offset) // PART
+            for offset in range(0, len(batch), size):
+                number = (start + offset) // size
                 if number >= done:
-                    yield number, found[offset : offset + PART]
+                    yield number, found[offset : offset + size]
 
     def _search(self, search: Search, batch: Sequence[Question]) -> list[Found]:
         hits = list(search(batch, self.options.depth))
@@ -122,20 +123,24 @@ class MinedParts:
         folder: The folder.
         questions: All questions, in order.
         audit: An empty audit, to which the parts are added.
+        size: How many questions a part has.
     """
 
-    def __init__(self, folder: Path, questions: Sequence[Question], audit: Audit) -> None:
+    def __init__(self, folder: Path, questions: Sequence[Question], audit: Audit, size: int = PART) -> None:
         self.folder = folder
+        self.size = size
         self.audit = audit
         self._places = {question.query.text: place for place, question in enumerate(questions)}
         self._cached: OrderedDict[int, list[Mined]] = OrderedDict()
 
     def __getitem__(self, text: str) -> Mined:
-        number, place = divmod(self._places[text], PART)
+        number, place = divmod(self._places[text], self.size)
         if number not in self._cached:
             self._cached[number] = [_mined(row) for row in self._read(number)["mined"]]
-            if len(self._cached) > _CACHED_PARTS:
-                self._cached.popitem(last=False)
+            held = sum(len(mined.negatives) for part in self._cached.values() for mined in part)
+            while len(self._cached) > 1 and (len(self._cached) > _CACHED_PARTS or held > HITS_AT_ONCE):
+                _, oldest = self._cached.popitem(last=False)
+                held -= sum(len(mined.negatives) for mined in oldest)
         return self._cached[number][place]
 
     def complete(self) -> int:
@@ -182,10 +187,22 @@ class _Part:
     audit: AuditState
 
 
+def part_size(depth: int) -> int:
+    """How many questions a part has: fewer if each has many hits."""
+    return _halved(PART, depth, PART_HITS)
+
+
 def searched_at_once(depth: int) -> int:
-    """How many questions are searched at once, limited by the number of hits in memory."""
+    """How many questions are searched at once, limited by the number of hits in memory; a multiple of a part."""
     unit = max(PART, _SEARCH_BATCH)
-    return max(1, HITS_AT_ONCE // depth // unit) * unit
+    return HITS_AT_ONCE // depth // unit * unit or max(part_size(depth), _halved(unit, depth, HITS_AT_ONCE))
+
+
+def _halved(questions: int, depth: int, most: int) -> int:
+    """A number of questions, halved until they have at most so many hits; at least 1."""
+    while questions > 1 and questions * depth > most:
+        questions //= 2
+    return questions
 
 
 def _mined(row: Sequence[Any]) -> Mined:

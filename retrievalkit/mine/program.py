@@ -4,8 +4,8 @@
 
 The best hits of each question go through the filters of `mine.filters`; of the remaining hits, the first or a seeded
 sample are kept. FILE.audit.json records the hits that each filter dropped, with examples, and FILE.audit.html shows
-them. Memory use does not grow with questions times hits (except that runs and sets to merge are read whole), and a
-killed command resumes where it stopped when it is run again.
+them. Memory use does not grow with questions times hits (except that sets to pool are read whole), and a killed
+command resumes where it stopped when it is run again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from retrievalkit.mine.audit_page import audit_page
 from retrievalkit.mine.filters import PairScores
 from retrievalkit.mine.merge import merge_examples, mined_examples
 from retrievalkit.mine.options import MiningOptions
-from retrievalkit.mine.parts import PART, MinedParts, Mining
+from retrievalkit.mine.parts import MinedParts, Mining, part_size
 from retrievalkit.mine.questions import group_questions
 from retrievalkit.mine.sources import Sources
 from retrievalkit.report.page import write_page
@@ -96,7 +96,7 @@ def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = N
     mining = Mining(questions, corpus, options, sources.title, scores)
     mining.check()
     inputs = [sources.fingerprint(), corpus.fingerprint(), fingerprint(files.examples)]
-    identity = [*inputs, scored_by, asdict(options), PART]
+    identity = [*inputs, scored_by, asdict(options), part_size(options.depth)]
     with _work_folder(output) as work:
         parts = work / f"parts-{artifacts.fingerprint_value(identity)[:12]}"
         _remove_other_parts(work, parts)
@@ -113,7 +113,7 @@ def _write(
     written: Counter[int] = Counter()
     rows: Iterable[Example] = _counted(mined_examples(examples.rows, mined), sizes)
     if other is not None:
-        rows = merge_examples(other.rows, list(rows), keep=options.keep, merge=options.merge)
+        rows = merge_examples(other.rows, rows, keep=options.keep, merge=options.merge)
     with artifacts.write_file(output) as staging:
         write_examples(staging, _counted(rows, written))
         if not any(sizes):

@@ -225,7 +225,7 @@ def test_queries_that_find_themselves_are_told():
 
 
 def test_a_note_says_where_graded_judgements_count_as_binary():
-    (note,) = evaluate(GRADED_RUN, qrels=GRADED, metrics="RR@10 nDCG@10 AP(rel=2)").notes
+    note, *_ = evaluate(GRADED_RUN, qrels=GRADED, metrics="RR@10 nDCG@10 AP(rel=2)").notes[::-1]
     assert "RR@10 counts every grade from 1 on as relevant." in note
     assert "write RR(rel=2)@10." in note
     assert not evaluate(GRADED_RUN, qrels=GRADED, metrics="nDCG@10").notes
@@ -306,7 +306,7 @@ def test_questions_without_results_or_answers_count_zero_and_are_noted():
     assert found.notes == [
         "2 of 5 queries are not in the run and count 0: 'q4', 'q5'.",
         "1 of 5 queries have no answers and count 0: 'q5'.",
-        "the run has at most 4 documents per query, so top20 look no further.",
+        "the run has at most 4 documents per query, so top20 looks no further.",
     ]
 
 

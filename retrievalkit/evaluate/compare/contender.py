@@ -8,11 +8,11 @@ from pathlib import Path
 
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.qrels import Qrels
-from retrievalkit.data.runs import Run, Ties
+from retrievalkit.data.runs import Hits, Ties
 from retrievalkit.data.snippets import matches, snippet
 from retrievalkit.errors import DataError
 from retrievalkit.evaluate.compare.result import Difference, Ranking, TopHit
-from retrievalkit.evaluate.metrics import Over, PerQuery, check_overlap, doubts, first_ids, per_query, ranking
+from retrievalkit.evaluate.metrics import Doubts, Over, PerQuery, check_overlap, first_ids, per_query, ranking
 
 TOP_HITS = 5
 
@@ -25,17 +25,25 @@ class Contender:
         values: Metric -> query -> value.
         rankings: Those of the judged queries, without titles and texts.
         absent: The judged queries that the run lacks.
+        unjudged: Its queries without judgements.
         doubts: Possible mistakes in it, as sentences.
     """
 
     values: PerQuery
     rankings: dict[str, Ranking]
     absent: list[str]
+    unjudged: list[str]
     doubts: list[str]
 
 
 def measured(
-    name: str, run: Run, qrels: Qrels, metrics: str | Sequence[str], *, ties: Ties = "document_id", over: Over = "qrels"
+    name: str,
+    run: Mapping[str, Hits],
+    qrels: Qrels,
+    metrics: str | Sequence[str],
+    *,
+    ties: Ties = "document_id",
+    over: Over = "qrels",
 ) -> Contender:
     """Compute the metrics of a run.
 
@@ -44,9 +52,17 @@ def measured(
         UnknownNameError: A metric is unknown.
     """
     check_overlap(run, qrels, f"run '{name}'")
-    values = per_query(run, qrels, metrics, ties=ties, over=over)
-    rankings = {query_id: _ranking(query_id, run.get(query_id, []), judged, ties) for query_id, judged in qrels.items()}
-    return Contender(values, rankings, [query_id for query_id in qrels if query_id not in run], doubts(run, qrels))
+    doubts = Doubts(run, qrels)
+    rankings = {query_id: _ranking(query_id, [], judged, ties) for query_id, judged in qrels.items()}
+
+    def visit(query_id: str, hits: Hits) -> None:
+        doubts.visit(query_id, hits)
+        rankings[query_id] = _ranking(query_id, hits, qrels[query_id], ties)
+
+    values = per_query(run, qrels, metrics, ties=ties, over=over, visit=visit)
+    absent = [query_id for query_id in qrels if query_id not in run]
+    unjudged = [query_id for query_id in run if query_id not in qrels]
+    return Contender(values, rankings, absent, unjudged, doubts.sentences(metrics))
 
 
 def _ranking(query_id: str, hits: Sequence[tuple[str, float]], judged: Mapping[str, int], ties: Ties) -> Ranking:

@@ -20,7 +20,8 @@ from retrievalkit.data import sources
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.runs import Run, read_run, run_names
+from retrievalkit.data.run_file import check_run, open_run
+from retrievalkit.data.runs import Run, run_names
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.evaluate.compare.contender import Contender, measured, with_rankings
 from retrievalkit.evaluate.compare.output import Output
@@ -132,10 +133,12 @@ def _check(runs: Sequence[Any] | Mapping[str, Any], examples: int) -> None:
 
 
 def _contender(name: str, run: Any, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions) -> Contender:
-    """Compute the metrics of a run; the run itself is dropped, so that only one is in memory at a time."""
-    read = dict(run) if isinstance(run, Mapping) else read_run(run, conventions.ties)
-    read = without_same_id(read) if conventions.ignore_same_id else read
-    return measured(name, read, qrels, metrics, ties=conventions.ties, over=conventions.over)
+    """Compute the metrics of a run; about 2 KB for each query of the qrels stay in memory, whatever the run's size."""
+    whole = run if isinstance(run, Mapping) else open_run(run, conventions.ties)
+    opened = without_same_id(whole) if conventions.ignore_same_id else whole
+    contender = measured(name, opened, qrels, metrics, ties=conventions.ties, over=conventions.over)
+    check_run(whole)
+    return contender
 
 
 def _pairs(runs: Mapping[str, str], baseline: str | None) -> list[tuple[str, str]]:
@@ -244,6 +247,11 @@ def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: Over, texts:
         f"{first_ids(one.absent)}."
         for name, one in contenders.items()
         if one.absent
+    ]
+    notes += [
+        f"{len(one.unjudged)} queries of run '{name}' are not in the qrels and are left out: {first_ids(one.unjudged)}."
+        for name, one in contenders.items()
+        if one.unjudged
     ]
     notes += [f"{name}: {doubt}" for name, one in contenders.items() for doubt in one.doubts]
     if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):

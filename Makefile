@@ -35,7 +35,7 @@ test-precision: install-dev
 N ?= 10000
 SEED ?= 1
 fuzz: install-dev
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fuzz --trials $(N) --seed $(SEED) --workers $(WORKERS) $(if $(ONLY),--only $(ONLY))
+	PYTHONPATH=tests $(BIN)/python -m fuzz --trials $(N) --seed $(SEED) --workers $(WORKERS) $(if $(ONLY),--only $(ONLY))
 
 lint: install-dev
 	$(BIN)/ruff check .

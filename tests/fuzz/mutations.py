@@ -219,40 +219,16 @@ def _of_tensor(rng, path, name):
 
 
 def _of_folder(rng, path, name):
-    kind = rng.choice(
-        (
-            "remove",
-            "remove",
-            "folder",
-            "link",
-            "link",
-            "swap",
-            "copy",
-            "copy",
-            "fifo" if rng.random() < 0.05 else "swap",
-        )
-    )
+    # In a stranger's folder alone: who names a pipe as a corpus waits for it.
+    rare = "fifo" if rng.random() < 0.1 and name and not name.startswith((".", "out/")) else "swap"
+    kind = rng.choice(("remove", "remove", "folder", "link", "link", "swap", "copy", "copy", rare))
     if kind == "swap" and name:
         root = path
         for _ in name.split("/"):
             root = root.parent
         return {"op": "swap", "file": name, "other": rng.choice(edits.files(root))}
     if kind == "link":
-        to = rng.choice(
-            (
-                "aside",
-                "aside",
-                path.name,
-                "nothing",
-                "/dev/null",
-                "/dev/zero",
-                "{outside}/passwd",
-                "/proc/self/environ",
-                "/proc/self/mem",
-                "{outside}",
-                "{material}/corpus.jsonl",
-            )
-        )
+        to = rng.choice((*nasty.LINKS, path.name))
         return {"op": "link", "file": name, "to": to}
     if kind in ("copy", "swap"):
         return {"op": "copy", "file": name, "of": rng.choice(nasty.KINDS)}

@@ -128,3 +128,9 @@ OPTION_VALUES = {
     "value": tuple(f"k={value}" for value in _NUMBERS),
 }  # fmt: skip
 """Values of options by their kind. Nothing here leads out of the room: what is tried may be done."""
+
+LINKS = (
+    "aside", "aside", "nothing", "/dev/null", "/dev/zero", "{outside}/passwd", "/proc/self/environ", "/proc/self/mem",
+    "{outside}", "{material}/corpus.jsonl",
+)  # fmt: skip
+"""What links lead to; "aside" is the same content."""

@@ -19,6 +19,7 @@ class Target:
         plugins: Whether it needs Java or Milvus, which take seconds.
         room: The damaged material is the whole working folder: what a killed command left.
         keeps: Whether a command that fails may leave a folder: `rkit run` keeps the steps that are done.
+        notes: Whether it adds to the manifest of what it reads: `rkit index --check`.
         options: Of which a trial adds some, and the kind of their values.
     """
 
@@ -30,6 +31,7 @@ class Target:
     plugins: bool = False
     room: bool = False
     keeps: bool = False
+    notes: bool = False
     options: tuple[tuple[str, str], ...] = ()
 
 
@@ -64,7 +66,7 @@ def _searched():
     for name, share in (_INDEXES | _BY_PLUGINS).items():
         yield Target(f"search {name}", f"search @{name} {_SEARCHED}", (name,), False, share, name in _BY_PLUGINS)
     for name in _INDEXES:
-        yield Target(f"check {name}", f"index @{name} --check --check-count 3", (name,), True, 0.5)
+        yield Target(f"check {name}", f"index @{name} --check --check-count 3", (name,), True, 0.5, notes=True)
     built = {"vectors": "flat faiss", "many_vectors": "flat faiss", "weights": "sparse", "both": "dense_sparse"}
     for name, indexers in built.items():
         for indexer in indexers.split():

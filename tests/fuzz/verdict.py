@@ -8,7 +8,7 @@ from pathlib import Path
 
 MOST_MEMORY = 1 << 30
 _OURS = re.compile(r'File "[^"]*/((?:retrievalkit|retrievalkit_\w+)/[\w/]+\.py)", line (\d+),? in ([\w<>]+)')
-_PROGRESS = re.compile(r"[\d,]+/[\d,]+ |: \d+ of \d|: \d+ \w+$|^\[\d+/\d+\]|^ {6}")
+_PROGRESS = re.compile(r"[\d,]+/[\d,]+ |: \d+ of \d|: \d+ \w+$|^\[[\d-]+/\d+\]|^ {6}|^Stopped in step ")
 _NOT_COMPARED = ("manifest.json", "README.md", "training.jsonl", "run.json", ".identity.json")
 # Locks are left where they are; what is in them is nobody's data.
 _LOCK = re.compile(r"(^|/)\.[^/]*\.?lock$")
@@ -65,13 +65,15 @@ def _place(text, *, last):
 
 
 def _messages(ended, target, trial, whole):
-    lines = [line for line in ended.err.splitlines() if line.strip()]
+    lines = [line for line in ended.err.split("\n") if line.strip()]
     errors = [number for number, line in enumerate(lines) if line.startswith("Error: ")]
     before = lines[: errors[0]] if errors and ended.code else lines
     strange = [line for line in before if not _is_ours(line)]
     if strange:
         known = {shape(line) for line in whole().err.splitlines()}
         strange = [line for line in strange if shape(line) not in known]
+    if ended.code not in (0, 2):
+        return
     if ended.code == 0 and errors:
         yield Failure("message", f"an error, but exit 0: {shape(lines[errors[0]])[:120]}")
     if strange:
@@ -94,8 +96,12 @@ def _is_ours(line):
 def _names_input(message, target, trial):
     if not trial.edits or target.room:
         return True
-    names = {Path(trial.damaged).name, *(Path(_named(edit)).name for edit in trial.edits)} - {""}
-    return any(name in message for name in names)
+    names = {Path(trial.damaged).name, *(Path(_named(edit)).name for edit in trial.edits)}
+    # Or the value: a path that is not there, say.
+    names |= {
+        str(edit["value"]) for edit in trial.edits if edit["op"] == "set" and isinstance(edit["value"], str | int)
+    }
+    return any(name in message for name in names - {""})
 
 
 def _named(edit):
@@ -122,8 +128,9 @@ def _files(ended, target, changes):
         new = {name for name in new if name.startswith(".") or "/." in name or ".partial" in name}
     elif target.keeps:
         new = set()
-    if changes.inputs and not target.room:
-        yield Failure("changed an input", f"{target.name}: {shape(sorted(changes.inputs)[0])}")
+    inputs = {name for name in changes.inputs if not (target.notes and name.endswith("/manifest.json"))}
+    if inputs and not target.room:
+        yield Failure("changed an input", f"{target.name}: {shape(sorted(inputs)[0])}")
     if new and not (target.room and ended.code):
         yield Failure("left files", f"{target.name}: {shape(sorted(new)[0])}", ", ".join(sorted(new)[:5]))
 

@@ -9,7 +9,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) i
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
-.PHONY: install install-dev quickstart test test-slow test-tour test-precision lint coverage docs dist release clean
+.PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz lint coverage docs dist release clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
@@ -29,6 +29,13 @@ test-tour: install-dev
 test-precision: install-dev
 	auto=$$($(BIN)/python -c 'import torch; from retrievalkit.model.precision import resolve_precision; print(resolve_precision("auto", torch.device("cpu")))'); \
 	RKIT_PRECISION=$$(test "$$auto" = fp32 && echo bf16 || echo fp32) $(PYTEST) -m "precision and not slow and not tour" $(SUITES)
+
+# N commands read damaged input, drawn by SEED: tests/fuzz. Failures are in build/fuzz/; ONLY=4711 or ONLY=build/fuzz/001.json
+# tries one again.
+N ?= 10000
+SEED ?= 1
+fuzz: install-dev
+	PYTHONPATH=tests $(BIN)/python -m fuzz --trials $(N) --seed $(SEED) --workers $(WORKERS) $(if $(ONLY),--only $(ONLY))
 
 lint: install-dev
 	$(BIN)/ruff check .

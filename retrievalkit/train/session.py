@@ -116,7 +116,8 @@ def _run(
         return done
     with processes.together():
         if processes.is_main():
-            prepare_partial(output, training.identity, resume=resume)
+            with artifacts.full_disk_named(artifacts.partial_folder(output)):
+                prepare_partial(output, training.identity, resume=resume)
     with _staging(output, overwrite=overwrite) as staging:
         with only_resumable_kept(staging, training.step.work), quiet():
             steps = _train(training.step, options, staging)

@@ -51,7 +51,8 @@ def was_written(error: OSError) -> bool:
 def _as_written(error: OSError, place: Path) -> OSError:
     error.__dict__["_rkit_written"] = True
     if error.filename is None:
-        error.filename = str(_newest(place))
+        # A file at the limit is the one, if that is the error; else only the folder is certain.
+        error.filename = str(next((one for one in _files(place) if _at_limit(one)), place))
     return error
 
 
@@ -64,7 +65,7 @@ def _reason(error: Exception, place: Path) -> int | None:
     with suppress(OSError):
         if shutil.disk_usage(place if place.exists() else place.parent).free < _NEXT_TO_NOTHING:
             return errno.ENOSPC
-    if any(size >= _largest_file() for size in _sizes(place)):
+    if any(map(_at_limit, _files(place))):
         return errno.EFBIG
     return errno.EIO if _CUT_OFF.search(text) else None
 
@@ -79,16 +80,10 @@ def _largest_file() -> float:
     return float("inf") if limit == resource.RLIM_INFINITY else limit
 
 
-def _sizes(place: Path) -> list[int]:
+def _at_limit(file: Path) -> bool:
     with suppress(OSError):
-        return [one.stat().st_size for one in _files(place)]
-    return []
-
-
-def _newest(place: Path) -> Path:
-    with suppress(OSError):
-        return max(_files(place), key=lambda one: one.stat().st_mtime_ns, default=place)
-    return place
+        return file.stat().st_size >= _largest_file()
+    return False
 
 
 def _files(place: Path) -> list[Path]:

@@ -45,7 +45,7 @@ def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) ->
         return
     place = place_of(output)
     lock = lock or lock_of(place)
-    if lock in _held or any(_within(one, place) for one in _held):
+    if lock in _held or is_internal(place):
         yield
         return
     made = _make_parents(lock.parent, output)
@@ -62,6 +62,11 @@ def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) ->
 def lock_of(place: Path) -> Path:
     """The file beside an output that its writer locks."""
     return place.with_name(f".{place.name}.lock")
+
+
+def is_internal(place: Path) -> bool:
+    """Whether a place lies in a hidden folder beside an output that this process holds."""
+    return any(_within(lock, place) for lock in _held)
 
 
 def _within(lock: Path, place: Path) -> bool:

@@ -11,8 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from retrievalkit.artifacts.failures import full_disk_named
-from retrievalkit.artifacts.locks import held
+from retrievalkit.artifacts.locks import held, is_internal
 from retrievalkit.artifacts.places import check_file_place, check_parents, is_stream, place_of, pour
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 
@@ -174,7 +176,7 @@ def write_file(path: str | Path) -> Iterator[Path]:
     """
     check_output_file(path, stream=True)
     if is_stream(path):
-        with tempfile.TemporaryDirectory(prefix="rkit-") as folder:
+        with tempfile.TemporaryDirectory(prefix="rkit-") as folder, FileLock(Path(folder) / ".lock"):
             staging = Path(folder) / Path(path).name
             with full_disk_named(staging):
                 yield staging
@@ -193,7 +195,8 @@ def write_file(path: str | Path) -> Iterator[Path]:
         except BaseException as error:
             with suppress(OSError):
                 staging.unlink(missing_ok=True)
-            _note(error, path)
+            if not is_internal(place):
+                _note(error, path)
             raise
         with _naming(staging, path):
             os.replace(staging, place)
@@ -216,7 +219,7 @@ def _note(error: BaseException, path: str | Path, kept: Path | None = None) -> N
     """Add to an interruption, or to a failure of the disk, what is left of an output; the innermost knows best."""
     if getattr(error, "__notes__", None) or not isinstance(error, OSError | KeyboardInterrupt):
         return
-    if kept is not None and any(kept.iterdir()):
+    if kept is not None and kept.is_dir():
         left = "what was finished is kept: run the same command again to go on from there."
     else:
         left = f"nothing was written to '{path}'."

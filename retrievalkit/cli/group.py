@@ -251,7 +251,8 @@ def _failure(error: OSError) -> str:
         doing = "read" if error.filename and os.path.exists(str(error.filename)) else "open"
         return f"cannot {doing} {place}: {error.strerror}.{kept} Check that it is there and may be read."
     if error.errno == errno.EFBIG:
-        return f"cannot write {place}: it has reached the limit of a file's size.{kept} Raise the limit (ulimit -f)."
+        limited = "it has reached the limit of a file's size"
+        return f"cannot write {place}: {limited}.{kept} Raise the limit (ulimit -f) and run the same command again."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         full = "the disk is full" if error.errno == errno.ENOSPC else "your share of the disk is used up"
         return f"cannot write {place}: {full}.{kept} Free some space and run the same command again."

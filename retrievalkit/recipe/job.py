@@ -18,7 +18,7 @@ from retrievalkit.recipe.command_line import command_line, has
 from retrievalkit.recipe.log import StepLog
 from retrievalkit.recipe.recipe import Recipe, Step
 
-_NOT_STEPS = ("run", "quickstart", "plugins", "doctor")
+_NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "clean")
 
 
 class StepError(RetrievalkitError):

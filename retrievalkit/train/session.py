@@ -113,7 +113,10 @@ def _run(
     if done := processes.from_main(done):
         return done
     with processes.together():
-        last = prepare_partial(output, training.identity, resume=resume) if processes.is_main() else None
+        last = None
+        if processes.is_main():
+            with artifacts.full_disk_named(artifacts.partial_folder(output)):
+                last = prepare_partial(output, training.identity, resume=resume)
     last = processes.from_main(last)
     with _staging(output, overwrite=overwrite) as staging:
         with only_resumable_kept(staging, training.step.work), quiet():

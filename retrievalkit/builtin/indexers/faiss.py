@@ -235,7 +235,9 @@ class Faiss(Indexer):
                 raise OptionError(msg) from error
 
     def _write(self, index: Any, index_dir: Path, first: int) -> None:
-        self._faiss.write_index(index, str(_shard_file(index_dir, first)))
+        # Not by faiss's own files: where the last bytes of one cannot be written, it prints a line and goes on.
+        with _shard_file(index_dir, first).open("wb") as stream:
+            self._faiss.write_index(index, self._faiss.PyCallbackIOWriter(stream.write))
 
     def _read(self, file: Path) -> Any:
         faiss = self._faiss

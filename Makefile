@@ -9,7 +9,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) i
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
-.PHONY: install install-dev quickstart test test-slow test-tour test-precision lint coverage docs dist release clean
+.PHONY: install install-dev quickstart test test-slow test-tour test-precision kill lint coverage docs dist release clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
@@ -29,6 +29,12 @@ test-tour: install-dev
 test-precision: install-dev
 	auto=$$($(BIN)/python -c 'import torch; from retrievalkit.model.precision import resolve_precision; print(resolve_precision("auto", torch.device("cpu")))'); \
 	RKIT_PRECISION=$$(test "$$auto" = fp32 && echo bf16 || echo fp32) $(PYTEST) -m "precision and not slow and not tour" $(SUITES)
+
+# Commands killed at random moments and run again: make kill N=200 SEED=1 [ONLY=encode]. About five seconds a trial.
+N ?= 200
+SEED ?= 0
+kill: install-dev
+	HF_HUB_OFFLINE=1 PYTHONPATH=tests $(BIN)/python -m kills --count $(N) --seed $(SEED) $(if $(ONLY),--only "$(ONLY)")
 
 lint: install-dev
 	$(BIN)/ruff check .

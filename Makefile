@@ -9,7 +9,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) i
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
-.PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz lint coverage docs dist release clean
+.PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint coverage docs dist release clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
@@ -32,10 +32,15 @@ test-precision: install-dev
 
 # N commands read damaged input, drawn by SEED: tests/fuzz. Failures are in build/fuzz/; ONLY=4711 or ONLY=build/fuzz/001.json
 # tries one again.
-N ?= 10000
 SEED ?= 1
+fuzz: N ?= 10000
 fuzz: install-dev
 	PYTHONPATH=tests $(BIN)/python -m fuzz --trials $(N) --seed $(SEED) --workers $(WORKERS) $(if $(ONLY),--only $(ONLY))
+
+# Commands killed at random moments and run again: make kill N=200 SEED=1 [ONLY=encode]. About five seconds a trial.
+kill: N ?= 200
+kill: install-dev
+	HF_HUB_OFFLINE=1 PYTHONPATH=tests $(BIN)/python -m kills --count $(N) --seed $(SEED) $(if $(ONLY),--only "$(ONLY)")
 
 lint: install-dev
 	$(BIN)/ruff check .

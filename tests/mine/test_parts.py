@@ -118,7 +118,7 @@ def test_parts_that_are_there_are_not_mined_again(data, tmp_path, small_parts, m
     "change", [lambda text: text[:9], lambda text: text.replace("p1", "p2", 1)], ids=["cut", "altered"]
 )
 def test_a_part_that_was_changed_since_is_mined_again(data, tmp_path, small_parts, monkeypatch, change):
-    mine_run(data, tmp_path / "whole.jsonl", **OPTIONS)
+    mine_run(data, tmp_path / "whole" / "out.jsonl", **OPTIONS)
     write = mining.MinedParts.write
 
     def interrupted(self, number, *rest):
@@ -136,7 +136,7 @@ def test_a_part_that_was_changed_since_is_mined_again(data, tmp_path, small_part
     part.write_text(change(text))
     assert part.read_text() != text
     mine_run(data, tmp_path / "out.jsonl", **OPTIONS)
-    assert written(tmp_path / "out.jsonl") == written(tmp_path / "whole.jsonl")
+    assert written(tmp_path / "out.jsonl") == written(tmp_path / "whole" / "out.jsonl")
 
 
 def test_parts_of_another_mining_are_not_used(data, tmp_path, small_parts, monkeypatch):

@@ -1,0 +1,144 @@
+"""The commands that are killed, with what they read: tiny, so that one takes about a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+INPUTS = Path("../inputs")
+MODEL, DATA, CORPUS = (f"{INPUTS}/{name}" for name in ("bert", "data", "data/corpus.jsonl"))
+
+RECIPE = f"""\
+name: small
+description: Encodes, indexes, searches and evaluates.
+steps:
+  - {{name: vectors, command: encode, with: {{model: {INPUTS}/model, texts: {CORPUS}}}, output: vectors}}
+  - {{name: index, command: index, with: {{source: "${{steps.vectors}}"}}, output: index}}
+  - name: run
+    command: search
+    with: {{indexes: ["${{steps.index}}"], queries: {DATA}, split: test, k: 5}}
+    output: run.trec
+  - name: figures
+    command: evaluate
+    with: {{run: ["${{steps.run}}"], qrels: {DATA}/qrels/test.tsv, metrics: nDCG@10, json: true}}
+    output: figures.json
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that writes.
+
+    Attributes:
+        words: Its command line, run in a folder of its own beside the inputs.
+        again: What a user adds to run it again: nothing, or what its message or its help says.
+        searched: The index is compared by what is found in it: Lucene and Milvus name and date their files.
+        existing: The command that made what this one replaces.
+        processes: How many train together.
+        volatile: Names of files that hold times.
+    """
+
+    words: str
+    again: str = ""
+    searched: bool = False
+    existing: str = ""
+    processes: int = 1
+    volatile: tuple[str, ...] = ()
+
+
+_TRAIN = f"--corpus {CORPUS} --examples {INPUTS}/train.jsonl --dev {INPUTS}/dev.jsonl"
+_TRAIN += " --epochs 3 --batch-size 8 --negatives 2 --set limit=40 --set save_steps=2 --set logging_steps=3"
+_MINED = f"--corpus {CORPUS} --examples {DATA} --set negatives=5 --depth 20"
+_RUNS = f"{INPUTS}/run.trec {INPUTS}/other.trec --qrels {DATA}/qrels/test.tsv"
+
+COMMANDS = {
+    "train": Command(f"train --model {MODEL} --pooler mean {_TRAIN} --output out", "--resume"),
+    "train, negatives refreshed": Command(
+        f"train --model {MODEL} --pooler mean {_TRAIN} --refresh-negatives every=1 --output out", "--resume"
+    ),
+    "train, two processes": Command(
+        f"train --model {MODEL} --pooler mean {_TRAIN} --output out", "--resume", processes=2
+    ),
+    "train, replacing": Command(
+        f"train --model {MODEL} --pooler mean {_TRAIN} --output out --overwrite",
+        "--resume",
+        existing=f"train --model {MODEL} --pooler cls --epochs 0 --corpus {CORPUS} --examples {DATA} --output out",
+    ),
+    "pretrain": Command(
+        f"pretrain --pretrainer mlm --model {MODEL} --corpus {CORPUS} --steps 12 --batch-size 8 --max-length 24 "
+        "--set save_steps=3 --output out",
+        "--resume",
+    ),
+    "rerank train": Command(f"rerank train --model {MODEL} {_TRAIN} --output out", "--resume"),
+    "rerank apply": Command(
+        f"rerank apply {INPUTS}/reranker --run {INPUTS}/run.trec --queries {DATA} --corpus {CORPUS} --output out.trec"
+    ),
+    "encode": Command(f"encode {INPUTS}/model {CORPUS} --output out"),
+    "encode, replacing": Command(
+        f"encode {INPUTS}/model {CORPUS} --output out --overwrite",
+        existing=f"encode {INPUTS}/model {DATA} --side query --output out",
+    ),
+    "index flat": Command(f"index {INPUTS}/vectors --indexer flat --output out"),
+    "index faiss": Command(f"index {INPUTS}/vectors --indexer faiss --set factory=HNSW8 --output out"),
+    "index sparse": Command(f"index {INPUTS}/both --indexer sparse --output out"),
+    "index dense_sparse": Command(f"index {INPUTS}/both --indexer dense_sparse --output out"),
+    "index bm25": Command(f"index {CORPUS} --indexer bm25 --output out", searched=True),
+    "index impact": Command(f"index {INPUTS}/both --indexer impact --output out", searched=True),
+    "index lucene_hnsw": Command(f"index {INPUTS}/vectors --indexer lucene_hnsw --output out", searched=True),
+    "index milvus": Command(f"index {INPUTS}/vectors --indexer milvus --output out", searched=True),
+    "index, replacing": Command(
+        f"index {INPUTS}/vectors --output out --overwrite",
+        existing=f"index {INPUTS}/both --indexer sparse --output out",
+    ),
+    "mine-negatives": Command(f"mine-negatives --from {INPUTS}/model {_MINED} --output out.jsonl"),
+    "mine-negatives of a run": Command(f"mine-negatives --from {INPUTS}/run-train.trec {_MINED} --output out.jsonl"),
+    "search": Command(f"search {INPUTS}/index --queries {DATA} --k 20 --output out.trec"),
+    "search milvus": Command(f"search {INPUTS}/milvus --queries {DATA} --k 20 --output out.trec"),
+    "search, tuned": Command(
+        f"search {INPUTS}/index {INPUTS}/sparse --fusion linear --tune {DATA}/qrels/train.tsv --tune-queries {DATA} "
+        "--output out.json"
+    ),
+    "compare": Command(f"compare {_RUNS} --no-plot --output out"),
+    "convert": Command(f"convert {DATA} out --kind collection"),
+    "evaluate, two processes": Command(
+        f"evaluate {INPUTS}/run.trec --answers {DATA} --corpus {CORPUS} --top 5 --processes 2"
+    ),
+    "run": Command(f"run {INPUTS}/small.yaml --output out", volatile=("run.json",)),
+}
+
+
+SMALL = ("train", "encode", "encode, replacing", "index flat", "convert")
+"""Commands for which few inputs are needed, quickly made."""
+
+
+def make_inputs(folder: Path, rkit: Callable[[str], None], names: Iterable[str]) -> None:
+    """Make what the commands read.
+
+    Args:
+        folder: Where to.
+        rkit: Runs a command line in that folder.
+        names: The commands.
+    """
+    from retrievalkit import testing
+
+    testing.tiny_model(folder / "bert")
+    testing.tiny_collection(folder / "data")
+    few = "--epochs 1 --corpus data --set limit=8"
+    rkit(f"train --model bert --pooler mean --examples data {few} --output model")
+    rkit("encode model data --output vectors")
+    rkit("mine-negatives --from model --examples data --corpus data --depth 6 --set negatives=5 --output train.jsonl")
+    (folder / "dev.jsonl").write_text("".join((folder / "train.jsonl").read_text().splitlines(True)[-8:]))
+    if set(names) <= set(SMALL):
+        return
+    (folder / "small.yaml").write_text(RECIPE)
+    rkit(f"train --model bert --pooler dense_sparse --set pooler.top_k=40 --examples data {few} --output double")
+    rkit(f"rerank train --model bert --examples train.jsonl {few} --output reranker")
+    rkit("encode double data --output both")
+    rkit("index vectors --output index")
+    rkit("index both --indexer sparse --output sparse")
+    rkit("search index --queries data --split test --k 10 --output run.trec")
+    rkit("search sparse --queries data --split test --k 10 --output other.trec")
+    rkit("search index --queries data --split train --k 20 --output run-train.trec")
+    if "search milvus" in names:
+        rkit("index vectors --indexer milvus --output milvus")

@@ -25,7 +25,7 @@ class HuggingFace(Source):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.token = False if consent.is_anonymous() else None
+        self._access: dict[str, Any] = {"token": False} if consent.is_anonymous() else {}
 
     def parts(self) -> tuple[Part, ...] | None:
         """None: it depends on the columns."""
@@ -85,5 +85,5 @@ class HuggingFace(Source):
         path, _, config = path.partition(":")
         with quiet():
             return datasets.load_dataset(
-                path, config or None, split=split or None, revision=revision or None, token=self.token
+                path, config or None, split=split or None, revision=revision or None, **self._access
             )

@@ -21,6 +21,7 @@ from retrievalkit.data import files
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples, write_examples
 from retrievalkit.data.kinds import Kind, kind_of
+from retrievalkit.data.packing import COMPRESSIONS
 from retrievalkit.data.qrels import read_qrels, write_qrels
 from retrievalkit.data.queries import read_queries, write_queries
 from retrievalkit.data.run_file import open_run
@@ -113,7 +114,7 @@ def _write_in_form(kind: Kind, source: str | Path, path: Path, split: str | None
 
 def _is_file(path: Path) -> bool:
     name = path.name
-    for end in files.COMPRESSIONS[1:]:
+    for end in COMPRESSIONS[1:]:
         name = name.removesuffix(end)
     return not path.is_dir() and (name.endswith(_FILES) or artifacts.is_stream(path))
 

@@ -13,6 +13,7 @@ from typing import Any
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, text_digest
 from retrievalkit.data.forms import ANCHORS, EMBEDDED_IDS, EXAMPLES, NEGATIVES, POSITIVES, is_example, is_numbered
+from retrievalkit.data.json_text import field_names
 from retrievalkit.data.qrels import judgements
 from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, straight_quotes
 from retrievalkit.data.records import Record
@@ -271,7 +272,7 @@ def _embedded(value: object, record: Record, where: str) -> Passage:
     inner = record._replace(fields=value)
     name = next((key for key in EMBEDDED_IDS if value.get(key) not in (None, "")), None)
     if "text" not in value:
-        msg = f"a passage in '{where}' has no text; it has these fields: {', '.join(value) or 'none'}."
+        msg = f"a passage in '{where}' has no text; it has these fields: {field_names(value)}."
         raise record.error(msg)
     title = inner.text("title") if value.get("title") is not None else ""
     text = inner.text("text")
@@ -281,7 +282,7 @@ def _embedded(value: object, record: Record, where: str) -> Passage:
 def _require(record: Record, *names: str) -> None:
     missing = [name for name in names if name not in record.fields]
     if missing:
-        found = ", ".join(record.fields)
+        found = field_names(record.fields)
         msg = f"missing: {', '.join(missing)}; it has {found}. Known forms: {'; '.join(EXAMPLES.known)}."
         raise record.error(msg)
 

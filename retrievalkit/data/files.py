@@ -91,9 +91,7 @@ def _refuse_special(path: Path, mode: int) -> None:
         kind = "a file of the kernel"
     else:
         return
-    msg = (
-        f"'{path}' is {kind}, and data is read from regular files, more than once. Save its content and give that file."
-    )
+    msg = f"'{path}' is {kind}, and data is read from regular files, more than once. Save its content in a file."
     raise DataError(msg)
 
 

@@ -90,9 +90,24 @@ def is_numbered(name: str, names: tuple[str, ...]) -> bool:
 
 
 def columns(text: str, widths: tuple[int, ...]) -> list[str]:
-    """The cells of a line of a TREC file: split at tabs if that gives a known width, or else at any white space."""
+    """The cells of a line of a TREC file: split at tabs if that gives a known width, or else at blanks and tabs."""
     cells = text.split("\t")
-    return cells if len(cells) in widths else text.split()
+    if len(cells) in widths:
+        return cells
+    # `split` also splits at control characters and at white space that is not ASCII, unlike other programs.
+    spaced = " ".join(cells)
+    return spaced.split() if spaced.isascii() and spaced.isprintable() else [cell for cell in spaced.split(" ") if cell]
+
+
+def decimal(cell: str) -> float:
+    """The number in a cell, written as every program understands it.
+
+    Raises:
+        ValueError: It is none, or is written with underscores or other digits than 0 to 9, which only Python reads.
+    """
+    if "_" in cell or not cell.isascii():
+        raise ValueError(cell)
+    return float(cell)
 
 
 def _names(row: list[str]) -> tuple[str, ...]:

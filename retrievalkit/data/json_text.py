@@ -9,12 +9,12 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from retrievalkit.data import files
-from retrievalkit.errors import DataError
+from retrievalkit.data import files, packing
+from retrievalkit.errors import DataError, shortlist
 
 _SHOWN = 60
 _SPACES = " \t\r\n"
@@ -74,6 +74,11 @@ def shown(value: object) -> str:
         except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
             text = f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def field_names(names: Iterable[str]) -> str:
+    """The names of fields for an error message."""
+    return shortlist(name if name.isprintable() and len(name) <= _SHOWN else shown(name) for name in names) or "none"
 
 
 class Member(NamedTuple):
@@ -150,7 +155,7 @@ class _Window:
     def error(self, problem: str, line: int) -> DataError:
         return DataError(f"{problem}. Is the file complete?", file=self.path, line=line)
 
-    def grow(self, size: int = files.CHUNK) -> None:
+    def grow(self, size: int = packing.CHUNK) -> None:
         raw = self.stream.read(size)
         self.ended = not raw
         try:
@@ -192,14 +197,16 @@ class _Window:
                     if size > files.LONGEST_LINE:
                         msg = f"{name} is larger than {files.LONGEST_LINE >> 20} MiB"
                         raise self.error(msg, self.line) from None
-                    self.grow(max(files.CHUNK, size))
+                    self.grow(max(packing.CHUNK, size))
                     continue
                 msg = f"{name}: broken JSON: {error.msg}"
                 raise self.error(msg, self.line + self.text.count("\n", self.at, error.pos)) from None
             except RecursionError:
-                raise DataError(f"{name}: {_NESTED}", file=self.path, line=self.line) from None
+                msg = f"{name}: {_NESTED}"
+                raise DataError(msg, file=self.path, line=self.line) from None
             except ValueError as error:
-                raise DataError(f"{name}: {_sentence(error)}", file=self.path, line=self.line) from None
+                msg = f"{name}: {_sentence(error)}"
+                raise DataError(msg, file=self.path, line=self.line) from None
             self.move(end)
             return value
 

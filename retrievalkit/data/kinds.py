@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from retrievalkit.data import files
 from retrievalkit.data.forms import corpus_table, is_example, is_judgement_header, query_table
-from retrievalkit.data.json_text import shown
-from retrievalkit.data.records import read_records
+from retrievalkit.data.json_text import field_names, shown
+from retrievalkit.data.records import Record, read_records
 from retrievalkit.data.run_forms import is_run_object, judgements_or_run
 from retrievalkit.data.sources import Part, open_source
 from retrievalkit.data.sources.local import Local
@@ -37,7 +38,7 @@ def kind_of(source: str | Path) -> Kind:
         return _of_file(opened.path)
     parts = opened.parts()
     if parts is None:
-        return _of_keys(set(next(opened.records("passages")).fields), source)
+        return _of_keys(_first(opened.records("passages"), source), source)
     return _KIND_OF_PART[parts[0]] if len(parts) == 1 else "collection"
 
 
@@ -45,8 +46,16 @@ def _of_file(path: Path) -> Kind:
     if is_run_object(path):
         return "run"
     if files.first_character(path) in ("{", "["):
-        return _of_keys(set(next(read_records(path, lambda _: None, "records")).fields), path)
+        return _of_keys(_first(read_records(path, lambda _: None, "records"), path), path)
     return _of_row(path)
+
+
+def _first(records: Iterator[Record], source: str | Path) -> set[str]:
+    """The fields of the first record."""
+    for record in records:
+        return set(record.fields)
+    msg = "there is no record in it."
+    raise DataError(msg, file=source)
 
 
 def _of_keys(keys: set[str], source: str | Path) -> Kind:
@@ -56,9 +65,10 @@ def _of_keys(keys: set[str], source: str | Path) -> Kind:
         return "queries"
     if keys & {"title", "contents", "docid", "doc_id"}:
         return "corpus"
+    names = field_names(sorted(keys))
     if "text" in keys:
-        return _by_name(source, f"a record with the fields {', '.join(sorted(keys))}")
-    msg = f"no known kind of data has these fields: {', '.join(sorted(keys))}. Say what it is with --kind."
+        return _by_name(source, f"a record with the fields {names}")
+    msg = f"no known kind of data has these fields: {names}. Say what it is with --kind."
     raise DataError(msg, file=source)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from retrievalkit.data.packing import reading
 from retrievalkit.data.records import Record, Table, parse_record
 from retrievalkit.errors import DataError
 
@@ -76,8 +77,8 @@ class Positions:
 
         self._files = files
         self._tables = tables
-        self._bases = numpy.cumsum([0, *(file.stat().st_size for file in files)])
         self._stamps = [_stamp(file) for file in files]
+        self._bases = numpy.cumsum([0, *(size for size, _ in self._stamps)])
         base_of = dict(zip(map(str, files), self._bases.tolist(), strict=False))
         duplicates, starts, sizes = Duplicates(identified), array("q"), array("q")
         for record, identifier in identified():
@@ -115,7 +116,7 @@ class Positions:
         if _stamp(file) != self._stamps[number]:
             msg = "the file changed while it was being read. Start again."
             raise DataError(msg, file=file)
-        with file.open("rb") as stream:
+        with reading(file), file.open("rb") as stream:
             stream.seek(start - int(self._bases[number]))
             return parse_record(stream.read(size), str(file), self._tables[number])
 
@@ -127,5 +128,6 @@ def _int64(values: array[int]) -> Any:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    status = file.stat()
+    with reading(file):
+        status = file.stat()
     return status.st_size, status.st_mtime_ns

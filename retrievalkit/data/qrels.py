@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from retrievalkit.data import files
-from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, QRELS
+from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, QRELS, decimal
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
@@ -15,6 +15,9 @@ from retrievalkit.errors import DataError, UnknownNameError
 
 Qrels = dict[str, dict[str, int]]
 Form = Literal["trec", "beir", "msmarco"]
+
+LARGEST_GRADE = 1 << 20
+"""trec_eval counts the documents of each grade in an array as long as the largest."""
 
 
 def read_qrels(source: str | Path, split: str = "test") -> Qrels:
@@ -87,12 +90,12 @@ def _from_fields(record: Record) -> tuple[Record, str, str, int]:
 
 def _grade(value: Any, record: Record) -> int:
     try:
-        number = float(value)
-        if number == int(number):
+        number = decimal(value) if isinstance(value, str) else float(value)
+        if number == int(number) and abs(number) <= LARGEST_GRADE:
             return int(number)
     except (ValueError, TypeError, OverflowError):
         pass
-    msg = f"the grade is {shown(value)}, and should be a whole number."
+    msg = f"the grade is {shown(value)}, and should be a whole number of at most {LARGEST_GRADE:,}."
     raise record.error(msg)
 
 

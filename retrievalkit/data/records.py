@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from retrievalkit.data import files, json_text
 from retrievalkit.data.files import Line, filled_lines
-from retrievalkit.data.json_text import shown
+from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.errors import DataError
 
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
     def unknown_form(self, kind: str, forms: tuple[str, ...]) -> DataError:
         """The error for fields that fit no known form."""
-        names = ", ".join(self.fields) or "none"
+        names = field_names(self.fields)
         return self.error(f"no form of a {kind} has these fields: {names}. Known forms: {'; '.join(forms)}.")
 
     def duplicated(self, identifier: str, first: Record) -> DataError:
@@ -112,8 +112,10 @@ def id_problem(identifier: str) -> str | None:
 
     Ids are written into run files, lists of ids and messages, one in a line or cell.
     """
-    if identifier.isprintable() and identifier.strip() == identifier:
+    if identifier.isprintable() and identifier.strip() == identifier != "":
         return None
+    if not identifier:
+        return "an id may not be empty."
     if _NOT_IN_IDS.search(identifier):
         return "an id may not contain tabs, line breaks or other characters that are not printed."
     if identifier.strip() != identifier:

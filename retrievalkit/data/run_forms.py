@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from retrievalkit.data import files
-from retrievalkit.data.forms import columns, is_judgement_header
+from retrievalkit.data.forms import columns, decimal, is_judgement_header
 from retrievalkit.data.json_text import shown
+from retrievalkit.data.records import id_problem
 from retrievalkit.errors import DataError
 
 KNOWN_FORMS = (
@@ -35,6 +36,11 @@ _JSON = re.compile(
     rb'(?:\xef\xbb\xbf)?\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*[-"\dN]))'
 )
 _ITERATIONS = {"Q0", "q0", "0"}
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))
+_ODD_CELLS = ("\t\t", "\n\t", " \t", "\t ", "\n ")  # empty ones, and such as begin or end with white space
+
+LARGEST_SCORE = 3.4028234663852886e38
+"""Scores are 32-bit floats in run files and for trec_eval; a larger one would become infinite."""
 
 
 class Rows(NamedTuple):
@@ -64,22 +70,24 @@ class RunForm:
             text: The lines, with their line ends.
             ranks: Whether ranks are needed although there are scores; otherwise they are 0.
         """
-        columns = self._usual(text) if self == TREC and "\t" not in text else self._columns(text)
-        if columns is None:
+        plain = _is_plain(text)
+        columns = self._usual(text) if self == TREC and plain and "\t" not in text else self._columns(text)
+        if columns is None or not (plain or _are_ids(columns[0], columns[self.document])):
             return None
         try:
             places = [0] * len(columns[0])
             if self.rank is not None and (ranks or self.score is None):
-                places = list(map(int, columns[self.rank]))
+                places = _numbers(int, columns[self.rank])
             if self.score is not None:
-                scores = list(map(float, columns[self.score]))
+                scores = _numbers(float, columns[self.score])
             elif self.rank is not None:
                 scores = [1 / place for place in places] if min(places) > 0 else []
             else:
                 scores = [0.0] * len(places)
         except ValueError:
             return None
-        return Rows(columns[0], columns[self.document], scores, places) if scores else None
+        finite = sum(map(abs, scores)) <= LARGEST_SCORE
+        return Rows(columns[0], columns[self.document], scores, places) if scores and finite else None
 
     def _usual(self, text: str) -> list[list[str]] | None:
         """The columns of the TREC form, if the second column contains only Q0 or 0."""
@@ -129,7 +137,11 @@ class RunForm:
             rank = _number(cells[self.rank], _whole, "rank (1, 2, 3 ...)", path, line)
             score = 1 / rank
         if self.score is not None:
-            score = _number(cells[self.score], float, "score", path, line)
+            score = _number(cells[self.score], _score, "score (a decimal number)", path, line)
+        for kind, identifier in (("query", cells[0]), ("document", cells[self.document])):
+            if problem := id_problem(identifier):
+                msg = f"the id of the {kind} is {shown(identifier)}; {problem}"
+                raise DataError(msg, file=path, line=line)
         return cells[0], cells[self.document], score, rank
 
 
@@ -198,9 +210,9 @@ def _of_three(rows: Sequence[Sequence[str]]) -> Literal["qrels", "run"] | None:
         return None
     if any(_is_fraction(row[2]) for row in rows):
         return "run"
-    third: dict[str, list[int]] = {}
+    third: dict[str, list[float]] = {}
     for query, _, cell in rows:
-        third.setdefault(query, []).append(int(cell))
+        third.setdefault(query, []).append(float(cell))
     if any(len(set(values)) < len(values) or min(values) < 1 for values in third.values()):
         return "qrels"
     return "run" if any(values == list(range(1, len(values) + 1)) != [1] for values in third.values()) else None
@@ -218,10 +230,38 @@ def _is_fraction(cell: str) -> bool:
     return not cell.lstrip("-").isdigit() and _is_number(cell)
 
 
+def _score(cell: str) -> float:
+    if not abs(score := decimal(cell)) <= LARGEST_SCORE:
+        raise ValueError(cell)
+    return score
+
+
 def _whole(cell: str) -> int:
-    if (rank := int(cell)) < 1:
-        raise ValueError
+    if "_" in cell or not cell.isascii() or (rank := int(cell)) < 1:
+        raise ValueError(cell)
     return rank
+
+
+def _numbers(read: Callable[[str], Any], cells: Sequence[str]) -> list[Any]:
+    """The numbers in a column, written as every program understands them."""
+    joined = "".join(cells)
+    if "_" in joined or not joined.isascii():
+        raise ValueError
+    return list(map(read, cells))
+
+
+def _is_plain(text: str) -> bool:
+    """Whether no cell of these lines can be an odd id, judged from all their characters at once."""
+    if not text.isascii() or ("\r" in text and text.count("\r") > text.count("\r\n")):
+        return False
+    if "\t" in text and any(odd in text for odd in _ODD_CELLS):
+        return False
+    raw = text.encode()
+    return len(raw) == len(raw.translate(None, _CONTROLS)) and text[0] not in " \t"
+
+
+def _are_ids(queries: Sequence[str], documents: Sequence[str]) -> bool:
+    return not any(map(id_problem, {*queries, *documents}))
 
 
 def _number(cell: str, read: Callable[[str], Any], expected: str, path: Path, line: int) -> Any:

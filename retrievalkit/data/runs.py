@@ -6,14 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import isnan
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from retrievalkit.data import files
+from retrievalkit.data import files, json_text
 from retrievalkit.data.files import uncollected
 from retrievalkit.data.json_text import shown
-from retrievalkit.data.run_forms import KNOWN_FORMS, RunForm, form_of, is_run_object
+from retrievalkit.data.records import id_problem
+from retrievalkit.data.run_forms import KNOWN_FORMS, LARGEST_SCORE, RunForm, form_of, is_run_object
 from retrievalkit.errors import DataError, InputError, UnknownNameError
 
 Hits = list[tuple[str, float]]
@@ -61,10 +61,9 @@ def finished(path: Path, form: RunForm, query: str, hits: Hits, ranks: list[int]
         ranks: Their ranks, by which equal scores are ordered; None = by the documents' ids, descending.
 
     Raises:
-        DataError: A document occurs twice, or a score is NaN.
+        DataError: A document occurs twice.
     """
-    scores = [score for _, score in hits]
-    if len({document for document, _ in hits}) < len(hits) or (isnan(sum(scores)) and any(map(isnan, scores))):
+    if len({document for document, _ in hits}) < len(hits):
         raise _invalid_line(path, form, query)
     if form.rank is form.score is None:
         hits = [(document, 1 / place) for place, (document, _) in enumerate(hits, 1)]
@@ -174,15 +173,12 @@ def _ordered(hits: list[tuple[str, float]], ranks: list[int] | None = None) -> l
 
 
 def _invalid_line(path: Path, form: RunForm, query: str) -> DataError:
-    """The error for the first invalid line of a query."""
+    """The error for the first document that occurs twice for a query."""
     seen: dict[str, int] = {}
     for line in files.filled_lines(path):
-        of, document, score, _ = form.row(line.text, path, line.number, ranks=False)
+        of, document, _, _ = form.row(line.text, path, line.number, ranks=False)
         if of != query:
             continue
-        if score != score:
-            msg = f"the score of '{document}' is NaN, which cannot be ordered. Correct the run."
-            break
         if document in seen:
             msg = f"document '{document}' is already at line {seen[document]} for query '{query}'. "
             msg += "List each document once."
@@ -192,33 +188,24 @@ def _invalid_line(path: Path, form: RunForm, query: str) -> DataError:
 
 
 def _json(path: Path) -> Run:
-    with files.open_bytes(path) as stream:
-        content = stream.read()
-    try:
-        run = json.loads(content, object_pairs_hook=_without_duplicates)
-    except UnicodeDecodeError as error:
-        raise files.not_utf8(path, content.count(b"\n", 0, error.start) + 1, error) from None
-    except json.JSONDecodeError as error:
-        msg = f"the file begins like JSON but is invalid: {error.msg}. {KNOWN_FORMS}"
-        raise DataError(msg, file=path, line=error.lineno) from None
-    except ValueError as error:
-        raise DataError(str(error), file=path) from None
-    for query, scores in run.items():
-        for score in scores.values() if isinstance(scores, dict) else [scores]:
-            if isinstance(score, bool) or not isinstance(score, int | float) or score != score:
-                msg = f"query '{query}' has {shown(score)} where a document with its score should be. {KNOWN_FORMS}"
-                raise DataError(msg, file=path)
+    run = {str(query): _scored(path, line, str(query), scores) for line, query, scores in json_text.members(path)}
     if not any(run.values()):
         msg = "the file contains no results."
         raise DataError(msg, file=path)
-    return {query: [(document, float(score)) for document, score in scores.items()] for query, scores in run.items()}
+    return run
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in values:
-            msg = f"'{key}' occurs twice. List each query once, and each document once per query."
-            raise ValueError(msg)
-        values[key] = value
-    return values
+def _scored(path: Path, line: int, query: str, scores: Any) -> list[tuple[str, float]]:
+    """The hits of a query in a JSON run."""
+    if not isinstance(scores, dict):
+        scores = {query: scores}
+    hits = []
+    for document, value in scores.items():
+        if problem := id_problem(query) or id_problem(document):
+            msg = f"query {shown(query)} with document {shown(document)}: {problem}"
+            raise DataError(msg, file=path, line=line)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_SCORE:
+            msg = f"query '{query}' has {shown(value)} where a document with its score should be. {KNOWN_FORMS}"
+            raise DataError(msg, file=path, line=line)
+        hits.append((document, float(value)))
+    return hits

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from id_texts import id_texts
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example, check_examples, read_examples, write_examples
@@ -252,7 +253,7 @@ def test_nothing_to_train_on(tmp_path):
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-ID = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5)
+ID = id_texts(5)
 IDS = st.lists(ID, max_size=4).map(tuple)
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from id_texts import id_texts
 from retrievalkit.data.qrels import read_qrels, write_qrels
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, UnknownNameError
@@ -81,7 +82,7 @@ def test_damage_is_named(tmp_path, text, message):
         read_qrels(tmp_path / "q")
 
 
-ID = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5).filter(str.strip)
+ID = id_texts(5)
 ALL = st.dictionaries(ID, st.dictionaries(ID, st.integers(-3, 9), min_size=1, max_size=4), min_size=1, max_size=4)
 
 

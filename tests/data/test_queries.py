@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from id_texts import id_texts
 from retrievalkit.data import files
 from retrievalkit.data.queries import Query, hashed_id, read_queries, straight_quotes, write_queries
 from retrievalkit.errors import DataError
@@ -132,7 +133,7 @@ def test_damage_is_named(tmp_path, text, message):
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-ID = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+ID = id_texts(8)
 QUERIES = st.lists(
     st.builds(Query, ID, TEXT, st.lists(TEXT, max_size=3).map(tuple)), min_size=1, unique_by=lambda one: one.id
 )

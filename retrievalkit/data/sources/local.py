@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ast
+import os
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from retrievalkit.artifacts import fingerprint_file, fingerprint_folder, fingerprint_value
+from retrievalkit.artifacts import fingerprint_folder, fingerprint_value
 from retrievalkit.data import files, forms
 from retrievalkit.data.json_text import shown
+from retrievalkit.data.packing import COMPRESSIONS, reading
 from retrievalkit.data.records import Record, read_records, table_of
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError
 
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
 _RUN_WIDTH = 6
+_LONGEST_LITERAL = 1 << 20
 
 
 class Local(Source):
@@ -27,13 +31,16 @@ class Local(Source):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        if not name:
+            msg = "the path of the data is empty. Name a file, a folder or a source."
+            raise DataError(msg)
         self.path = files.existing(name)
         self.address = name
 
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder."""
-        return self.path.is_dir()
+        return os.path.isdir(self.path)
 
     def parts(self) -> tuple[Part, ...] | None:
         """None for a file; for a folder, determined by the names of its files."""
@@ -97,11 +104,14 @@ class Local(Source):
 
     def fingerprint(self) -> str:
         """A hash of the file, or of all files of the folder."""
-        return fingerprint_folder(self.path) if self.is_folder else fingerprint_file(self.path)
+        if not self.is_folder:
+            return files.fingerprint(self.path)
+        with reading(self.path):
+            return fingerprint_folder(self.path)
 
     def corpus_fingerprint(self) -> str:
         """A hash of the corpus files."""
-        prints = [fingerprint_file(path) for path in self._corpus_files]
+        prints = [files.fingerprint(path) for path in self._corpus_files]
         return prints[0] if len(prints) == 1 else fingerprint_value(prints)
 
     def size(self) -> int | None:
@@ -128,8 +138,9 @@ class Local(Source):
         for name in _CORPUS_FILES:
             if corpus := files.find_file(self.path, name):
                 return [corpus]
-        endings = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv") for end in files.COMPRESSIONS)
-        found = sorted(one for one in self.path.iterdir() if one.is_file() and one.name.endswith(endings))
+        endings = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv") for end in COMPRESSIONS)
+        paths = [self.path / name for name in files.names_in(self.path) if name.endswith(endings)]
+        found = [path for path in paths if os.path.isfile(path)]
         if not found:
             held = files.listing(self.path)
             msg = f"the folder holds no corpus.jsonl and no .jsonl, .json or .tsv file, but {held}."
@@ -137,12 +148,14 @@ class Local(Source):
         return found
 
     def _judged_splits(self) -> list[str]:
-        return sorted({path.name.partition(".tsv")[0] for path in (self.path / "qrels").glob("*.tsv*")})
+        folder = self.path / "qrels"
+        names = files.names_in(folder) if os.path.isdir(folder) else []
+        return sorted({name.partition(".tsv")[0] for name in names if ".tsv" in name})
 
     def _qrels_file(self, split: str) -> Path:
         if not self.is_folder:
             return self.path
-        folder = self.path / "qrels" if (self.path / "qrels").is_dir() else self.path
+        folder = self.path / "qrels" if os.path.isdir(self.path / "qrels") else self.path
         if found := files.find_file(folder, f"{split}.tsv"):
             return found
         known = ", ".join(self._judged_splits()) or "none"
@@ -154,10 +167,12 @@ def _literal_answers(record: Record) -> list[str]:
     """DPR writes answers as a Python list, which is parsed as a literal and never executed."""
     cell = record.fields.pop("answer_list")
     try:
-        answers = ast.literal_eval(cell)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about backslashes in the texts
+            answers = ast.literal_eval(cell) if len(cell) <= _LONGEST_LITERAL else None
+        if isinstance(answers, list | tuple):
+            return [str(one) for one in answers]
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        answers = None
-    if not isinstance(answers, list | tuple):
-        msg = f'the answers are no list of texts: {shown(cell)}. Write them as ["one", "two"].'
-        raise record.error(msg)
-    return [str(one) for one in answers]
+        pass
+    msg = f'the answers are no list of texts: {shown(cell)}. Write them as ["one", "two"].'
+    raise record.error(msg)

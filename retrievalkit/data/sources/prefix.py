@@ -5,6 +5,7 @@ Prefixes are the names registered by the hook `register_sources`; a path goes to
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def split_prefix(address: str | Path) -> tuple[str, str]:
 
 def is_folder(address: str | Path) -> bool:
     """Whether an address is a folder on this machine."""
-    return not split_prefix(address)[0] and Path(address).is_dir()
+    return not split_prefix(address)[0] and os.path.isdir(address)
 
 
 def fingerprint(address: str | Path) -> str:
@@ -66,14 +67,14 @@ def fingerprint(address: str | Path) -> str:
 def _prefix_of_file(path: Path) -> str:
     """The source registered for this ending of a file, or ""."""
     ending = path.suffix[1:]
-    if ending not in registry.names("source") or not path.is_file():
+    if ending not in registry.names("source") or not os.path.isfile(path):
         return ""
     return ending if getattr(registry.get("source", ending), "reads_files", False) else ""
 
 
 def _refuse_unknown_prefix(address: str) -> None:
     match = _PREFIXED.fullmatch(address)
-    if match is None or Path(address).exists():
+    if match is None or os.path.exists(address):
         return
     known = registry.names("source")
     close = nearest(match[1], known)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts import NOT_WEIGHTS
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, RetrievalkitError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,6 +67,9 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
         InputError: There is no such model, it is damaged, it needs a missing package, or the hub cannot be reached.
     """
     unreachable = None if os.path.isdir(source) else _hub_problem()
+    from retrievalkit.model.configuration import check_configuration
+
+    check_configuration(source)
     with _explained(source, unreachable), _from_the_cache(unreachable is not None), quiet():
         return kind.from_pretrained(source, **{"trust_remote_code": False, **options})
 
@@ -149,15 +152,11 @@ def _from_the_cache(offline: bool) -> Iterator[None]:
 
 @contextmanager
 def _explained(source: str, unreachable: str | None) -> Iterator[None]:
-    from safetensors import SafetensorError
-
     try:
         yield
-    # All that transformers raises at a model that is absent, is damaged, or needs a package that is not installed.
-    except (
-        *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError),
-        SafetensorError,
-    ) as error:
+    except RetrievalkitError:
+        raise
+    except Exception as error:  # at values of other types in its files, transformers raises anything
         if unreachable:
             msg = (
                 f"cannot load the model '{source}': it is no local folder, the cache does not hold it, and "
@@ -170,5 +169,6 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    # A validation error names the field in the first line, and the problem in the second.
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else type(error).__name__

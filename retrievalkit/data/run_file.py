@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, get_args
 
-from retrievalkit.data import files
+from retrievalkit.data import files, packing
 from retrievalkit.data.run_forms import RunForm, form_of, is_run_object
 from retrievalkit.data.runs import Hits, Ties, finished, read_run
 from retrievalkit.errors import DataError, UnknownNameError
@@ -105,7 +105,7 @@ class RunFile(Mapping[str, Hits]):
         # Unnamed, so that nothing is left if the process is killed.
         unpacked = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the run is
         with files.open_bytes(self.path) as stream:
-            shutil.copyfileobj(stream, unpacked, files.CHUNK)
+            shutil.copyfileobj(stream, unpacked, packing.CHUNK)
         unpacked.flush()
         return unpacked
 
@@ -148,7 +148,7 @@ class RunFile(Mapping[str, Hits]):
         """Blocks of whole lines, each with its first byte's position in the file."""
         self._stream.seek(0)
         start, rest = 0, b""
-        while block := self._stream.read(files.CHUNK):
+        while block := self._stream.read(packing.CHUNK):
             if start == 0 and not rest and block.startswith(codecs.BOM_UTF8):
                 start, block = len(codecs.BOM_UTF8), block[len(codecs.BOM_UTF8) :]
             whole, newline, after = block.rpartition(b"\n")

@@ -8,7 +8,6 @@ Imports nothing heavy at its top: recipes ask where a model lies.
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts, consent
 from retrievalkit.artifacts import NOT_WEIGHTS
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.modules import package_folder
 
 if TYPE_CHECKING:
@@ -76,6 +75,9 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
             has not allowed, or the hub cannot be reached.
     """
     unreachable = None if os.path.isdir(source) else _hub_problem()
+    from retrievalkit.model.configuration import check_configuration
+
+    check_configuration(source)
     with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet():
         # Always given: where it is not, transformers asks on the terminal, and runs the code if a line says "y".
         return kind.from_pretrained(source, **options, trust_remote_code=consent.code_allowed())
@@ -174,17 +176,11 @@ def _hub_as_allowed(*, offline: bool) -> Iterator[None]:
 
 @contextmanager
 def _explained(source: str, unreachable: str | None) -> Iterator[None]:
-    from safetensors import SafetensorError
-
     try:
         yield
-    # All that transformers raises at a model that is absent, is damaged, or needs a package that is not installed.
-    except (
-        *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError),
-        SafetensorError,
-        # Of a pytorch_model.bin that holds more than tensors: nothing else is unpickled.
-        pickle.UnpicklingError,
-    ) as error:
+    except RetrievalkitError:
+        raise
+    except Exception as error:  # at values of other types in its files, transformers raises anything
         if "custom code" in str(error) and not consent.code_allowed():
             raise code_refused(source) from error
         if unreachable:
@@ -199,5 +195,6 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    # A validation error names the field in the first line, and the problem in the second.
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else type(error).__name__

@@ -41,16 +41,20 @@ def bundled_recipes() -> dict[str, Path]:
     return {}
 
 
-def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
+def read_recipe(path: Path, opened: tuple[Path, ...] = (), read: dict[Path, Section] | None = None) -> Section:
     """The content of a recipe file joined with the files that it extends, its steps by name.
 
     Args:
         path: The file.
         opened: The files that extend it.
+        read: What was read before: many files may extend one.
 
     Raises:
         DataError: One of them is not a recipe, or extends itself; names file and line.
     """
+    read = {} if read is None else read
+    if path.resolve() in read:
+        return read[path.resolve()]
     root = read_yaml(path)
     if not isinstance(root, Section):
         msg = "a recipe is a mapping with the keys name, values and steps."
@@ -62,9 +66,10 @@ def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
     opened = (*opened, path.resolve())
     joined: Section | None = None
     for name in extended if isinstance(extended, list) else [extended]:
-        base = read_recipe(_extended(root, name, opened), opened)
+        base = read_recipe(_extended(root, name, opened), opened, read)
         joined = base if joined is None else join(joined, base)
-    return root if joined is None else join(joined, root)
+    read[opened[-1]] = root if joined is None else join(joined, root)
+    return read[opened[-1]]
 
 
 def _extended(root: Section, name: Any, opened: tuple[Path, ...]) -> Path:

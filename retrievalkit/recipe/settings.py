@@ -5,6 +5,7 @@ PyYAML follows YAML 1.1, which reads `no` as false, 1e-5 as text and 1:30 as 90.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,10 @@ from retrievalkit.errors import DataError, OptionError, UnknownNameError
 if TYPE_CHECKING:
     import yaml
 
+_MOST_DIGITS = 300
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_MOST_BYTES, _MOST_NODES, _MOST_DEPTH = 1 << 20, 100_000, 50
 _CONSTANTS = {"true": True, "false": False, "null": None, "~": None}
 
 
@@ -90,13 +93,12 @@ def read_yaml(path: str | Path) -> Any:
     """The content of a YAML file, with mappings as `Section`.
 
     Raises:
-        DataError: It is not valid YAML; names the line.
+        DataError: It is not valid YAML, or beyond the bounds of a recipe; names the line.
     """
     import yaml
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = _compose(_read(path), str(path))
     except UnicodeDecodeError as error:
         msg = f"byte 0x{error.object[error.start]:02x} is not UTF-8. Save the file as UTF-8."
         raise DataError(msg, file=path, line=error.object.count(b"\n", 0, error.start) + 1) from None
@@ -108,34 +110,85 @@ def read_yaml(path: str | Path) -> Any:
     if node is None:
         msg = "the file is empty."
         raise DataError(msg, file=path)
-    return _construct(node, str(path))
+    return _Constructor(str(path)).value(node)
 
 
-def _construct(node: yaml.Node, file: str) -> Any:
-    if node.id == "scalar":
-        return scalar(node.value) if node.style is None else node.value
-    if node.id == "sequence":
-        return [_construct(one, file) for one in node.value]
-    section = Section(Place(file, node.start_mark.line + 1))
-    for key_node, value_node in node.value:
-        key, place = key_node.value, Place(file, key_node.start_mark.line + 1)
-        if key_node.id != "scalar":
-            msg = "a key of a mapping is not a plain name. Write it as text."
-            raise DataError(msg, file=file, line=place.line)
-        if key in section:
-            msg = f"'{key}' is here twice; the first is in line {section.places[key].line}. Remove one of them."
-            raise DataError(msg, file=file, line=place.line)
-        section.put(key, _construct(value_node, file), place)
-    return section
+def _read(path: str | Path) -> str:
+    with Path(path).open("rb") as stream:
+        content = stream.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        msg = f"the file has more than {_MOST_BYTES:,} bytes, which no recipe needs. Give another file."
+        raise DataError(msg, file=path)
+    return content.decode("utf-8")
+
+
+def _compose(text: str, file: str) -> yaml.Node | None:
+    """The nodes of a YAML text, nested no deeper than a recipe needs."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        depth = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+            self.depth += 1
+            if self.depth > _MOST_DEPTH:
+                raise _too_deep(file, self.peek_event().start_mark)
+            try:
+                return super().compose_node(parent, index)
+            finally:
+                self.depth -= 1
+
+    return yaml.compose(text, Loader=Loader)
+
+
+def _too_deep(file: str, mark: yaml.Mark) -> DataError:
+    msg = f"values are nested more than {_MOST_DEPTH} deep. Write them flatter."
+    return DataError(msg, file=file, line=mark.line + 1)
+
+
+class _Constructor:
+    """Makes values of nodes. An alias is expanded where it stands, so the values made are counted."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.made = 0
+
+    def value(self, node: yaml.Node, depth: int = 0) -> Any:
+        """The value of a node."""
+        self.made += 1
+        if depth > _MOST_DEPTH:
+            raise _too_deep(self.file, node.start_mark)
+        if self.made > _MOST_NODES:
+            msg = f"the file has more than {_MOST_NODES:,} values once its aliases (*name) are expanded. Use fewer."
+            raise DataError(msg, file=self.file, line=node.start_mark.line + 1)
+        if node.id == "scalar":
+            return scalar(node.value) if node.style is None else node.value
+        if node.id == "sequence":
+            return [self.value(one, depth + 1) for one in node.value]
+        return self._section(node, depth)
+
+    def _section(self, node: yaml.Node, depth: int) -> Section:
+        section = Section(Place(self.file, node.start_mark.line + 1))
+        for key_node, value_node in node.value:
+            key, place = key_node.value, Place(self.file, key_node.start_mark.line + 1)
+            if key_node.id != "scalar":
+                msg = "a key of a mapping is not a plain name. Write it as text."
+                raise DataError(msg, file=self.file, line=place.line)
+            if key in section:
+                msg = f"'{key}' is here twice; the first is in line {section.places[key].line}. Remove one of them."
+                raise DataError(msg, file=self.file, line=place.line)
+            section.put(key, self.value(value_node, depth + 1), place)
+        return section
 
 
 def scalar(text: str) -> Any:
     """The value of a plain scalar: a number, true, false, null or text."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
-    if _INTEGER.fullmatch(text):
+    if _INTEGER.fullmatch(text) and len(text) <= _MOST_DIGITS:
         return int(text)
-    return float(text) if _NUMBER.fullmatch(text) else text
+    # A number that is too large for a float stays text, which the option that it is for refuses.
+    return float(text) if _NUMBER.fullmatch(text) and math.isfinite(float(text)) else text
 
 
 def parse_set(settings: Iterable[str]) -> dict[str, Any]:
@@ -150,7 +203,7 @@ def parse_set(settings: Iterable[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, text = setting.partition("=")
         names = key.strip().split(".")
-        if not equals or not all(names):
+        if not equals or not all(names) or len(names) > _MOST_DEPTH:
             msg = f"--set {setting!r} is not KEY=VALUE, such as pooler.layers=4,6 or epochs=3."
             raise OptionError(msg)
         place = parsed
@@ -172,7 +225,7 @@ def _setting_value(setting: str, text: str) -> Any:
     import yaml
 
     try:
-        return _construct(yaml.compose(text, Loader=yaml.SafeLoader), setting)
+        return _Constructor(setting).value(_compose(text, setting))
     except (yaml.YAMLError, DataError) as error:
         msg = f"--set {setting!r}: the value cannot be read: {getattr(error, 'problem', error)}."
         raise OptionError(msg) from None

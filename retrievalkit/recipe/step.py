@@ -18,6 +18,7 @@ from retrievalkit.recipe.settings import NOWHERE, Place, Section, flatten
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _STEP = "steps."
+_MOST_CHARACTERS, _MOST_CHAIN, _MOST_STEPS = 1 << 20, 50, 200
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,10 @@ class Step:
 
     def filled(self, values: Values) -> Step:
         """The step with values in place of their names."""
-        options = {
-            name: fill(value, partial(values.look_up, place=self.places.get(name, self.place)))
-            for name, value in self.options.items()
-        }
+        options = {}
+        for name, value in self.options.items():
+            place = self.places.get(name, self.place)
+            options[name] = _bounded(fill(value, partial(values.look_up, place=place), place), name, place)
         return replace(self, options=options, title=values.label(self.title, self.place))
 
     def renamed(self, names: Mapping[str, str], folder: str) -> Step:
@@ -112,6 +113,7 @@ class Values:
     def __init__(self, values: Section) -> None:
         self.values = values
         self.open: list[str] = []
+        self._known: dict[str, Any] = {}
 
     def given(self) -> dict[str, Any]:
         """All values, filled in; None for those that were not given, or that refer to such a value."""
@@ -144,9 +146,17 @@ class Values:
         value = self.values[name]
         if value is None:
             return None if optional else f"${{{name}}}"
+        if name not in self._known:
+            self._known[name] = self._filled(name, value, place)
+        return self._known[name]
+
+    def _filled(self, name: str, value: Any, place: Place) -> Any:
+        if len(self.open) == _MOST_CHAIN:
+            self.values.fail(f"the value '{name}' is at the end of a chain of {_MOST_CHAIN} values. Shorten it.", name)
+        own = self.values.places.get(name, place)
         self.open.append(name)
         try:
-            return fill(value, lambda inner: self.look_up(inner, place))
+            return _bounded(fill(value, lambda inner: self.look_up(inner, place), own), name, own)
         finally:
             self.open.pop()
 
@@ -156,21 +166,59 @@ class Values:
         Raises:
             DataError: The title contains an unknown value.
         """
-        text = _as_text(fill(template, lambda name: self.look_up(name, place)))
+        text = _as_text(fill(template, lambda name: self.look_up(name, place), place))
         return _as_text(fill(text, lambda name: name.removeprefix(_STEP)))
 
 
-def fill(value: Any, variable: Callable[[str], Any]) -> Any:
-    """Replace `${name}` in all texts; a text that is a variable and nothing else becomes the variable's value."""
+def fill(value: Any, variable: Callable[[str], Any], place: Place = NOWHERE) -> Any:
+    """Replace `${name}` in all texts; a text that is a variable and nothing else becomes the variable's value.
+
+    Raises:
+        DataError: A text becomes too long; names the place.
+    """
     if isinstance(value, str):
         if whole := _VARIABLE.fullmatch(value):
             return variable(whole[1].strip())
-        return _VARIABLE.sub(lambda match: _as_text(variable(match[1].strip())), value)
+        return _substituted(value, variable, place)
     if isinstance(value, list):
-        return [fill(one, variable) for one in value]
+        return [fill(one, variable, place) for one in value]
     if isinstance(value, Mapping):
-        return {key: fill(one, variable) for key, one in value.items()}
+        return {key: fill(one, variable, place) for key, one in value.items()}
     return value
+
+
+def _substituted(text: str, variable: Callable[[str], Any], place: Place) -> str:
+    left = _MOST_CHARACTERS
+
+    def replaced(match: re.Match[str]) -> str:
+        nonlocal left
+        name = match[1].strip()
+        inserted = _as_text(variable(name))
+        left -= len(inserted)
+        if left < 0:
+            raise _too_large(name, place)
+        return inserted
+
+    return _VARIABLE.sub(replaced, text)
+
+
+def _bounded(value: Any, name: str, place: Place) -> Any:
+    """The value of a name, unless it is too large."""
+    left = _MOST_CHARACTERS
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        left -= len(one) + 1 if isinstance(one, str | list | Mapping) else 1
+        if left < 0:
+            raise _too_large(name, place)
+        if isinstance(one, list | Mapping):
+            waiting.extend(one.values() if isinstance(one, Mapping) else one)
+    return value
+
+
+def _too_large(name: str, place: Place) -> DataError:
+    msg = f"a value has more than {_MOST_CHARACTERS:,} characters once '{name}' is filled in. Make it shorter."
+    return DataError(msg, **place._asdict())
 
 
 def variables(value: Any) -> Iterator[str]:
@@ -201,6 +249,9 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
     opened: list[str] = []
 
     def visit(step: Step) -> None:
+        if len(opened) == _MOST_STEPS:
+            msg = f"it is at the end of a chain of {_MOST_STEPS} steps. Shorten the chain."
+            raise step.error(msg)
         opened.append(step.name)
         for option, name in step.mentioned():
             _check_used(step, option, name, known, opened)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,47 @@ def test_a_step_that_names_another_component_does_not_take_the_options_of_the_de
     assert merged(shared, own)["set"] == expected
     assert merged(shared, {"loss": "contrastive"})["set"] == shared["set"]
     assert merged({**shared, "set": {"loss": "${options}"}}, {"loss": "margin_mse"})["set"] == {}
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise("abcdefghij")
+)
+DOUBLED = "\n  ".join(f'v{number}: "${{v{number - 1}}}${{v{number - 1}}}"' for number in range(1, 41))
+CHAINED = "\n  ".join(f'v{number}: "${{v{number + 1}}}"' for number in range(100))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, ":1: values are nested more than 50 deep"),
+        ("a: &a [*a]", ":1: values are nested more than 50 deep"),
+        (BOMB, r":1: the file has more than 100,000 values once its aliases \(\*name\) are expanded"),
+        ("a: " + "x" * (1 << 20), "more than 1,048,576 bytes"),
+        (
+            f"name: x\nvalues:\n  v0: word\n  {DOUBLED}\nsteps: []\n",
+            "more than 1,048,576 characters once 'v18' is filled",
+        ),
+        (f"name: x\nvalues:\n  {CHAINED}\n  v100: word\nsteps: []\n", "'v50' is at the end of a chain of 50 values"),
+    ],
+    ids=["brackets", "an alias in itself", "aliases", "size", "doubled values", "a chain of values"],
+)
+def test_a_recipe_that_would_never_end_is_refused_at_once(tmp_path, text, message):
+    """A few hundred bytes may stand for a billion values."""
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        recipe.load_recipe(tmp_path / "recipe.yaml")
+    assert len(str(caught.value)) < 300
+
+
+def test_a_file_that_many_extend_is_read_once(tmp_path):
+    """Else twenty files that each extend the next one twice are read a million times."""
+    for number in range(20):
+        (tmp_path / f"r{number}.yaml").write_text(f"extends: [r{number + 1}.yaml, r{number + 1}.yaml]\n")
+    (tmp_path / "r20.yaml").write_text("name: x\nsteps: []\n")
+    assert recipe.load_recipe(tmp_path / "r0.yaml").name == "x"
+
+
+@pytest.mark.parametrize("digits", ["9" * 5_000, "1e400"])
+def test_a_number_beyond_all_types_stays_text(digits):
+    """Which the option that it is given for refuses."""
+    assert recipe.parse_set([f"lr={digits}"]) == {"lr": digits}

@@ -296,8 +296,8 @@ class Transformer(Encoder):
     @property
     def _padding_id(self) -> int:
         # Decoder-only models often lack a padding token; the attention mask hides padding in any case.
-        padding = self.tokenizer.pad_token_id
-        return int(self.tokenizer.eos_token_id if padding is None else padding)
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        return next((int(token) for token in known if token is not None), 0)
 
     @property
     def _special_ids(self) -> list[int]:

@@ -157,17 +157,25 @@ def once(path: Path, what: str, check: Callable[[], object]) -> None:
         remember(before)
 
 
-def link_file(source: Path, target: Path, checksum: str) -> None:
-    """Link a file. A link changes the file's status time, so what is remembered of it is remembered anew.
+def link_file(source: Path, target: Path, *, checksum: str, checks: tuple[str, ...] = ()) -> None:
+    """Link a file. A link changes the time of the inode, so what is remembered of the file is remembered anew.
+
+    Args:
+        source: The file.
+        target: Its new name.
+        checksum: What `check_files` compares it with.
+        checks: The names of other checks that it may have passed; see `once`.
 
     Raises:
         OSError: It cannot be linked.
     """
-    before = state_of(source, _checksum(checksum))
+    names = [_checksum(checksum), *checks]
+    before = [state_of(source, name) for name in names]
     os.link(source, target)
-    after = state_of(target, _checksum(checksum))
-    if after.content == before.content and is_remembered(before):
-        remember(after)
+    for name, state in zip(names, before, strict=True):
+        linked = state_of(target, name)
+        if linked.content == state.content and is_remembered(state):
+            remember(linked)
 
 
 def _checksum(expected: str) -> str:

@@ -172,11 +172,11 @@ def test_a_link_is_as_whole_as_its_source(folder, read, tmp_path):
     """It changes the inode's time, but no byte; a source that was not checked is not taken for whole."""
     files = artifacts.describe_files(folder)
     checksum = files["one.bin"]["blake2b"]
-    artifacts.link_file(folder / "one.bin", tmp_path / "first", checksum)
+    artifacts.link_file(folder / "one.bin", tmp_path / "first", checksum=checksum)
     artifacts.check_files(folder, files, remedy=REMEDY)
     assert "one.bin" in read
     read.clear()
-    artifacts.link_file(folder / "one.bin", tmp_path / "second", checksum)
+    artifacts.link_file(folder / "one.bin", tmp_path / "second", checksum=checksum)
     artifacts.check_files(folder, files, remedy=REMEDY)
     assert read == []
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 _PIECE = 1 << 22
+_EXPONENT = np.uint16(0x7C00)
 _MAGIC = b"\x93NUMPY\x01\x00"
 # What numpy writes for arrays of numbers and of bytes.
 _HEADER = re.compile(
@@ -88,7 +89,12 @@ def check_finite(numbers: np.ndarray) -> None:
     Raises:
         ValueError: There is.
     """
-    if not np.isfinite(numbers).all():
+    if numbers.dtype == np.float16:
+        # The exponent's bits are all set. Several times faster than numpy's own test of this type.
+        finite = ((numbers.view(np.uint16) & _EXPONENT) != _EXPONENT).all()
+    else:
+        finite = np.isfinite(numbers).all()
+    if not finite:
         msg = "it holds numbers that are not finite"
         raise ValueError(msg)
 

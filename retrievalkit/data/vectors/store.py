@@ -33,6 +33,7 @@ IDS = "ids.txt"
 OFFSETS = "offsets.npy"
 IDENTITY = ".identity.json"
 DTYPES = ("float32", "float16")
+_FINITE = "finite"  # the name of a check, see `artifacts.once`
 _REMEDY = "Encode again, or copy the folder again."
 View = Literal["all", "vectors", "weights"]
 
@@ -252,7 +253,8 @@ class VectorStore:
         target.mkdir(parents=True, exist_ok=True)
         for name in [*self.manifest["files"], artifacts.MANIFEST]:
             try:
-                artifacts.link_file(self.folder / name, target / name, self._checksum(name))
+                checksum = self.manifest["files"].get(name, {}).get("blake2b", "")
+                artifacts.link_file(self.folder / name, target / name, checksum=checksum, checks=(_FINITE,))
             except OSError:
                 shutil.copyfile(self.folder / name, target / name)
 
@@ -263,9 +265,6 @@ class VectorStore:
             raise ArtifactError(msg)
         artifacts.check_files(self.folder, files, remedy=_REMEDY)
 
-    def _checksum(self, name: str) -> str:
-        return self.manifest["files"][name]["blake2b"] if name in self.manifest["files"] else ""
-
     def _listed(self, pattern: str) -> list[Path]:
         return _in_order(self.folder / name for name in self.manifest["files"] if fnmatch.fnmatchcase(name, pattern))
 
@@ -274,7 +273,7 @@ class VectorStore:
         if not array.size:
             msg = f"'{path}' contains no vectors. Encode again."
             raise ArtifactError(msg)
-        _readable(path, lambda: artifacts.once(path, "finite", lambda: in_pieces(check_finite, array)))
+        _readable(path, lambda: artifacts.once(path, _FINITE, lambda: in_pieces(check_finite, array)))
         return path, array
 
     def _open_weights(self, path: Path) -> MappedCsr:

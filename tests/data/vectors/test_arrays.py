@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from retrievalkit.data.vectors.arrays import open_array
+from retrievalkit.data.vectors.arrays import check_finite, open_array
 from retrievalkit.data.vectors.csr import MappedCsr
 from retrievalkit.errors import ArtifactError
 
@@ -161,3 +161,12 @@ def test_a_compressed_matrix_is_refused(tmp_path):
     scipy.sparse.save_npz(tmp_path / "m.npz", MATRIX, compressed=True)
     with pytest.raises(ValueError, match="is not stored as it is"):
         MappedCsr(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_numbers_that_are_not_finite_are_found(dtype):
+    """Infinities of either sign and NaN; the largest and the smallest numbers are finite."""
+    check_finite(np.array([0, np.finfo(dtype).max, np.finfo(dtype).min, np.finfo(dtype).tiny], dtype=dtype))
+    for value in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match="not finite"):
+            check_finite(np.array([[1, 2], [value, 3]], dtype=dtype))

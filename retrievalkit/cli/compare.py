@@ -13,6 +13,7 @@ from retrievalkit.cli.options import (
     metrics_option,
     over_option,
     overwrite_option,
+    strict_option,
     ties_option,
 )
 
@@ -38,6 +39,7 @@ from retrievalkit.cli.options import (
 @exclude_self_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of tests and intervals.")
 @overwrite_option
+@strict_option
 @json_option
 def compare(
     runs: tuple[str, ...], output: str | None, plot: bool, overwrite: bool, as_json: bool, **flags: Any

@@ -17,6 +17,7 @@ from retrievalkit.cli.options import (
     refuse,
     section,
     set_option,
+    strict_option,
 )
 
 Side = Literal["document", "query"]
@@ -32,6 +33,7 @@ Side = Literal["document", "query"]
 @precision_option("texts are encoded in", "auto")
 @click.option("--batch-tokens", type=int, help="Most tokens in a batch, padding included.")
 @overwrite_option
+@strict_option
 @json_option
 @set_option
 def encode(

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import given_flags, json_option, output_option, parse, precision_option, set_option
+from retrievalkit.cli.options import (
+    given_flags,
+    json_option,
+    output_option,
+    parse,
+    precision_option,
+    set_option,
+    strict_option,
+)
 
 
 @click.command("mine-negatives")
@@ -51,6 +59,7 @@ from retrievalkit.cli.options import given_flags, json_option, output_option, pa
 @click.option("--keep", type=click.IntRange(min=1), help="Negatives per example to keep when merging.")
 @precision_option("questions are encoded and pairs scored in (passages too if given)", "fp32", unset=True)
 @click.option("--seed", type=int, default=42, show_default=True)
+@strict_option
 @json_option
 @set_option
 def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from retrievalkit import oddities
 from retrievalkit.cli.group import RootGroup
 from retrievalkit.cli.help_all import help_all_option
 from retrievalkit.errors import InputError
@@ -40,6 +42,18 @@ def output_option(function: Function) -> Function:
 def json_option(function: Function) -> Function:
     """`--json`: a machine-readable result on standard output."""
     return click.option("--json", "as_json", is_flag=True, help="Print a machine-readable result.")(function)
+
+
+def strict_option(function: Function) -> Function:
+    """`--strict`: notes become errors. A command with it shows its notes at its end."""
+
+    @functools.wraps(function)
+    def collecting(*arguments: Any, strict: bool, **options: Any) -> Any:
+        with oddities.collected(strict=strict):
+            return function(*arguments, **options)
+
+    text = "Take what a note would tell (cut texts, queries without judgements ...) for an error."
+    return click.option("--strict", is_flag=True, help=text)(collecting)  # type: ignore[return-value]
 
 
 def metrics_option(default: str) -> Callable[[Function], Function]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import json_option, parse, precision_option
+from retrievalkit.cli.options import json_option, parse, precision_option, strict_option
 
 
 @click.command()
@@ -52,6 +52,7 @@ from retrievalkit.cli.options import json_option, parse, precision_option
     help="The run to write (TREC) [default: print it]; with --query also a page (.html) or .json of its hits; with "
     "--tune alone the weights.",
 )
+@strict_option
 @json_option
 @click.option(
     "--set",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,6 @@ BATCH_QUERIES = 1024
 FUSION_DEPTH = 1000
 
 Note = Callable[[str], None]
-
-
-def to_stderr(note: str) -> None:
-    """Show the user a note."""
-    sys.stderr.write(f"Note: {note}\n")
 
 
 @dataclass(frozen=True)

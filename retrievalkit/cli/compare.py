@@ -14,6 +14,7 @@ from retrievalkit.cli.options import (
     over_option,
     overwrite_option,
     reserved,
+    strict_option,
     ties_option,
 )
 
@@ -39,6 +40,7 @@ from retrievalkit.cli.options import (
 @exclude_self_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of tests and intervals.")
 @overwrite_option
+@strict_option
 @json_option
 @reserved
 def compare(

@@ -17,6 +17,7 @@ from retrievalkit.cli.options import (
     refuse,
     section,
     set_option,
+    strict_option,
     verify_option,
 )
 
@@ -34,6 +35,7 @@ Side = Literal["document", "query"]
 @click.option("--batch-tokens", type=int, help="Most tokens in a batch, padding included.")
 @verify_option
 @overwrite_option
+@strict_option
 @json_option
 @set_option
 def encode(

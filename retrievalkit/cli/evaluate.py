@@ -7,8 +7,15 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import exclude_self_option, json_option, metrics_option, over_option, ties_option
-from retrievalkit.report.terminal import printable
+from retrievalkit import oddities
+from retrievalkit.cli.options import (
+    exclude_self_option,
+    json_option,
+    metrics_option,
+    over_option,
+    strict_option,
+    ties_option,
+)
 
 
 @click.command()
@@ -34,6 +41,7 @@ from retrievalkit.report.terminal import printable
 @over_option
 @exclude_self_option
 @click.option("--per-query", is_flag=True, help="Print the values of each query too.")
+@strict_option
 @json_option
 def evaluate(
     run: tuple[str, ...],
@@ -60,11 +68,11 @@ def evaluate(
         conventions=Conventions(flags.pop("ties"), flags.pop("over"), flags.pop("ignore_same_id")),
         **flags,
     )
+    oddities.check(*(note for one in found.values() for note in one.notes))
     if as_json:
         values = {name: one.to_json(per_query=per_query) for name, one in found.items()}
         click.echo(json.dumps({"runs": values} if len(values) > 1 else next(iter(values.values())), indent=2))
         return
     click.echo(as_text(found, per_query=per_query))
     for name, one in found.items():
-        for note in one.notes:
-            click.echo(printable(f"Note: {f'{name}: ' if len(found) > 1 else ''}{note}"), err=True)
+        oddities.note(*(f"{name}: {note}" if len(found) > 1 else note for note in one.notes))

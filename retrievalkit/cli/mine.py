@@ -14,6 +14,7 @@ from retrievalkit.cli.options import (
     parse,
     precision_option,
     set_option,
+    strict_option,
     verify_option,
 )
 
@@ -60,6 +61,7 @@ from retrievalkit.cli.options import (
 @precision_option("questions are encoded and pairs scored in (passages too if given)", "fp32", unset=True)
 @click.option("--seed", type=int, default=42, show_default=True)
 @verify_option
+@strict_option
 @json_option
 @set_option
 def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:

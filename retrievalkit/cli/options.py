@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from retrievalkit import oddities
 from retrievalkit.cli.group import RootGroup
 from retrievalkit.cli.help_all import help_all_option
 from retrievalkit.errors import InputError
@@ -82,6 +83,18 @@ def verify_option(function: Function) -> Function:
             context.with_resource(verifying())
 
     return click.option("--verify", is_flag=True, expose_value=False, callback=apply, help=text)(function)
+
+
+def strict_option(function: Function) -> Function:
+    """`--strict`: notes become errors. A command with it shows its notes at its end."""
+
+    @functools.wraps(function)
+    def collecting(*arguments: Any, strict: bool, **options: Any) -> Any:
+        with oddities.collected(strict=strict):
+            return function(*arguments, **options)
+
+    text = "Take what a note would tell (cut texts, queries without judgements ...) for an error."
+    return click.option("--strict", is_flag=True, help=text)(collecting)  # type: ignore[return-value]
 
 
 def metrics_option(default: str) -> Callable[[Function], Function]:

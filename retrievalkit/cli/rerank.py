@@ -14,6 +14,7 @@ from retrievalkit.cli.options import (
     output_option,
     parse,
     precision_option,
+    strict_option,
     training_options,
     verify_option,
 )
@@ -38,6 +39,7 @@ def rerank() -> None:
 @click.option("--negatives", type=int, help="Hard negatives per query in a step.")
 @click.option("--learning-rate", type=float)
 @click.option("--max-length", type=int, help="Maximum number of tokens of a query and a passage together.")
+@strict_option
 @training_options("reranker_training", purpose="the model is trained in (held-out examples are ranked in fp32)")
 def rerank_train(
     model: str,
@@ -83,6 +85,7 @@ def rerank_train(
 @precision_option("pairs are scored in", "fp32")
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens of a batch, padding included.")
 @verify_option
+@strict_option
 @json_option
 def rerank_apply(
     reranker: str,

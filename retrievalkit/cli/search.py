@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import json_option, parse, precision_option, reserved, verify_option
+from retrievalkit.cli.options import json_option, parse, precision_option, reserved, strict_option, verify_option
 
 
 @click.command()
@@ -53,6 +53,7 @@ from retrievalkit.cli.options import json_option, parse, precision_option, reser
     "--tune alone the weights.",
 )
 @verify_option
+@strict_option
 @json_option
 @click.option(
     "--set",

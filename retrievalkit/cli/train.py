@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, training_options
+from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, strict_option, training_options
 
 
 @click.command()
@@ -34,6 +34,7 @@ from retrievalkit.cli.options import echo, given_flags, output_option, parse, se
 @click.option("--separate-towers/--shared-tower", default=False, help="One encoder per side, or one for both.")
 @click.option("--query-length", type=int, help="Maximum number of tokens per query.")
 @click.option("--document-length", type=int, help="Maximum number of tokens per passage.")
+@strict_option
 @training_options("trainer")
 def train(
     model: str,

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import artifacts, registry
+from retrievalkit import artifacts, oddities, registry
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
@@ -130,6 +130,7 @@ def _write(
             **mined.audit.report(mining.corpus, without=sizes[0], examples=sum(sizes.values())),
             "negatives": distribution(sizes),
         }
+        oddities.check(*audit["warnings"])
         artifacts.write_json(audit_file(output), audit)
         write_page(page_file(output), audit_page(audit, title=output.name))
     return audit

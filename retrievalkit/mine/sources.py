@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import check_queries
 from retrievalkit.data.sources import fingerprint
@@ -123,12 +123,12 @@ class Sources:
         """
         import numpy as np
 
-        from retrievalkit.search.searcher import BATCH_QUERIES, Searcher, to_stderr
+        from retrievalkit.search.searcher import BATCH_QUERIES, Searcher
         from retrievalkit.search.sources import OpenRun
 
         named = dict(zip(self.names, self.kinds, strict=True))
         places = [name if kind == "run" else self._built(name, kind, corpus, work) for name, kind in named.items()]
-        searcher = Searcher(places, model=self.model, precision=self.precision or "fp32", note=to_stderr)
+        searcher = Searcher(places, model=self.model, precision=self.precision or "fp32", note=oddities.note)
         check_queries([question.query for question in questions])
         for name, source in zip(self.names, searcher.sources, strict=True):
             if isinstance(source, OpenRun):

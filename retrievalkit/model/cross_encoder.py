@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from retrievalkit import artifacts
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.contracts import Text
+from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.first_token import read_first_token_alone
@@ -130,6 +131,7 @@ class CrossEncoder(nn.Module):
             return_attention_mask=False,
             return_token_type_ids=self._typed,
         )
+        count_cut(encoded, "pairs", self.max_length)
         token_ids = [np.asarray(ids, dtype=np.int32) for ids in encoded["input_ids"]]
         if not self._typed:
             return [(ids, len(ids)) for ids in token_ids]

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from retrievalkit import artifacts, registry
+from retrievalkit import artifacts, oddities, registry
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.artifacts.schemas import Description
 from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
@@ -26,7 +26,7 @@ from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.precision import Precision, autocast, default_device
 from retrievalkit.model.pretrained import model_fingerprint
-from retrievalkit.model.sentence_transformers import MODULES, OwnSettings, own_settings
+from retrievalkit.model.sentence_transformers import MODULES, OwnSettings, left_out, own_settings
 from retrievalkit.registry import describe
 
 CONFIGURATION = "retrievalkit.json"
@@ -327,6 +327,8 @@ def open_retriever(
             msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}."
             raise InputError(msg)
         return Retriever.load(model)
+    if pooler is not None and (encoder or "transformer") == "transformer":
+        oddities.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
     retriever = Retriever.create(
         model,
         encoder=encoder or "transformer",

@@ -11,6 +11,7 @@ another way than in training ranks badly without looking wrong.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,41 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
     length = _length(files)
     lengths = {} if length is None else {"query_length": length, "document_length": length}
     return OwnSettings(pooler, {"normalize": normalize or cosine}, {**prefixes, **lengths})
+
+
+def left_out(
+    model: str | Path, pooler: str, pooler_options: Mapping[str, Any], encoder_options: Mapping[str, Any]
+) -> list[str]:
+    """A sentence about what a model was trained with and these options leave out; [] if that is nothing.
+
+    Args:
+        model: Name or folder.
+        pooler: The pooler named for it.
+        pooler_options: The options given for the pooler.
+        encoder_options: The options given for the encoder.
+    """
+    try:
+        own = own_settings(model, revision=encoder_options.get("revision"))
+    except UnsupportedError:
+        # It has parts without an equivalent; naming a pooler is how one does without them.
+        return []
+    if own is None:
+        return []
+    lost = [] if own.pooler == pooler else [f"--pooler {own.pooler}"]
+    given = {"pooler": pooler_options, "encoder": encoder_options}
+    wanted = {"pooler": own.pooler_options, "encoder": own.encoder_options}
+    lost += [
+        f"--set {part}.{name}={json.dumps(value) if isinstance(value, bool) else value}"
+        for part, options in wanted.items()
+        for name, value in options.items()
+        if value is not False and name not in given[part]
+    ]
+    if not lost:
+        return []
+    return [
+        f"the model '{model}' was trained with {', '.join(repr(one) for one in lost)} ({MODULES}), which --pooler "
+        f"{pooler} leaves out. Drop --pooler to take all of the model's own settings, or give these."
+    ]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from retrievalkit import oddities
 from retrievalkit.data import sources
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
@@ -31,7 +32,7 @@ from retrievalkit.search.hits import write_hits
 from retrievalkit.search.interactive import Reader
 from retrievalkit.search.output import write_found
 from retrievalkit.search.request import Request, check_effect
-from retrievalkit.search.searcher import BATCH_QUERIES, Note, Searcher, to_stderr
+from retrievalkit.search.searcher import BATCH_QUERIES, Note, Searcher
 from retrievalkit.search.sources import OpenRun, Options, Place
 from retrievalkit.search.tuning import METRIC, Tuned, write_choice
 from retrievalkit.search.tuning import tune as tune_fusion
@@ -57,7 +58,7 @@ def search(
     options: Options | None = None,
     precision: Precision = "fp32",
     batch_size: int = BATCH_QUERIES,
-    note: Note = to_stderr,
+    note: Note = oddities.note,
 ) -> Run:
     """Search one index, or several and fuse their hits.
 
@@ -218,7 +219,7 @@ def _check_runs(searcher: Searcher, queries: Sequence[Query]) -> None:
             )
 
 
-def perform(request: Request, note: Note = to_stderr) -> None:
+def perform(request: Request, note: Note = oddities.note) -> None:
     """Search, and print or write the result.
 
     Raises:
@@ -259,6 +260,8 @@ def _read(request: Request, searcher: Searcher, fusion: Fusion | None) -> None:
     k, why = request.k or HITS_TO_READ, request.why is not False
     reader = Reader(searcher, fusion, request.corpus, request.depth, why=why, as_json=request.as_json)
     if request.query is None:
+        # Told now, as a conversation may be long.
+        searcher.note = oddities.at_once
         reader.converse(k)
         return
     hits = reader(request.query, k)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ import numpy as np
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.precision import Precision
-from retrievalkit.report.terminal import printable
 from retrievalkit.search.encoders import Encoders, QueryBatch
 from retrievalkit.search.fusion import Candidates, Fusion, Missing, Ranking, gather
 from retrievalkit.search.sources import OpenIndex, Options, Place, open_sources
@@ -21,11 +19,6 @@ BATCH_QUERIES = 1024
 FUSION_DEPTH = 1000
 
 Note = Callable[[str], None]
-
-
-def to_stderr(note: str) -> None:
-    """Show the user a note."""
-    sys.stderr.write(f"Note: {printable(note)}\n")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
 from retrievalkit.consent import code_allowed
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
 from retrievalkit.data.pieces import Vocabulary
+from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
 from retrievalkit.model.pretrained import (
     check_attention,
@@ -180,12 +181,15 @@ class Transformer(Encoder):
         ids: list[list[int]] = [[]] * len(texts)
         if pairs:
             firsts = [prefix + texts[row][0] for row in pairs]
-            encoded = self.tokenizer(firsts, [texts[row][1] for row in pairs], **options)["input_ids"]
-            for row, tokens in zip(pairs, encoded, strict=True):
+            encoded = self.tokenizer(firsts, [texts[row][1] for row in pairs], **options)
+            count_cut(encoded, f"{side} texts", self.lengths[side])
+            for row, tokens in zip(pairs, encoded["input_ids"], strict=True):
                 ids[row] = tokens
         if plain:
             joined = [prefix + self._joined(*texts[row]) for row in plain]
-            for row, tokens in zip(plain, self.tokenizer(joined, **options)["input_ids"], strict=True):
+            encoded = self.tokenizer(joined, **options)
+            count_cut(encoded, f"{side} texts", self.lengths[side])
+            for row, tokens in zip(plain, encoded["input_ids"], strict=True):
                 ids[row] = tokens
         if self.extra.ids[side] or self.end:
             return [self.extra.insert(row, side, starts_special=starts_special) + self.end for row in ids]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.data import sources
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.qrels import Qrels, read_qrels
@@ -118,6 +118,7 @@ def compare(
         _notes(contenders, judged, conventions.over, texts),
         texts,
     )
+    oddities.check(*comparison.notes)
     if output is not None:
         output.write(comparison, lambda: _inputs(sources_of, qrels, queries))
     return comparison

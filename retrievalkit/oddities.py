@@ -1,0 +1,116 @@
+"""Oddities: what looks wrong but does not stop a command. They are told once, at its end; `--strict` makes them errors.
+
+Any part of a program calls `note`, or `cut` for texts that were too long; a command collects both by `collected`.
+Outside of a command, notes are shown at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from retrievalkit.errors import InputError
+from retrievalkit.report.terminal import printable
+
+
+@dataclass
+class _Oddities:
+    """What a command has met."""
+
+    strict: bool
+    sentences: dict[str, None] = field(default_factory=dict)
+    # (kind of text, limit) -> how many, and the most tokens that one lost
+    cut: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+
+    def told(self) -> list[str]:
+        lengths = [
+            f"{count:,} {kind} had more than {limit:,} tokens and were cut, by up to {most:,} tokens. Raise the "
+            f"maximum length if the model takes more, or split them."
+            for (kind, limit), (count, most) in self.cut.items()
+        ]
+        return [*self.sentences, *lengths]
+
+
+# Commands, of which a recipe's step is an inner one.
+_commands: list[_Oddities] = []
+
+
+@contextmanager
+def collected(*, strict: bool = False) -> Iterator[None]:
+    """Collect the oddities of a command, and show them on standard error when it ends without an error.
+
+    Args:
+        strict: Raise the first as an error instead.
+    """
+    oddities = _Oddities(strict)
+    _commands.append(oddities)
+    try:
+        yield
+    finally:
+        _commands.remove(oddities)
+    # Of several processes that train together, one tells.
+    if os.environ.get("RANK", "0") == "0":
+        for sentence in oddities.told():
+            show(sentence)
+
+
+def note(*sentences: str) -> None:
+    """Tell of oddities, each a whole sentence; the same sentence is shown once.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    check(*sentences)
+    for sentence in sentences:
+        if _commands:
+            _commands[-1].sentences[sentence] = None
+        else:
+            show(sentence)
+
+
+def check(*sentences: str) -> None:
+    """Refuse oddities if the command is strict; for programs that show them by themselves.
+
+    Raises:
+        InputError: There are some.
+    """
+    if sentences and _commands and _commands[-1].strict:
+        msg = f"{' '.join(sentences)} (An error because of --strict.)"
+        raise InputError(msg)
+
+
+def cut(kind: str, limit: int, lost: int) -> None:
+    """Count a text that was cut because it has too many tokens.
+
+    Args:
+        kind: What it is, in the plural.
+        limit: How many tokens are allowed.
+        lost: How many tokens it lost.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    if not _commands:
+        return
+    check(f"one of the {kind} has more than {limit:,} tokens and would be cut, by {lost:,} tokens.")
+    counts = _commands[-1].cut
+    count, most = counts.get((kind, limit), (0, 0))
+    counts[kind, limit] = count + 1, max(most, lost)
+
+
+def at_once(sentence: str) -> None:
+    """Show an oddity now: for commands that go on for long.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    check(sentence)
+    show(sentence)
+
+
+def show(sentence: str) -> None:
+    """Show the user a note."""
+    sys.stderr.write(f"Note: {printable(sentence)}\n")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from retrievalkit import artifacts, testing
 from retrievalkit.data.corpus import open_corpus
-from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.model import cross_encoder, first_token
 from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.pretrained import quiet
@@ -248,6 +248,25 @@ def test_a_damaged_weights_file_is_one_message(rerankers, tmp_path):
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(InputError, match="cannot load the model"):
         CrossEncoder.load(tmp_path / "cut")
+
+
+def test_a_trained_reranker_is_compared_with_its_manifest(rerankers, tmp_path):
+    """The fingerprint is that of its files; files that were altered or added are refused."""
+    folder = tmp_path / "trained"
+    shutil.copytree(rerankers["bert"], folder)
+    files = artifacts.describe_files(folder)
+    fingerprint = artifacts.fingerprint_files(files)
+    artifacts.write_manifest(folder, "reranker", command="rerank", options={}, fingerprint=fingerprint, files=files)
+    assert CrossEncoder.load(folder).fingerprint == fingerprint
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4] + b"nois")
+    with pytest.raises(ArtifactError, match=r"model\.safetensors' was altered"):
+        CrossEncoder.load(folder)
+    path.write_bytes(whole)
+    (folder / "chat_template.jinja").write_text("x")
+    with pytest.raises(ArtifactError, match=r"chat_template\.jinja' is no file of"):
+        CrossEncoder.load(folder)
 
 
 def test_a_vocabulary_that_is_too_small_is_refused(models, tmp_path):

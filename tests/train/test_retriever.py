@@ -172,6 +172,7 @@ def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, t
     assert "train/contrastive" in events.Tags()["scalars"]
     for file in (tmp_path / "out" / "logs").iterdir():
         file.unlink()
+    assert "encoder/model.safetensors" in artifacts.read_manifest(tmp_path / "out")["files"]
     assert retriever.checkpoint_fingerprint(tmp_path / "out") == artifacts.fingerprint_folder(
         tmp_path / "out", skip=artifacts.NOT_WEIGHTS
     )

@@ -45,7 +45,6 @@ def commands(materials, tiny_model, tiny_collection):
     corpus, queries, data = tiny_collection.corpus, tiny_collection.queries, tiny_collection.folder
     at = materials
     training = ("--model", tiny_model, "--corpus", corpus, *TRAIN)
-    texts = ("--queries", queries, "--corpus", corpus)
     qrels = ("--qrels", data / "qrels" / "test.tsv")
     return {
         "encode": ("encode", tiny_model, corpus),

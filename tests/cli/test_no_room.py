@@ -5,9 +5,8 @@ from __future__ import annotations
 import resource
 
 import pytest
-from test_one_writer import complete, content
 
-from forked_commands import rkit
+from forked_commands import complete, content, rkit
 from killed_processes import forks
 
 LIMITS = {

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from forked_commands import Command, rkit
+from forked_commands import Command, complete, content, rkit
 from killed_processes import forks
 
 NAMES = (
@@ -21,16 +21,6 @@ NAMES = (
     "compare",
     "convert",
 )
-
-
-def complete(words, output):
-    return [*words, output] if words[0] == "convert" else [*words, "--output", output]
-
-
-def content(place):
-    """The files of an output, without what contains times."""
-    files = [place] if place.is_file() else sorted(one for one in place.rglob("*") if one.is_file())
-    return {one.name: one.read_bytes() for one in files if not one.name.startswith("events.")}
 
 
 @forks

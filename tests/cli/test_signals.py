@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_one_writer import complete
 
-from forked_commands import Command
+from forked_commands import Command, complete
 from killed_processes import forks
 
 

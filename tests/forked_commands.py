@@ -61,3 +61,13 @@ class Command:
 def rkit(*words, folder, prepare=None, timeout=60):
     """Run a command to its end."""
     return Command(*words, folder=folder, prepare=prepare).end(timeout)
+
+
+def complete(words, output):
+    return [*words, output] if words[0] == "convert" else [*words, "--output", output]
+
+
+def content(place):
+    """The files of an output, without what contains times."""
+    files = [place] if place.is_file() else sorted(one for one in place.rglob("*") if one.is_file())
+    return {one.name: one.read_bytes() for one in files if not one.name.startswith("events.")}

@@ -30,6 +30,7 @@ from retrievalkit.train.resume import (
     OPTIONS,
     STATES,
     WEIGHTS,
+    complete_but_for_its_name,
     finished,
     interruption,
     only_resumable_kept,
@@ -102,12 +103,18 @@ def run_training(
     if done := processes.from_main(done):
         return done
     with processes.together():
-        last = prepare_partial(output, training.identity, resume=resume) if processes.is_main() else None
-    last = processes.from_main(last)
+        manifest = complete_but_for_its_name(output, training.kind, training.identity) if resume else None
+        last = None
+        if manifest is None and processes.is_main():
+            last = prepare_partial(output, training.identity, resume=resume)
+    last, manifest = processes.from_main((last, manifest))
     with _staging(output, overwrite=overwrite) as staging:
-        with only_resumable_kept(staging, training.step.work), quiet():
-            steps = _train(training.step, options, staging, last)
-        manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
+        if manifest is None:
+            with only_resumable_kept(staging, training.step.work), quiet():
+                steps = _train(training.step, options, staging, last)
+            manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
+        if processes.is_main():
+            _tidy(staging, training.step.work)
     return processes.from_main(manifest)
 
 
@@ -165,14 +172,9 @@ def _loop(
 
 
 def _finish(training: Training, options: LoopOptions, staging: Path, steps: int) -> Manifest:
-    """Save what was trained and describe it; what resuming alone needed is removed."""
+    """Save what was trained and describe it."""
     step = training.step
     step.save(staging)
-    for folder in (STATES, step.work):
-        if folder is not None:
-            shutil.rmtree(staging / folder, ignore_errors=True)
-    for name in (BEST, OPTIONS):
-        (staging / name).unlink(missing_ok=True)
     several = {"processes": processes.count()} if processes.count() > 1 else {}
     manifest = artifacts.write_manifest(
         staging,
@@ -181,7 +183,7 @@ def _finish(training: Training, options: LoopOptions, staging: Path, steps: int)
         options=training.options,
         inputs=training.inputs,
         counts={**step.counts, "steps": steps},
-        fingerprint=artifacts.fingerprint_folder(staging, skip=NOT_WEIGHTS),
+        fingerprint=artifacts.fingerprint_folder(staging, skip=(*NOT_WEIGHTS, *_resumed_from(step.work))),
         precision=resolve_precision(options.precision, default_device()),
         **training.extra,
         **several,
@@ -189,3 +191,17 @@ def _finish(training: Training, options: LoopOptions, staging: Path, steps: int)
     (staging / "README.md").write_text(training.card(manifest).text(), encoding="utf-8")
     write_curves(staging)
     return manifest
+
+
+def _resumed_from(work: str | None) -> list[str]:
+    return [name for name in (STATES, BEST, work) if name is not None] + [OPTIONS]
+
+
+def _tidy(staging: Path, work: str | None) -> None:
+    """Remove what resuming alone needed; the options first, so that what is left without them is complete."""
+    (staging / OPTIONS).unlink(missing_ok=True)
+    for name in _resumed_from(work):
+        if (staging / name).is_dir():
+            shutil.rmtree(staging / name)
+        else:
+            (staging / name).unlink(missing_ok=True)

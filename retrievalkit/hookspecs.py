@@ -32,6 +32,7 @@ COMMAND_GROUPS = {
 
 BUILT_IN_COMMANDS = frozenset(
     {
+        "clean",
         "compare",
         "convert",
         "doctor",

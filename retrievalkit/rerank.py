@@ -260,16 +260,12 @@ class _Job:
 
 @contextmanager
 def _work_folder(output: Path, identity: Mapping[str, Any]) -> Iterator[Path]:
-    """A folder beside the output for the scores; it stays only if the command is interrupted."""
+    """A folder beside the output for the scores; it stays only if the command is interrupted or the disk is full."""
     work = artifacts.partial_folder(output)
     note, text = work / _IDENTITY, json.dumps(identity, sort_keys=True)
-    if work.is_dir() and (not note.is_file() or note.read_text(encoding="utf-8") != text):
-        shutil.rmtree(work)
-    work.mkdir(parents=True, exist_ok=True)
-    try:
-        note.write_text(text, encoding="utf-8")
-        yield work
-    except Exception:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    shutil.rmtree(work, ignore_errors=True)
+    with artifacts.held(output):
+        if work.is_dir() and (not note.is_file() or note.read_text(encoding="utf-8") != text):
+            shutil.rmtree(work)
+        with artifacts.work_folder(work):
+            note.write_text(text, encoding="utf-8")
+            yield work

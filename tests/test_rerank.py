@@ -18,7 +18,6 @@ from click.testing import CliRunner
 
 from killed_processes import first_fast, forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, rerank
-from retrievalkit.artifacts import outputs
 from retrievalkit.cli import main
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
@@ -336,7 +335,7 @@ MOMENTS = {
     "before any state": (StepTrainer, "training_step", 2),
     "in the middle of an epoch": (StepTrainer, "training_step", 6),
     "while the best state is written": (selection, "save_weights", 1),
-    "before the folder gets its name": (outputs, "_replace_folder", 1),
+    "before the folder gets its name": (artifacts.outputs, "_replace_folder", 1),
 }
 
 

@@ -7,7 +7,9 @@ what made it: the command's options, the fingerprints of its inputs, counts and 
 from __future__ import annotations
 
 from retrievalkit.artifacts.documents import loads_json
+from retrievalkit.artifacts.failures import full_disk_named, was_written
 from retrievalkit.artifacts.fingerprints import fingerprint_file, fingerprint_folder, fingerprint_value
+from retrievalkit.artifacts.locks import held
 from retrievalkit.artifacts.manifest import (
     FORMAT,
     add_to_manifest,
@@ -22,12 +24,15 @@ from retrievalkit.artifacts.outputs import (
     MANIFEST,
     check_output,
     check_output_file,
-    full_disk_named,
     partial_folder,
+    replaced_folder,
+    restore,
+    work_folder,
     write_file,
     write_folder,
     write_json,
 )
+from retrievalkit.artifacts.places import is_stream, place_of
 
 __all__ = [
     "CURVES",
@@ -43,12 +48,19 @@ __all__ = [
     "fingerprint_folder",
     "fingerprint_value",
     "full_disk_named",
+    "held",
+    "is_stream",
     "kind_of",
     "loads_json",
     "partial_folder",
+    "place_of",
     "read_manifest",
     "recorded_fingerprint",
+    "replaced_folder",
+    "restore",
     "versions",
+    "was_written",
+    "work_folder",
     "write_file",
     "write_folder",
     "write_json",

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.errors import ArtifactError, InputError
+from filelock import FileLock
+
+from retrievalkit.artifacts.failures import full_disk_named
+from retrievalkit.artifacts.locks import held, is_internal
+from retrievalkit.artifacts.places import check_file_place, check_parents, is_stream, place_of, pour
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 
 MANIFEST = "manifest.json"
-
-_NEXT_TO_NOTHING = 1 << 16
 
 
 @contextmanager
@@ -29,54 +32,102 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
             After wrong input nothing is kept, since the same command would fail again.
 
     Raises:
-        ArtifactError: `path` exists and may not be replaced.
+        ArtifactError: `path` exists and may not be replaced, or another process is writing it.
+        OSError: The folder cannot be written; the error names the file.
     """
-    path = Path(path).absolute()
     check_output(path, overwrite=overwrite)
-    staging = partial_folder(path)
-    if staging.exists() and not keep_partial:
-        shutil.rmtree(staging)
-    staging.mkdir(parents=True, exist_ok=True)
-    try:
-        with full_disk_named(staging):
-            yield staging
-    except BaseException as error:
-        if not keep_partial or isinstance(error, InputError):
-            shutil.rmtree(staging, ignore_errors=True)
-        raise
-    _replace_folder(path, staging)
+    with held(path):
+        restore(path)
+        # Another process may have finished meanwhile.
+        check_output(path, overwrite=overwrite)
+        staging = partial_folder(path)
+        if staging.exists() and not keep_partial:
+            shutil.rmtree(staging)
+        staging.mkdir(parents=True, exist_ok=True)
+        try:
+            with full_disk_named(staging):
+                yield staging
+        except BaseException as error:
+            kept = keep_partial and not isinstance(error, InputError)
+            if not kept:
+                shutil.rmtree(staging, ignore_errors=True)
+            _note(error, path, staging if kept else None)
+            raise
+        with _naming(staging, path):
+            _replace_folder(place_of(path), staging)
 
 
 @contextmanager
-def full_disk_named(folder: Path) -> Iterator[None]:
-    """Raise OSError for a full disk even where the library that writes weights raises something else."""
+def work_folder(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside an output for what a command needs meanwhile; for the holder of the output.
+
+    It stays unless the command fails in a way in which the same command would fail again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        yield
-    except OSError:
+        with full_disk_named(folder):
+            yield folder
+    except BaseException as error:
+        if isinstance(error, RetrievalkitError):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            _note(error, folder, folder)
         raise
-    except Exception as error:
-        full = shutil.disk_usage(folder).free < _NEXT_TO_NOTHING if folder.exists() else False
-        if full or os.strerror(errno.ENOSPC) in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
-        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def partial_folder(path: str | Path) -> Path:
     """Where a folder is written before it is renamed to `path`."""
-    path = Path(path).absolute()
-    return path.with_name(f".{path.name}.partial")
+    place = place_of(path)
+    return place.with_name(f".{place.name}.partial")
 
 
-def _replace_folder(path: Path, new: Path) -> None:
-    """Rename `new` to `path`; the existing folder is renamed first, so that one of the two is always whole."""
-    if not path.exists():
-        new.rename(path)
+def replaced_folder(path: str | Path) -> Path:
+    """Where an existing folder is while a new one gets its name."""
+    place = place_of(path)
+    return place.with_name(f".{place.name}.old")
+
+
+def restore(path: str | Path) -> bool:
+    """Give a folder its name back that lost it when a process was killed while replacing it; returns whether it did.
+
+    Only for the holder of the output: another process may be about to give the name to a new folder.
+    """
+    place, old = place_of(path), replaced_folder(path)
+    if place.exists() or not (old / MANIFEST).exists():
+        return False
+    old.rename(place)
+    return True
+
+
+@contextmanager
+def _naming(staging: Path, path: str | Path) -> Iterator[None]:
+    """Say where a finished output is that cannot get its name."""
+    try:
+        yield
+    except OSError as error:
+        where = f"It is at '{staging}': move it from there" if staging.exists() else "Run the command again"
+        msg = (
+            f"'{path}' was complete, but could not get its name ({error.strerror or error}). {where} before any other "
+            f"command writes there, or choose another --output."
+        )
+        raise RetrievalkitError(msg) from error
+
+
+def _replace_folder(place: Path, new: Path) -> None:
+    """Rename `new` to `place`; the existing folder is renamed first, so that one of the two is always whole."""
+    if not place.exists():
+        new.rename(place)
         return
-    old = path.with_name(f".{path.name}.old")
+    old = replaced_folder(place)
     shutil.rmtree(old, ignore_errors=True)
-    path.rename(old)
-    new.rename(path)
-    shutil.rmtree(old)
+    place.rename(old)
+    try:
+        new.rename(place)
+    except OSError:
+        old.rename(place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def check_output(path: str | Path, *, overwrite: bool = False) -> None:
@@ -85,54 +136,70 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
     Raises:
         ArtifactError: The folder's contents would be lost.
     """
-    path = Path(path).absolute()
-    _check_parents(path)
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    place = place_of(path)
+    check_parents(place.parent, path)
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return
-    if not path.is_dir():
+    if not place.is_dir():
         msg = f"output '{path}' is a file, but a folder is to be written there. Choose another --output."
         raise ArtifactError(msg)
     if not overwrite:
         msg = f"output folder '{path}' exists already. Choose another --output, or replace it with --overwrite."
         raise ArtifactError(msg)
-    if not (path / MANIFEST).exists():
+    if not (place / MANIFEST).exists():
         msg = f"'{path}' was not written by rkit (it has no {MANIFEST}), so --overwrite leaves it alone. Remove it."
         raise ArtifactError(msg)
 
 
-def check_output_file(path: str | Path) -> None:
-    """Refuse an output file whose place a folder takes.
+def check_output_file(path: str | Path, *, stream: bool = False) -> None:
+    """Refuse an output file whose place is taken by a folder, or by something else that cannot become a file.
+
+    Args:
+        path: The file.
+        stream: Whether a pipe or a device will do, because the file is all that is written.
 
     Raises:
         ArtifactError: Names it.
     """
-    if Path(path).is_dir():
-        msg = f"output '{path}' is a folder, and a file is to be written there. Choose another --output."
-        raise ArtifactError(msg)
-
-
-def _check_parents(path: Path) -> None:
-    for parent in path.parents:
-        if parent.exists() and not parent.is_dir():
-            msg = f"output '{path}' cannot be written: '{parent}' is a file, not a folder. Choose another --output."
-            raise ArtifactError(msg)
+    check_file_place(path, stream=stream)
 
 
 @contextmanager
 def write_file(path: str | Path) -> Iterator[Path]:
-    """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails."""
-    check_output_file(path)
-    path = Path(path).absolute()
-    _check_parents(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Keeps the suffix, by which writers choose a compression.
-    staging = path.with_name(f".partial.{path.name}")
-    try:
-        yield staging
-    except BaseException:
-        staging.unlink(missing_ok=True)
-        raise
-    os.replace(staging, path)
+    """Yield a staging file that becomes `path` when the block ends, and is removed when the block fails.
+
+    What is written to a pipe or a device, such as /dev/stdout, is copied there when the block ends. A link stays one.
+
+    Raises:
+        ArtifactError: `path` cannot become a file.
+        OSError: The file cannot be written; the error names it.
+    """
+    check_output_file(path, stream=True)
+    if is_stream(path):
+        with tempfile.TemporaryDirectory(prefix="rkit-") as folder, FileLock(Path(folder) / ".lock"):
+            staging = Path(folder) / Path(path).name
+            with full_disk_named(staging):
+                yield staging
+            pour(staging, path)
+        return
+    # Several processes may fill a cache, and then each write is as good as the other.
+    with held(path, wait=True):
+        place = place_of(path)
+        check_parents(place.parent, path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # Keeps the suffix, by which writers choose a compression.
+        staging = place.with_name(f".partial.{place.name}")
+        try:
+            with full_disk_named(staging):
+                yield staging
+        except BaseException as error:
+            with suppress(OSError):
+                staging.unlink(missing_ok=True)
+            if not is_internal(place):
+                _note(error, path)
+            raise
+        with _naming(staging, path):
+            os.replace(staging, place)
 
 
 def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
@@ -146,3 +213,14 @@ def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
     with write_file(path) as staging:
         staging.write_text(text + "\n", encoding="utf-8")
+
+
+def _note(error: BaseException, path: str | Path, kept: Path | None = None) -> None:
+    """Add to an interruption, or to a failure of the disk, what is left of an output; the innermost knows best."""
+    if getattr(error, "__notes__", None) or not isinstance(error, OSError | KeyboardInterrupt):
+        return
+    if kept is not None and kept.is_dir():
+        left = "what was finished is kept: run the same command again to go on from there."
+    else:
+        left = f"nothing was written to '{path}'."
+    error.add_note(f"Interrupted; {left}" if isinstance(error, KeyboardInterrupt) else left.capitalize())

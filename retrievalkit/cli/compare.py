@@ -13,6 +13,7 @@ from retrievalkit.cli.options import (
     metrics_option,
     over_option,
     overwrite_option,
+    reserved,
     ties_option,
 )
 
@@ -39,6 +40,7 @@ from retrievalkit.cli.options import (
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of tests and intervals.")
 @overwrite_option
 @json_option
+@reserved
 def compare(
     runs: tuple[str, ...], output: str | None, plot: bool, overwrite: bool, as_json: bool, **flags: Any
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import echo, given_flags, json_option
+from retrievalkit.cli.options import echo, given_flags, json_option, reserved
 
 
 @click.command()
@@ -16,6 +16,7 @@ from retrievalkit.cli.options import echo, given_flags, json_option
 @click.option("--split", help="Which split of a collection with several.")
 @click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="The format to write a run or qrels in.")
 @json_option
+@reserved
 def convert(source: str, output: str, as_json: bool, **flags: Any) -> None:
     """Read SOURCE in any known format and write it in ours."""
     from retrievalkit.data.convert import convert as program

@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+import signal
 import sys
 from typing import Any
 
 import click
 
 from retrievalkit import registry
+from retrievalkit.cli import signals
 from retrievalkit.errors import RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
 
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
+_WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE)
+"""Errors of the machine, even where they name no file."""
 
 _SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
@@ -88,14 +93,17 @@ class RkitGroup(click.Group):
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
         try:
-            # Not standalone, because click itself would report Ctrl-C as "Aborted!" with exit code 1.
-            code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
+            with signals.handled():
+                # Not standalone, because click itself would report Ctrl-C as "Aborted!" with exit code 1.
+                code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
+                # Here, because a failure that Python meets while it ends is not reported.
+                sys.stdout.flush()
         except click.Abort as error:
             sys.exit(report(error.__cause__ or error))
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)
-        except (RetrievalkitError, OSError) as error:
+        except (KeyboardInterrupt, RetrievalkitError, OSError) as error:
             sys.exit(report(error))
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -204,13 +212,40 @@ def report(error: BaseException) -> int:
         click.echo(f"Error: {error}", err=True)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | EOFError | click.Abort):
-        click.echo("Interrupted.", err=True)
-        return 130
+        number = error.number if isinstance(error, signals.Terminated) else signal.SIGINT
+        how = "Interrupted" if number == signal.SIGINT else "Terminated"
+        notes = getattr(error, "__notes__", None) or ["Interrupted."]
+        click.echo(notes[-1].replace("Interrupted", how, 1), err=True)
+        return 128 + number
     assert isinstance(error, OSError)
     if isinstance(error, BrokenPipeError):
+        _forget_output()
         return 1
-    if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+    if error.errno is None or (error.filename is None and error.errno not in _WITHOUT_FILE):
         raise error
-    place = f" ({error.filename})" if error.filename else ""
-    click.echo(f"Error: cannot write: {error.strerror}{place}. Free some space or choose another --output.", err=True)
+    click.echo(f"Error: {_failure(error)}", err=True)
     return 1
+
+
+def _failure(error: OSError) -> str:
+    """What happened to a file, what is kept, and what to do."""
+    from retrievalkit.artifacts import was_written
+
+    place = f"'{error.filename}'" if error.filename else "standard output"
+    kept = "".join(f" {note}" for note in getattr(error, "__notes__", [])[-1:])
+    if not was_written(error):
+        doing = "read" if error.filename and os.path.exists(str(error.filename)) else "open"
+        return f"cannot {doing} {place}: {error.strerror}.{kept} Check that it is there and may be read."
+    if error.errno == errno.EFBIG:
+        limited = "it has reached the limit of a file's size"
+        return f"cannot write {place}: {limited}.{kept} Raise the limit (ulimit -f) and run the same command again."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        full = "the disk is full" if error.errno == errno.ENOSPC else "your share of the disk is used up"
+        return f"cannot write {place}: {full}.{kept} Free some space and run the same command again."
+    return f"cannot write {place}: {error.strerror}.{kept} Make it writable, or choose another --output."
+
+
+def _forget_output() -> None:
+    """Keep Python from writing the rest to a closed pipe when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,6 +13,7 @@ from retrievalkit.cli.options import (
     overwrite_option,
     parse,
     precision_option,
+    reserved,
     section,
     set_option,
 )
@@ -32,6 +33,7 @@ from retrievalkit.errors import OptionError
 @precision_option("the queries of --check-queries are encoded in", "fp32", unset=True)
 @json_option
 @set_option
+@reserved
 def index(
     source: str,
     indexer: str | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from retrievalkit import __version__
+from retrievalkit.cli.clean import clean
 from retrievalkit.cli.compare import compare
 from retrievalkit.cli.convert import convert
 from retrievalkit.cli.doctor import doctor
@@ -36,4 +37,4 @@ main.add_section("data", convert, mine_negatives)
 main.add_section("train", pretrain, train, rerank)
 main.add_section("search", encode, index, search)
 main.add_section("judge", evaluate, compare)
-main.add_section("plugins", plugins, doctor)
+main.add_section("plugins", plugins, doctor, clean)

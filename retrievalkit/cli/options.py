@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -33,8 +36,33 @@ def overwrite_option(function: Function) -> Function:
 
 
 def output_option(function: Function) -> Function:
-    """`--output`, required."""
-    return click.option("--output", "-o", required=True, type=click.Path(), help="Where to write.")(function)
+    """`--output`, required, which no other process may write meanwhile."""
+    return click.option("--output", "-o", required=True, type=click.Path(), help="Where to write.")(reserved(function))
+
+
+def reserved(function: Function) -> Function:
+    """Keep other processes from writing the output of a command from its start to its end.
+
+    What the command says of an output to /dev/stdout goes to standard error.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        from retrievalkit import artifacts
+        from retrievalkit.artifacts.places import descriptor
+
+        output = options.get("output")
+        if output is None:
+            return function(*args, **options)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(artifacts.held(output))
+            if descriptor(output) == 1:
+                stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+            else:
+                artifacts.restore(output)
+            return function(*args, **options)
+
+    return cast("Function", run)
 
 
 def json_option(function: Function) -> Function:

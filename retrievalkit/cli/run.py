@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from retrievalkit.cli.options import echo, json_option, output_option, parse, root_group, set_option
+from retrievalkit.cli.options import echo, json_option, parse, root_group, set_option
 
 
 @click.command()
 @click.argument("recipe")
-@output_option
+@click.option("--output", "-o", required=True, type=click.Path(), help="Where to write.")
 @click.option("--variants", help="Only these rows of its table: names or patterns, such as mlr,dpr_*.")
 @click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
 @click.option("--verbose", "-v", is_flag=True, help="Show the command line of each step.")

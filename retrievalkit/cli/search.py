@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import json_option, parse, precision_option
+from retrievalkit.cli.options import json_option, parse, precision_option, reserved
 
 
 @click.command()
@@ -60,6 +60,7 @@ from retrievalkit.cli.options import json_option, parse, precision_option
     metavar="KEY=VALUE",
     help="An option of an index, such as indexer.device=cpu or faiss.parameters=nprobe=32.",
 )
+@reserved
 def search(indexes: tuple[str, ...], settings: tuple[str, ...], interactive: bool, **flags: Any) -> None:
     """Search one INDEX, or several and combine what they find.
 

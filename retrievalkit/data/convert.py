@@ -114,7 +114,7 @@ def _is_file(path: Path) -> bool:
     name = path.name
     for end in files.COMPRESSIONS[1:]:
         name = name.removesuffix(end)
-    return not path.is_dir() and name.endswith(_FILES)
+    return not path.is_dir() and (name.endswith(_FILES) or artifacts.is_stream(path))
 
 
 def _write_file(kind: Kind, source: str | Path, path: Path, split: str | None, corpus: str | Path | None) -> Counts:

@@ -216,16 +216,10 @@ def _read(source: str | Path, options: MiningOptions) -> Examples:
 
 @contextmanager
 def _work_folder(output: Path) -> Iterator[Path]:
-    """A folder beside the output for intermediate files; it stays only if mining is interrupted."""
-    work = output.with_name(f".{output.name}.mining")
-    work.mkdir(parents=True, exist_ok=True)
-    try:
+    """A folder beside the output for intermediate files; it stays only if mining is interrupted or the disk is full."""
+    place = artifacts.place_of(output)
+    with artifacts.held(output), artifacts.work_folder(place.with_name(f".{place.name}.mining")) as work:
         yield work
-    except RetrievalkitError:
-        # The same command would fail again.
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    shutil.rmtree(work, ignore_errors=True)
 
 
 def _remove_other_parts(work: Path, parts: Path) -> None:

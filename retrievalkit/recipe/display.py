@@ -60,10 +60,14 @@ class Display:
         how = "Interrupted" if interrupted else "Stopped"
         kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
         kept += f", and the last saved state of '{job.step.name}'" if interrupted and job.resumes else ""
-        _say(
+        text = (
             f"{how} in step {self._place(job.step.name)} of {len(self.names)}, '{job.step.name}'. "
             f"Kept in '{self.folder}': {kept}. The same command goes on from there."
         )
+        if interrupted:
+            error.add_note(text)
+        else:
+            _say(text)
 
     def show_kept(self) -> None:
         """Show the steps skipped since the last one that ran."""

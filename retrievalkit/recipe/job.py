@@ -17,7 +17,7 @@ from retrievalkit.recipe.command_line import command_line, has
 from retrievalkit.recipe.log import StepLog
 from retrievalkit.recipe.recipe import Recipe, Step
 
-_NOT_STEPS = ("run", "quickstart")
+_NOT_STEPS = ("run", "quickstart", "clean")
 
 
 class StepError(RetrievalkitError):
@@ -95,7 +95,7 @@ class Job:
             StepError: The command failed, or did not write its output.
         """
         words = [*self.words]
-        if self.output is not None and self.output.is_dir() and has(self.command, "overwrite"):
+        if self._replaces() and has(self.command, "overwrite"):
             words.append("--overwrite")
         if resume and self.resumes:
             words.append("--resume")
@@ -105,6 +105,10 @@ class Job:
             raise StepError(self.step, f"it ended with exit code {code}.", code)
         if self.output is not None and not self.output.exists():
             raise StepError(self.step, f"it did not write '{self.output}'.", 1)
+
+    def _replaces(self) -> bool:
+        """Whether the output is a folder already, or was one until a run was killed while replacing it."""
+        return self.output is not None and (self.output.is_dir() or artifacts.replaced_folder(self.output).is_dir())
 
     @contextlib.contextmanager
     def _printing(self, log: StepLog, *, resume: bool) -> Iterator[None]:
@@ -133,7 +137,7 @@ def _as_step_errors(step: Step) -> Iterator[None]:
         if error.code:
             raise StepError(step, f"it ended with {error.code}.", 1) from error
     except click.Abort as error:  # what click makes of Ctrl-C
-        raise KeyboardInterrupt from error
+        raise error.__cause__ or KeyboardInterrupt from error
 
 
 def _commands(group: click.Group, before: str = "") -> dict[str, click.Command]:

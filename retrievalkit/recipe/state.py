@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from retrievalkit import artifacts
 from retrievalkit.data import sources
 from retrievalkit.errors import ArtifactError
@@ -66,19 +64,9 @@ class State:
         Raises:
             ArtifactError: Another run is at work there.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / LOCK)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            msg = f"another run is writing to '{self.folder}'. Wait until it ends, or choose another --output."
-            raise ArtifactError(msg) from None
-        try:
+        # Within the folder, which may be all that can be written here.
+        with artifacts.held(self.folder, lock=artifacts.place_of(self.folder) / LOCK):
             yield
-        finally:
-            # Removed while it is held: a run that begins now makes a new one.
-            (self.folder / LOCK).unlink(missing_ok=True)
-            lock.release()
 
     def key(self, job: Job) -> str:
         """A fingerprint of a step and of all that it reads; it stays the same when the run's folder is moved."""

@@ -84,7 +84,7 @@ class Request:
         tuned_by = {"--tune-queries": self.tune_queries, "--tune-metric": self.tune_metric}
         check_effect(tuned_by, self.tune is not None, "--tune QRELS")
         if self.output is not None:
-            check_output_file(self.output)
+            check_output_file(self.output, stream=True)
         if self.output is not None and Path(self.output).suffix in PAGES and self.query is None:
             msg = f"output '{self.output}' is a page, which shows the hits of one query. Give --query TEXT."
             raise OptionError(msg)

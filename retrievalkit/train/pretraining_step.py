@@ -161,9 +161,8 @@ class PretrainingStep(TrainingStep[Parts]):
                 self.pretrainer.samples,
                 advance=lambda count: bar.update(bar.done + count),
             )
-        except KeyboardInterrupt:
-            bar.stop()
-            bar.say(f"Interrupted after reading {bar.done:,} documents: run the same command with --resume.")
+        except KeyboardInterrupt as error:
+            error.add_note(f"Interrupted after reading {bar.done:,} documents: run the same command with --resume.")
             raise
         finally:
             bar.stop()

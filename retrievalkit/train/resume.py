@@ -88,6 +88,10 @@ def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
             # The prepared work may be what filled the disk.
             if not last and (isinstance(error, OSError) or not worked):
                 shutil.rmtree(staging, ignore_errors=True)
+            elif isinstance(error, OSError) and last:
+                error.add_note(
+                    f"The state after step {states.step_of(last[0]):,} is kept: --resume goes on from there."
+                )
         raise
 
 

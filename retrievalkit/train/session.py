@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,17 @@ def run_training(
         InputError: Something about the input is wrong; nothing was written.
     """
     processes.join()
+    with ExitStack() as stack:
+        with processes.together():
+            stack.enter_context(artifacts.held(output))
+            if processes.is_main():
+                artifacts.restore(output)
+        return _run(make, options, output, resume=resume, overwrite=overwrite)
+
+
+def _run(
+    make: Callable[[], Training], options: LoopOptions, output: str | Path, *, resume: bool, overwrite: bool
+) -> Manifest:
     with processes.together():
         options.check()
         if not resume:
@@ -106,7 +117,8 @@ def run_training(
         manifest = complete_but_for_its_name(output, training.kind, training.identity) if resume else None
         last = None
         if manifest is None and processes.is_main():
-            last = prepare_partial(output, training.identity, resume=resume)
+            with artifacts.full_disk_named(artifacts.partial_folder(output)):
+                last = prepare_partial(output, training.identity, resume=resume)
     last, manifest = processes.from_main((last, manifest))
     with _staging(output, overwrite=overwrite) as staging:
         if manifest is None:
@@ -163,9 +175,8 @@ def _loop(
         step.restore(step_of(last) // len(sampler), staging)
     try:
         trainer.train(resume_from_checkpoint=str(last) if last else None)
-    except KeyboardInterrupt:
-        bar.stop()
-        bar.say(interruption(trainer.state.global_step, staging / STATES))
+    except KeyboardInterrupt as error:
+        error.add_note(interruption(trainer.state.global_step, staging / STATES))
         raise
     finally:
         bar.stop()

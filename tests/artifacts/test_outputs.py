@@ -118,7 +118,7 @@ def test_a_file_appears_at_the_end_and_keeps_its_suffix(tmp_path):
     with artifacts.write_file(tmp_path / "a" / "run.trec.gz") as staging:
         assert staging.name.endswith(".trec.gz")
         staging.write_text("whole")
-        assert everything_in(tmp_path / "a") == [staging.name]
+        assert everything_in(tmp_path / "a") == [staging.name, ".run.trec.gz.lock"]
     assert everything_in(tmp_path) == ["a", "a/run.trec.gz"]
 
 

@@ -164,7 +164,7 @@ class Bench:
 
     def _check_killed(self, made: Trial, earlier: dict[str, str]) -> None:
         """What a killed command left: whole outputs or none, one line, the inputs as they were."""
-        unheard = made.number == signal.SIGTERM and made.code == -15
+        unheard = made.number != signal.SIGKILL and made.code == -made.number
         if made.code not in (None, 0, EXPECTED[made.number]) and not (unheard and (self._early(made) or not LISTENS)):
             made.problems.append(f"ended with exit code {made.code}")
         printed = self._printed()

@@ -307,7 +307,7 @@ def test_two_runs_do_not_write_into_one_folder(start, calls):
     """The second is refused while the first is at work, and changes nothing; afterwards it goes on."""
     start("epochs=1")
     before, done = Path("out", STATE).read_text(), len(calls)
-    with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another run is writing to 'out'"):
+    with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another process is writing to 'out'"):
         start("epochs=2")
     assert (Path("out", STATE).read_text(), len(calls)) == (before, done)
     assert [one.skipped for one in start("epochs=2")] == [True, False, True]
@@ -395,10 +395,11 @@ def test_steps_are_shown_with_their_titles_and_times(start, capsys):
 
 def test_an_interrupted_run_says_what_is_kept_and_the_next_one_what_it_resumes(start, capsys):
     """Ctrl-C in a training: its last state and the earlier outputs stay."""
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
         start("epochs=13")
-    shown = capsys.readouterr().err
-    assert "Interrupted in step 2 of 3, 'train'. Kept in 'out': the output of index, and the last saved state" in shown
+    last = interrupted.value.__notes__[-1]
+    assert "Interrupted in step 2 of 3, 'train'. Kept in 'out': the output of index, and the last saved state" in last
+    capsys.readouterr()
     start("epochs=13")
     shown = capsys.readouterr().err
     assert "[1/3] Unchanged, kept from the run before: index\n[2/3] train → model\n" in shown

@@ -18,7 +18,6 @@ from transformers import TrainerState
 
 from killed_processes import first_fast, forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, testing
-from retrievalkit.artifacts import outputs
 from retrievalkit.cli import main
 from retrievalkit.contracts import Pretrainer
 from retrievalkit.data.corpus import open_corpus
@@ -396,7 +395,7 @@ MOMENTS = {
     "before the last file of a state is written": lambda: kill_at_call(TrainerState, "save_to_json", 2),
     "after a line of the log": lambda: kill_at_call(StepTrainer, "log", 2, after=True),
     "while the model is written": lambda: kill_at_call(Pretrainer, "save", 1),
-    "before the folder gets its name": lambda: kill_at_call(outputs, "_replace_folder", 1),
+    "before the folder gets its name": lambda: kill_at_call(artifacts.outputs, "_replace_folder", 1),
 }
 
 

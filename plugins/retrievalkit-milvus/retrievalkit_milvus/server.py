@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from filelock import FileLock
+
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
 TOKEN = "MILVUS_TOKEN"
@@ -37,12 +39,14 @@ class Connection:
         client: The `pymilvus.MilvusClient`.
         place: Description of the server in messages.
         lite: Whether the server is Milvus Lite, in this process or elsewhere.
+        lock: What tells that the temporary folder is in use, if there is one.
         close: Closes the connection; further calls do nothing.
     """
 
     def __init__(self, client: Any, place: str, *, server: Any = None, folder: Path | None = None) -> None:
         self.client = client
         self.place = place
+        self.lock: Any = None
         self.close = weakref.finalize(self, _close, client, server, folder)
         with milvus_errors("report its version", place):
             self.lite = client.get_server_version().startswith("milvus_lite")
@@ -79,9 +83,14 @@ def embedded_view(folder: Path) -> Connection:
     links to the files, so that several processes can search an index, and no search can damage it.
     """
     view = Path(tempfile.mkdtemp(prefix="rkit-milvus-"))
+    # `rkit clean` removes the folder of a process that was killed, by the lock that is no longer held.
+    lock = FileLock(view / ".lock")
+    lock.acquire()
     try:
         shutil.copytree(folder, view / folder.name, copy_function=_link)
-        return _start(view / folder.name, remove=view)
+        connection = _start(view / folder.name, remove=view)
+        connection.lock = lock
+        return connection
     except BaseException:
         shutil.rmtree(view, ignore_errors=True)
         raise

@@ -230,7 +230,9 @@ class Faiss(Indexer):
                 raise OptionError(msg) from error
 
     def _write(self, index: Any, index_dir: Path, first: int) -> None:
-        self._faiss.write_index(index, str(index_dir / f"vectors-from-{first:012d}.faiss"))
+        # Not by faiss's own files: where the last bytes of one cannot be written, it prints a line and goes on.
+        with (index_dir / f"vectors-from-{first:012d}.faiss").open("wb") as stream:
+            self._faiss.write_index(index, self._faiss.PyCallbackIOWriter(stream.write))
 
     def _read(self, file: Path) -> Any:
         faiss = self._faiss

@@ -61,7 +61,7 @@ class Output:
             MissingDependencyError: Plots are asked for and matplotlib is not installed.
         """
         if self._is_file:
-            artifacts.check_output_file(self.path)
+            artifacts.check_output_file(self.path, stream=True)
         else:
             artifacts.check_output(self.path, overwrite=self.overwrite)
         if self.plot and self.page is not None:

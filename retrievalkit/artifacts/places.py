@@ -1,0 +1,111 @@
+"""The places that outputs name: through links to the real place, or a pipe or device that is written through."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+from retrievalkit.errors import ArtifactError
+
+_DESCRIPTOR = re.compile(r"/(?:dev/fd|proc/self/fd)/(\d+)")
+_MOST_LINKS = 40
+
+
+def place_of(path: str | Path) -> Path:
+    """The absolute place that an output names, all links followed, so that a link is never replaced itself.
+
+    Raises:
+        ArtifactError: It is a link to nothing.
+    """
+    if os.path.islink(path) and not os.path.exists(path):
+        msg = f"output '{path}' is a link to '{os.readlink(path)}', which does not exist. Choose another --output."
+        raise ArtifactError(msg)
+    place = Path(os.path.realpath(path))
+    if not place.name:
+        msg = f"output '{path}' is the root of the file system. Choose another --output."
+        raise ArtifactError(msg)
+    return place
+
+
+def check_parents(folder: Path, output: str | Path) -> None:
+    """Refuse an output below a file.
+
+    Raises:
+        ArtifactError: Names the file.
+    """
+    for parent in (folder, *folder.parents):
+        if parent.exists() and not parent.is_dir():
+            msg = f"output '{output}' cannot be written: '{parent}' is a file, not a folder. Choose another --output."
+            raise ArtifactError(msg)
+
+
+def is_stream(path: str | Path) -> bool:
+    """Whether a path is a pipe, a character device such as /dev/null, or an open file such as /dev/stdout.
+
+    These are written through, since renaming a file to their name would replace them.
+    """
+    if descriptor(path) is not None:
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def descriptor(path: str | Path) -> int | None:
+    """The number of an open file of this process: 1 for /dev/stdout, 63 for /dev/fd/63; None for other paths."""
+    text = os.path.abspath(path)
+    for _ in range(_MOST_LINKS):
+        if match := _DESCRIPTOR.fullmatch(text):
+            return int(match[1])
+        if not os.path.islink(text):
+            return None
+        text = os.path.normpath(os.path.join(os.path.dirname(text), os.readlink(text)))
+    return None
+
+
+def check_file_place(path: str | Path, *, stream: bool) -> None:
+    """Refuse an output file whose place is taken by a folder, or by something else that cannot become a file.
+
+    Args:
+        path: The file.
+        stream: Whether a pipe or a device will do, because the file is all that is written.
+
+    Raises:
+        ArtifactError: Names it.
+    """
+    through = is_stream(path)
+    if not through:
+        place_of(path)
+    if os.path.isdir(path):
+        msg = f"output '{path}' is a folder, and a file is to be written there. Choose another --output."
+        raise ArtifactError(msg)
+    if through and not stream:
+        msg = (
+            f"output '{path}' is a pipe or a device, but further files are written beside this output. Choose the "
+            "name of a file as --output."
+        )
+        raise ArtifactError(msg)
+    if not through and os.path.exists(path) and not os.path.isfile(path):
+        msg = f"output '{path}' is a {_kind(path)}, and a file is to be written there. Choose another --output."
+        raise ArtifactError(msg)
+
+
+def pour(source: Path, path: str | Path) -> None:
+    """Write a complete file through to a pipe, a device or an open file."""
+    number = descriptor(path)
+    if number == 1:
+        sys.stdout.flush()
+    # A copy of the descriptor shares its position: `>> file` is added to, where opening the name would cut it off.
+    with source.open("rb") as whole, open(path if number is None else os.dup(number), "wb") as target:
+        shutil.copyfileobj(whole, target)
+
+
+def _kind(path: str | Path) -> str:
+    mode = os.stat(path).st_mode
+    return "block device" if stat.S_ISBLK(mode) else "socket" if stat.S_ISSOCK(mode) else "special file"

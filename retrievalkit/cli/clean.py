@@ -1,0 +1,48 @@
+"""`rkit clean`: options and hand-off."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from retrievalkit.cli.options import json_option
+
+
+@click.command()
+@click.argument("folders", nargs=-1, metavar="[FOLDER...]")
+@click.option("--remove", "--yes", "remove", is_flag=True, help="Remove them, instead of listing them.")
+@json_option
+def clean(folders: tuple[str, ...], remove: bool, as_json: bool) -> None:
+    """List what killed commands left in FOLDERs, by default the current one, and remove it with --remove.
+
+    Also looks into the folder for temporary files. A folder that lost its name while it was replaced gets it back. What
+    a running command holds is left alone.
+    """
+    from retrievalkit.artifacts import leftovers
+    from retrievalkit.data.files import existing
+
+    found = list(leftovers.find_leftovers([existing(one) for one in folders or (".",)]))
+    rows = []
+    for one in found:
+        row: dict[str, Any] = {"path": str(one.path), "bytes": one.size, "kind": one.kind, "made_by": one.made_by}
+        rows.append(row | ({"removed": leftovers.remove(one)} if remove else {}))
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        click.echo(f"{_done(row)}{row['path']}  {row['bytes']:,} bytes, of {row['made_by']}")
+    if not rows:
+        click.echo("nothing left by killed commands")
+    elif not remove:
+        total = sum(one.size for one in found)
+        click.echo(f"{len(rows):,} leftovers, {total:,} bytes; rkit clean --remove removes them")
+
+
+def _done(row: dict[str, Any]) -> str:
+    if "removed" not in row:
+        return ""
+    if not row["removed"]:
+        return "in use: "
+    return "restored " if row["kind"] == "lost" else "removed "

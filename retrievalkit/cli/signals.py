@@ -1,0 +1,127 @@
+"""How a command ends by Ctrl-C or by a signal: once through all its clean-up, or at once if that is asked for again.
+
+Python acts on a signal when the library that runs (torch, faiss, Java) returns. A thread therefore watches for a second
+Ctrl-C meanwhile, and for a library that takes too long after SIGTERM.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_PATIENCE = 10.0
+"""Seconds that a library may take to return after SIGTERM."""
+
+_STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, which ends a command as Ctrl-C does, but for the exit code."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """End the block by KeyboardInterrupt on Ctrl-C, and by `Terminated` on SIGTERM and SIGHUP.
+
+    Signals that are ignored, as by nohup, stay ignored. torchrun ends its processes itself, and waits for them.
+    """
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(_ENDING, signal.SIG_DFL)}
+    wanted = [number for number in usual if signal.getsignal(number) == usual[number]]
+    if threading.current_thread() is not threading.main_thread() or _STARTED_BY_TORCHRUN in os.environ or not wanted:
+        yield
+        return
+    watcher = _Watcher()
+    for number in wanted:
+        signal.signal(number, watcher.act)
+    try:
+        yield
+    finally:
+        watcher.stop()
+        for number in wanted:
+            signal.signal(number, usual[number])
+        # Once all is written, a late signal would only print a traceback of a library that tidies up.
+        atexit.unregister(_ignore_late)
+        atexit.register(_ignore_late)
+
+
+def _ignore_late() -> None:
+    for number in (signal.SIGINT, *_ENDING):
+        signal.signal(number, signal.SIG_IGN)
+
+
+class _Watcher:
+    """Sees signals as they arrive, and ends the process if Python does not act on them."""
+
+    def __init__(self) -> None:
+        self._arrived: Counter[int] = Counter()
+        self._acted: Counter[int] = Counter()
+        self._ended = False
+        self._read, self._write = socket.socketpair()
+        self._write.setblocking(False)
+        self._before = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave_child)
+        threading.Thread(target=self._watch, name="signals", daemon=True).start()
+
+    def act(self, number: int, _: Any) -> None:
+        """What Python does on a signal, in the main thread."""
+        # Of signals that arrive together, Python acts on the first alone; the watcher may not have seen this one yet.
+        self._acted[number] = max(self._acted[number] + 1, self._arrived[number])
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._ended = True
+        signal.set_wakeup_fd(self._before)
+        self._write.close()
+
+    def _watch(self) -> None:
+        while data := self._read.recv(16):
+            for number in data:
+                self._arrived[number] += 1
+                if self._waiting(number) > 1:
+                    _end(number)
+                if number in _ENDING:
+                    timer = threading.Timer(_PATIENCE, self._end_if_waiting, (number,))
+                    timer.daemon = True
+                    timer.start()
+        self._read.close()
+
+    def _waiting(self, number: int) -> int:
+        return self._arrived[number] - self._acted[number]
+
+    def _end_if_waiting(self, number: int) -> None:
+        if self._waiting(number) > 0:
+            _end(number)
+
+    def _leave_child(self) -> None:
+        """A process forked from this one ends by signals as any other, silently."""
+        if self._ended:
+            return
+        self._ended = True
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, *_ENDING):
+            if signal.getsignal(number) == self.act:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int) -> None:
+    """End this process and those that it started, without any clean-up."""
+    if "multiprocessing" in sys.modules:
+        with suppress(Exception):
+            for child in sys.modules["multiprocessing"].active_children():
+                child.kill()
+    os._exit(128 + number)

@@ -1,0 +1,87 @@
+"""Where a file reaches its limit, which stands for a full disk: a message, nothing half, and what can go on is kept."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from forked_commands import complete, content, rkit
+from killed_processes import forks
+
+LIMITS = {
+    "encode": (100, 4_000),
+    "index flat": (300,),
+    "index faiss": (300, 5_000),
+    "train": (300, 5_000, 60_000),
+    "pretrain": (300, 60_000),
+    "rerank train": (5_000, 60_000),
+    "rerank apply": (100, 5_000),
+    "mine-negatives": (100, 5_000),
+    "search": (5_000,),
+    "compare": (100, 5_000),
+    "convert": (100, 2_000),
+}
+
+
+@forks
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(name, size, marks=pytest.mark.slow if number else ())
+        for name, sizes in LIMITS.items()
+        for number, size in enumerate(sizes)
+    ],
+)
+def test_a_file_that_cannot_be_written_is_a_message_and_the_next_command_is_whole(commands, tmp_path, name, size):
+    """Named with the limit; run again without it, the command ends as if nothing had been."""
+    words = complete(commands[name], "out")
+    ended = rkit(*words, folder=tmp_path, prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
+    assert ended.code == 1, ended
+    last = ended.err.splitlines()[-1]
+    assert last.startswith("Error: cannot write '") or "File too large" in last, ended.err
+    assert "Traceback" not in ended.err
+    assert not (tmp_path / "out").exists()
+    assert rkit(*words, folder=tmp_path).code == 0
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    assert rkit(*words, folder=alone).code == 0
+    assert content(tmp_path / "out") == content(alone / "out")
+    assert not [one.name for one in tmp_path.iterdir() if one.name.startswith(".")]
+
+
+@forks
+def test_standard_output_that_is_full_is_named(commands, tmp_path):
+    """Also what Python would write when it ends."""
+
+    def full():
+        import os
+
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+    ended = rkit(*commands["search"], folder=tmp_path, prepare=full)
+    assert ended.code == 1
+    assert ended.err.startswith("Error: cannot write standard output: the disk is full.")
+    assert ended.err.count("\n") == 1
+
+
+@forks
+def test_a_file_that_cannot_be_read_is_not_said_to_be_unwritable(commands, tmp_path, monkeypatch):
+    """Whatever the operating system says of it."""
+
+    def unreadable():
+        import pathlib
+
+        original = pathlib.Path.open
+
+        def refuse(self, *rest, **options):
+            if self.name == "corpus.jsonl":
+                raise PermissionError(13, "Permission denied", str(self))
+            return original(self, *rest, **options)
+
+        pathlib.Path.open = refuse
+
+    ended = rkit(*complete(commands["encode"], "out"), folder=tmp_path, prepare=unreadable)
+    assert ended.code == 1
+    assert "Error: cannot read '" in ended.err
+    assert "write" not in ended.err

@@ -1,0 +1,73 @@
+"""Commands of rkit in processes forked from a test's own, which has imported torch already: real ones, and fast."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code (negative: the signal that killed it) and what it printed."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+class Command:
+    """A command that runs in a folder.
+
+    Args:
+        words: The command line, without "rkit".
+        folder: The working folder.
+        prepare: Called in the new process before the command, to set a limit or to replace a function.
+    """
+
+    def __init__(self, *words, folder, prepare=None):
+        self.folder = Path(folder)
+        self.words = [str(word) for word in words]
+        self.prepare = prepare
+        self._printed = [Path(f"{self.folder}.{os.urandom(4).hex()}.{name}") for name in ("out", "err")]
+        self.process = multiprocessing.get_context("fork").Process(target=self._run)
+        self.process.start()
+
+    def _run(self):
+        for number, path in enumerate(self._printed, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+        os.chdir(self.folder)
+        from retrievalkit.cli import main
+
+        if self.prepare is not None:
+            self.prepare()
+        main(self.words, prog_name="rkit")
+
+    def end(self, timeout=60):
+        """Wait for the end."""
+        self.process.join(timeout)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        out, err = (path.read_text(errors="replace") if path.exists() else "" for path in self._printed)
+        for path in self._printed:
+            path.unlink(missing_ok=True)
+        return Ended(self.process.exitcode, out, err)
+
+
+def rkit(*words, folder, prepare=None, timeout=60):
+    """Run a command to its end."""
+    return Command(*words, folder=folder, prepare=prepare).end(timeout)
+
+
+def complete(words, output):
+    return [*words, output] if words[0] == "convert" else [*words, "--output", output]
+
+
+def content(place):
+    """The files of an output, without what contains times."""
+    files = [place] if place.is_file() else sorted(one for one in place.rglob("*") if one.is_file())
+    return {one.name: one.read_bytes() for one in files if not one.name.startswith("events.")}

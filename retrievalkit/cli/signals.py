@@ -6,6 +6,7 @@ Ctrl-C meanwhile, and for a library that takes too long after SIGTERM.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -51,6 +52,14 @@ def handled() -> Iterator[None]:
         watcher.stop()
         for number in wanted:
             signal.signal(number, usual[number])
+        # Once all is written, a late signal would only print a traceback of a library that tidies up.
+        atexit.unregister(_ignore_late)
+        atexit.register(_ignore_late)
+
+
+def _ignore_late() -> None:
+    for number in (signal.SIGINT, *_ENDING):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Watcher:

@@ -37,6 +37,12 @@ def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[st
     return manifest if same else None
 
 
+def complete_but_for_its_name(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest of the very same training, if that was killed when only what resuming needs was left to remove."""
+    partial = artifacts.partial_folder(output)
+    return None if (partial / OPTIONS).exists() else finished(partial, kind, identity)
+
+
 def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool) -> Path | None:
     """Keep what a cut-off training left only if it is the same training and is to be resumed.
 

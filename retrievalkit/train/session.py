@@ -30,6 +30,7 @@ from retrievalkit.train.resume import (
     OPTIONS,
     STATES,
     WEIGHTS,
+    complete_but_for_its_name,
     finished,
     interruption,
     only_resumable_kept,
@@ -113,15 +114,19 @@ def _run(
     if done := processes.from_main(done):
         return done
     with processes.together():
+        manifest = complete_but_for_its_name(output, training.kind, training.identity) if resume else None
         last = None
-        if processes.is_main():
+        if manifest is None and processes.is_main():
             with artifacts.full_disk_named(artifacts.partial_folder(output)):
                 last = prepare_partial(output, training.identity, resume=resume)
-    last = processes.from_main(last)
+    last, manifest = processes.from_main((last, manifest))
     with _staging(output, overwrite=overwrite) as staging:
-        with only_resumable_kept(staging, training.step.work), quiet():
-            steps = _train(training.step, options, staging, last)
-        manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
+        if manifest is None:
+            with only_resumable_kept(staging, training.step.work), quiet():
+                steps = _train(training.step, options, staging, last)
+            manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
+        if processes.is_main():
+            _tidy(staging, training.step.work)
     return processes.from_main(manifest)
 
 
@@ -178,16 +183,11 @@ def _loop(
 
 
 def _finish(training: Training, options: LoopOptions, staging: Path, steps: int) -> Manifest:
-    """Save what was trained and describe it; what resuming alone needed is removed."""
+    """Save what was trained and describe it."""
     step = training.step
     step.save(staging)
-    for folder in (STATES, step.work):
-        if folder is not None:
-            shutil.rmtree(staging / folder, ignore_errors=True)
-    for name in (BEST, OPTIONS):
-        (staging / name).unlink(missing_ok=True)
     several = {"processes": processes.count()} if processes.count() > 1 else {}
-    files = artifacts.describe_files(staging, skip=NOT_WEIGHTS)
+    files = artifacts.describe_files(staging, skip=(*NOT_WEIGHTS, *_resumed_from(step.work)))
     manifest = artifacts.write_manifest(
         staging,
         training.kind,
@@ -204,3 +204,17 @@ def _finish(training: Training, options: LoopOptions, staging: Path, steps: int)
     (staging / "README.md").write_text(training.card(manifest).text(), encoding="utf-8")
     write_curves(staging)
     return manifest
+
+
+def _resumed_from(work: str | None) -> list[str]:
+    return [name for name in (STATES, BEST, work) if name is not None] + [OPTIONS]
+
+
+def _tidy(staging: Path, work: str | None) -> None:
+    """Remove what resuming alone needed; the options first, so that what is left without them is complete."""
+    (staging / OPTIONS).unlink(missing_ok=True)
+    for name in _resumed_from(work):
+        if (staging / name).is_dir():
+            shutil.rmtree(staging / name)
+        else:
+            (staging / name).unlink(missing_ok=True)

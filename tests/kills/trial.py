@@ -164,7 +164,7 @@ class Bench:
 
     def _check_killed(self, made: Trial, earlier: dict[str, str]) -> None:
         """What a killed command left: whole outputs or none, one line, the inputs as they were."""
-        unheard = made.number == signal.SIGTERM and made.code == -15
+        unheard = made.number != signal.SIGKILL and made.code == -made.number
         if made.code not in (None, 0, EXPECTED[made.number]) and not (unheard and (self._early(made) or not LISTENS)):
             made.problems.append(f"ended with exit code {made.code}")
         printed = self._printed()
@@ -245,12 +245,12 @@ def table(trials: list[Trial]) -> str:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Relative path -> digest of each file; empty folders and TensorBoard's files, whose names hold times, apart."""
+    """Relative path -> digest of each file; without TensorBoard's files, whose names hold times."""
     found = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
-        if "logs" in name.parts:
-            continue
+        if "logs" in name.parts or name.parts[0].startswith("torchelastic_"):
+            continue  # torchrun leaves its own folder where it is killed
         if path.is_file():
             found[name.as_posix()] = _digest(path.read_bytes())
         elif path.is_dir() and not any(path.iterdir()):

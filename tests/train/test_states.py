@@ -19,7 +19,7 @@ from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, cli
 from retrievalkit.data.examples import read_examples, write_examples
 from retrievalkit.errors import ArtifactError
-from retrievalkit.train import loop, states
+from retrievalkit.train import loop, session, states
 from retrievalkit.train.refresh import RefreshOptions
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 
@@ -130,6 +130,24 @@ def test_without_any_state_a_training_starts_from_its_beginning(cut_off, resume,
     selection.write_text(json.dumps(json.loads(selection.read_text()) | {"value": float("-inf")}))
     resume(tmp_path / "out")
     assert bytes_of(tmp_path / "out") == whole
+
+
+@forks
+def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, tmp_path, monkeypatch):
+    """It was killed while its states were removed: half of one is still there."""
+
+    def killed():
+        kill_at_call(session, "_tidy", 1)
+        resume(tmp_path / "out")
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    partial = artifacts.partial_folder(tmp_path / "out")
+    (partial / "options.json").unlink()
+    (partial / "trainer" / "checkpoint-12" / "optimizer.pt").unlink()
+    monkeypatch.setattr(session, "_train", None)
+    assert resume(tmp_path / "out")["counts"]["steps"] == 12
+    assert bytes_of(tmp_path / "out") == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 # --- damage --------------------------------------------------------------------------------------------------------

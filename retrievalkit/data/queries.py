@@ -9,7 +9,8 @@ from pathlib import Path
 
 from retrievalkit.data import files
 from retrievalkit.data.forms import QUERIES, QUERY_IDS, QUERY_TEXTS
-from retrievalkit.data.records import Record
+from retrievalkit.data.json_text import shown
+from retrievalkit.data.records import HALF_CHARACTER, Record
 from retrievalkit.data.sources import is_folder, open_source
 from retrievalkit.errors import DataError, InputError
 
@@ -58,6 +59,9 @@ def check_queries(queries: Sequence[Query]) -> None:
     for query in queries:
         if not query.text.strip():
             msg = f"the query '{query.id}' is empty. Give it a text, or leave it out."
+            raise InputError(msg)
+        if not (query.id + query.text).isascii() and HALF_CHARACTER.search(query.id + query.text):
+            msg = f"the query {shown(query.text)} holds bytes that are not UTF-8, or half a surrogate pair."
             raise InputError(msg)
         if query.id in seen:
             msg = f"two queries have the id '{query.id}'. Every query needs its own id."

@@ -18,7 +18,7 @@ from retrievalkit.data.files import Line, filled_lines
 from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.errors import DataError
 
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _NOT_IN_IDS = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
@@ -100,7 +100,7 @@ class Record(NamedTuple):
         if not isinstance(value, str):
             msg = f"'{name}' is {shown(value)}, but should be text."
             raise self.error(msg)
-        if not value.isascii() and (half := _HALF_CHARACTER.search(value)):
+        if not value.isascii() and (half := HALF_CHARACTER.search(value)):
             # Neither tokenisers nor files accept it.
             msg = f"character {half.start() + 1} of '{name}' is half a surrogate pair, {shown(half[0])}. Replace it."
             raise self.error(msg)

@@ -39,8 +39,8 @@ _ITERATIONS = {"Q0", "q0", "0"}
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r"))
 _ODD_CELLS = ("\t\t", "\n\t", " \t", "\t ", "\n ")  # empty ones, and such as begin or end with white space
 
-LARGEST_SCORE = 3.4028234663852886e38
-"""Scores are 32-bit floats in run files and for trec_eval; a larger one would become infinite."""
+LARGEST_SCORE = 3.4028235677973362e38
+"""Scores are 32-bit floats in run files and for trec_eval; a larger one is rounded to infinity."""
 
 
 class Rows(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import ir_measures
 import numpy as np
 
-from retrievalkit.data.qrels import Qrels
+from retrievalkit.data.qrels import LARGEST_GRADE, Qrels
 from retrievalkit.data.runs import Hits, Ties
 from retrievalkit.errors import InputError, OptionError, UnknownNameError, nearest, shortlist
 
@@ -50,6 +50,9 @@ _USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "Set
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
 _HITS_AT_ONCE = 1 << 19
+_LARGEST_CUTOFF = 1_000_000_000
+_LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
+_LONGEST_NAME = 200
 _FAILURES = (ValueError, TypeError, KeyError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
 
 
@@ -243,6 +246,9 @@ def metric_names(metrics: str | Sequence[str]) -> list[str]:
 
 def _measure(name: str, qrels: Qrels) -> Any:
     """The measure of ir-measures with this name, validated: ir-measures would end the process for a wrong cutoff."""
+    if len(name) > _LONGEST_NAME:
+        msg = f"metric '{name[:_LONGEST_NAME]}...' is too long to be one. Write metrics as in '{METRICS}'."
+        raise OptionError(msg)
     base = re.split(r"\W", name, maxsplit=1)[0]
     if base not in ir_measures.measures.registry:
         lower: dict[str, str] = {}
@@ -254,14 +260,18 @@ def _measure(name: str, qrels: Qrels) -> Any:
     try:
         measure = _parse(name)
         measure.validate_params()
-    except (AssertionError, ValueError, TypeError, KeyError, SyntaxError) as error:
+    except (AssertionError, ValueError, TypeError, KeyError, SyntaxError, AttributeError, OverflowError) as error:
         msg = f"metric '{name}' cannot be read: {_reason(error)}. Write metrics as in '{METRICS}' or 'AP(rel=2)@100'."
         raise OptionError(msg) from error
     for parameter in ("cutoff", "rel"):
         value = measure.params.get(parameter, 1)
-        if isinstance(value, bool) or value < 1:
-            msg = f"metric '{name}' has {parameter} {value}; it must be a whole number of at least 1."
+        if isinstance(value, bool) or not 1 <= value <= _LARGEST_CUTOFF:
+            msg = f"metric '{name}' has {parameter} {value}; it must be a whole number from 1 to {_LARGEST_CUTOFF:,}."
             raise OptionError(msg)
+    gains = measure.params.get("gains") or {}
+    if any(gain > LARGEST_GRADE for gain in gains.values()):
+        msg = f"metric '{name}' has a gain above {LARGEST_GRADE:,}. Give smaller ones."
+        raise OptionError(msg)
     return _with_exponential_gains(measure, qrels)
 
 
@@ -276,6 +286,9 @@ def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
     if measure.NAME != "nDCG" or measure["dcg"] != "exp-log2":
         return measure
     grades = {grade for judged in qrels.values() for grade in judged.values()}
+    if (largest := max(grades, default=0)) > _LARGEST_EXPONENT:
+        msg = f"the qrels have the grade {largest}; exponential gains ('dcg') are for at most {_LARGEST_EXPONENT}."
+        raise InputError(msg)
     return measure(dcg="log2", gains={grade: 2**grade - 1 for grade in sorted(grades) if grade > 0})
 
 

@@ -75,7 +75,7 @@ def test_packed(tmp_path):
         ('{"q": {}}', r"r: the file contains no results"),
         ('{"q": {"a": "high"}}', r"r:1: query 'q' has 'high' where"),
         ('{"q": {"a": NaN}}', r"r:1: query 'q' has NaN where"),
-        ('{"q": {"a": 1,\n "b": }}', r"r:2: the key 'q': broken JSON: Expecting value\\. Is the file complete"),
+        ('{"q": {"a": 1,\n "b": }}', r"r:2: the key 'q': broken JSON: Expecting value. Is the file complete"),
         ('{"q": {"a": 1, "a": 2}}', r"r:1: the key 'q': the key 'a' occurs twice in the same object"),
         ('{"_id": "1"}\n', r"r:1: the line has 2 columns"),
     ],

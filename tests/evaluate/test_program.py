@@ -425,7 +425,7 @@ def test_answers_at_the_command_line(two_runs):
         (["empty", "--qrels", "qrels"], "empty: the file contains no results"),
         (["other", "--qrels", "qrels"], "no query of the run is in the qrels: the run has 'x', the qrels 'q1', 'q2'"),
         (["twice", "--qrels", "qrels"], "twice:2: document 'd1' is already at line 1"),
-        (["nan", "--qrels", "qrels"], "nan:1: the score of 'd1' is NaN"),
+        (["nan", "--qrels", "qrels"], "nan:1: 'nan' is not a score"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(two_runs, arguments, message):

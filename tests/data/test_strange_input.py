@@ -1,0 +1,322 @@
+"""Strange data files: each reader gives a value, or a message that names the file; nothing else, and within bounds."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retrievalkit.data import files, records
+from retrievalkit.data.convert import convert
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import read_examples
+from retrievalkit.data.kinds import kind_of
+from retrievalkit.data.qrels import read_qrels
+from retrievalkit.data.queries import Query, check_queries, read_queries
+from retrievalkit.data.runs import read_run
+from retrievalkit.errors import DataError, InputError, RetrievalkitError
+from retrievalkit.evaluate.metrics import per_query
+
+READERS = {
+    "corpus": lambda path: list(open_corpus(path)),
+    "queries": read_queries,
+    "qrels": read_qrels,
+    "run": read_run,
+    "examples": read_examples,
+    "kind": kind_of,
+}
+VALID = (
+    b'{"_id": "1", "title": "a", "text": "one two"}\n{"_id": "2", "text": "three"}\n',
+    b'[{"id": 7, "contents": "one two"}, {"id": 8, "contents": "three"}]',
+    b'1\tabc\n2\t"def\n',
+    b'id\ttext\ttitle\n1\t"a ""b"" c"\tTitle\n2\tdef\tOther\n',
+    b'who is it\t["he", "she"]\n',
+    b"q1 0 d1 1\nq1 0 d2 2\n",
+    b"query-id\tcorpus-id\tscore\n1\t2\t1\n",
+    b"q1 Q0 d1 1 3.5 t\nq1 Q0 d2 2 -1e-5 t\n",
+    b"1\t7\t1\n1\t8\t2\n",
+    b'{"q": {"a": 1.5, "b": 2}, "p": {"a": 1}}',
+    b'{"query_id": "1", "query": "w", "positives": ["a"], "negatives": ["b"], "teacher": {"a": 1, "b": 0.5}}\n',
+    b'[{"question": "w", "answers": ["x"], "positive_ctxs": [{"title": "t", "text": "u", "passage_id": "3"}]}]',
+    b'{"anchor": "w", "positive": "x", "negative_1": "y"}\n',
+)
+PIECES = (
+    *(
+        b"\0",
+        b"\r",
+        b"\n",
+        b"\t",
+        b'"',
+        b"\xff",
+        b"\xfe\xff",
+        b"\xef\xbb\xbf",
+        b"\xe2\x80\xa8",
+        b"\x1b[31m",
+        b"[" * 3000,
+    ),
+    *(
+        b"1e400",
+        b"NaN",
+        b"-Infinity",
+        b"9" * 5000,
+        b"1_000",
+        "\u0663".encode(),
+        b"\\ud800",
+        b"null",
+        b"[]",
+        b"{}",
+        b" ",
+    ),
+)
+QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def written(tmp_path: Path, content: bytes | str, name: str = "a") -> Path:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    return path
+
+
+def read_or_refuse(kind: str, path: Path) -> None:
+    refused: RetrievalkitError | None = None
+    try:
+        READERS[kind](path)
+    except RetrievalkitError as error:
+        refused = error
+    if refused is not None:
+        assert refused.exit_code == 2
+        assert str(path) in str(refused)
+        assert len(str(refused)) < 3000
+
+
+@QUICK
+@given(content=st.binary(max_size=200), kind=st.sampled_from(sorted(READERS)))
+def test_any_bytes_are_read_or_refused_with_the_name_of_the_file(tmp_path, content, kind):
+    """Whatever a file contains."""
+    read_or_refuse(kind, written(tmp_path, content))
+
+
+@settings(QUICK, max_examples=400)
+@given(data=st.data(), kind=st.sampled_from(sorted(READERS)))
+def test_changed_files_are_read_or_refused_with_the_name_of_the_file(tmp_path, data, kind):
+    """A valid file in which pieces were replaced, inserted or cut off, packed or not."""
+    content = data.draw(st.sampled_from(VALID))
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(content)))
+        end = data.draw(st.integers(start, min(start + 8, len(content))))
+        content = content[:start] + data.draw(st.sampled_from(PIECES)) + content[end:]
+    if data.draw(st.booleans()):
+        content = gzip.compress(content)[: data.draw(st.sampled_from([None, -1, -9, 12]))]
+    read_or_refuse(kind, written(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("corpus", "1\tabc\r2\tdef\r", r"a:1: the row cannot be read: a carriage return \(CR\) is in it"),
+        ("corpus", '{"_id": ' + "9" * 5000 + ', "text": "x"}', r"a:1: a whole number in it has thousands of digits"),
+        ("corpus", '[{"_id": ' + "9" * 5000 + ', "text": "x"}]', r"a:1: element 1: a whole number in it has thousands"),
+        ("corpus", '{"_id": "1", "text": "x", "m": ' + "[" * 100_000, r"a:1: its values are nested too deeply"),
+        ("corpus", "[" * 200_000, r"a:1: element 1: its values are nested too deeply"),
+        ("queries", "who\t" + "[" * 100_000 + "]" * 100_000, r"a:1: the answers are no list of texts"),
+        ("corpus", '{"_id": "1", "_id": "2", "text": "x"}', r"a:1: the key '_id' occurs twice"),
+        ("corpus", '{"_id": "a\\ud800", "text": "x"}', r"a:1: '_id' is 'a\\ud800'; an id may not contain"),
+        ("corpus", '{"_id": "a", "text": "x\\ud800"}', r"a:1: character 2 of 'text' is half a surrogate pair"),
+        (
+            "queries",
+            '[{"_id": "1", "text": "a"}]\n[{"_id": "2", "text": "b"}]',
+            r"a:2: broken JSON: '.*' follows after",
+        ),
+        ("corpus", '1\tabc\tx\n2\t"def\ty\n', r"a:2: a quotation mark opens in this row, and none closes it"),
+        ("corpus", "id\ttext\ttext\n1\ta\tb\n", r"a:1: the header names the column 'text' twice"),
+        ("kind", "[]", r"a: there is no record in it"),
+        ("qrels", "q 0 d 100000000000000000000\n", r"a:1: the grade is '100000000000000000000', and should be a whole"),
+        ("qrels", "q 0 d 1_0\n", r"a:1: the grade is '1_0'"),
+        ("qrels", "q 0 d \u0663\n", r"a:1: the grade is"),
+        ("qrels", "q\x1f0 d 1 1\n", r"a:1: 'query_id' is 'q\\x1f0'; an id may not contain"),
+        ("run", "q Q0 d 1 1e400 t\n", r"a:1: '1e400' is not a score"),
+        ("run", "q Q0 d 1 1e39 t\n", r"a:1: '1e39' is not a score"),
+        ("run", "q Q0 d 1 Infinity t\n", r"a:1: 'Infinity' is not a score"),
+        ("run", "q Q0 d 1 1_0 t\n", r"a:1: '1_0' is not a score"),
+        ("run", "q Q0 d 1 \u0663 t\n", r"a:1: .* is not a score"),
+        ("run", "q\td\t1\nq\te\t2_0\nq\tf\tx\n", r"a:2: '2_0' is not a"),
+        ("run", "q Q0 d\x1b[2J 1 2 t\n", r"a:1: the id of the document is 'd\\x1b\[2J'; an id may not contain"),
+        ("run", "q Q0 d\0 1 2 t\n", r"a:1: the id of the document is 'd\\x00'"),
+        ("run", "q\tQ0\td \t1\t2\tt\n", r"a:1: the id of the document is 'd '; an id may not begin or end"),
+        ("run", "q\tQ0\t\t1\t2\tt\n", r"a:1: the id of the document is ''; an id may not be empty"),
+        ("run", "q Q0 a 1 2 t\rq Q0 b 2 1 t\r", r"a:1: the line has 11 columns"),
+        ("run", '{"q": {"a": 1e400}}', r"a:1: query 'q' has Infinity where"),
+        ("run", '{"q": {"a": 1}, "q": {"a": 2}}', r"a:1: the key 'q' occurs twice"),
+        ("run", '{"q": {"\\u0007": 1}}', r"a:1: query 'q' with document '\\x07': an id may not contain"),
+        (
+            "examples",
+            '{"query_id": "1", "query": "w", "positives": ["a"], "teacher": {"a": 1e400}}',
+            r"a:1: 'teacher' of",
+        ),
+        ("corpus", b"\xff\xfea\0b\0", r"a:1: byte 0xff .* the file is in UTF-16"),
+        ("corpus", bz2.compress(b"1\tabc\n"), r"a: the file is packed with bzip2, which is not read"),
+        ("corpus", gzip.compress(gzip.compress(b"1\tabc\n")), r"a:1: byte 0x8b .* the file is packed twice"),
+        ("corpus", gzip.compress(b"1\tabc\n") + b"junk", r"a: the compressed file is damaged or cut off"),
+    ],
+)
+def test_a_strange_file_is_refused_with_its_place(tmp_path, kind, content, message):
+    """Content that ended in a traceback, or was read as something else."""
+    with pytest.raises(DataError, match=message):
+        READERS[kind](written(tmp_path, content))
+
+
+@pytest.mark.parametrize("odd", ["a\0", "\ufeffa", "a ", " a", "a\u2028b", "a\x85", "\x1b[31m", "a\u2029"])
+def test_ids_that_break_lines_or_terminals_are_refused(tmp_path, odd):
+    """In JSON, where any character can be written."""
+    with pytest.raises(DataError, match=r"a:2: '_id' is .*; an id may not"):
+        READERS["corpus"](
+            written(tmp_path, json.dumps({"_id": 1, "text": ""}) + "\n" + json.dumps({"_id": odd, "text": ""}))
+        )
+
+
+def test_cells_and_texts_of_any_length_are_read(tmp_path):
+    """The csv module's own limit is 131,072 characters."""
+    text = "x" * 140_000
+    (only,) = READERS["corpus"](written(tmp_path, f"1\t{text}\n"))
+    assert only.text == text
+
+
+def test_members_of_a_packed_file_are_read_one_after_another(tmp_path):
+    """As gzip itself reads them."""
+    packed = gzip.compress(b"1\tabc\n") + gzip.compress(b"2\tdef\n")
+    assert [one.id for one in READERS["corpus"](written(tmp_path, packed))] == ["1", "2"]
+
+
+def test_white_space_that_is_not_ascii_belongs_to_an_id(tmp_path):
+    """As other programs read it."""
+    assert read_run(written(tmp_path, "q\u00a0x Q0 d 1 2 t\n")) == {"q\u00a0x": [("d", 2.0)]}
+    assert read_qrels(written(tmp_path, "q\u00a0x 0 d 1\n")) == {"q\u00a0x": {"d": 1}}
+
+
+def test_the_first_passage_after_a_byte_order_mark_is_found(tmp_path):
+    """In a table with quotes, where its position was that of the mark."""
+    corpus = open_corpus(written(tmp_path, '\ufeff1\t"one"\tA\n2\ttwo\tB\n'))
+    assert (corpus.get("1").text, corpus.get("2").text) == ("one", "two")
+
+
+@pytest.mark.parametrize("kind", ["corpus", "queries", "run"])
+@pytest.mark.parametrize("start", [b"", b'{"_id": "', b'[{"_id": "'])
+def test_a_line_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch, kind, start):
+    """However well it is packed."""
+    monkeypatch.setattr(files, "LONGEST_LINE", 1 << 20)
+    stream = io.BytesIO()
+    with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1) as packer:
+        packer.write(start + b"x" * (1 << 26))
+    path = written(tmp_path, stream.getvalue())
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"a:1: .*(longer|larger) than 1 MiB"):
+            READERS[kind](path)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", sorted(READERS))
+def test_a_pipe_is_refused_instead_of_losing_its_start(tmp_path, kind):
+    """Opening one that nobody writes would never return."""
+    os.mkfifo(tmp_path / "a")
+    with pytest.raises(DataError, match="a' is a pipe, and data is read from regular files"):
+        READERS[kind](tmp_path / "a")
+    with pytest.raises(DataError, match="/dev/null' is a device"):
+        READERS[kind](Path("/dev/null"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_a_link_to_a_file_of_the_kernel_is_refused(tmp_path):
+    """Its size is 0, and it may never end."""
+    (tmp_path / "a").symlink_to("/proc/self/status")
+    with pytest.raises(DataError, match="a' is a file of the kernel"):
+        READERS["corpus"](tmp_path / "a")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission_cannot_be_read(tmp_path):
+    """And nothing is said of writing."""
+    path = written(tmp_path, "1\tabc\n")
+    path.chmod(0)
+    with pytest.raises(DataError, match=r"cannot read '.*a': Permission denied"):
+        READERS["corpus"](path)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", "the path of the data is empty"),
+        ("a\0b", "is no path"),
+        ("a\udcff", "is no path"),
+        ("x" * 5000, "too long"),
+    ],
+)
+def test_what_is_no_path_is_refused(path, message):
+    """Before anything is opened."""
+    with pytest.raises(DataError, match=message):
+        open_corpus(path)
+
+
+def test_a_query_that_is_no_text_is_refused():
+    """Bytes of the command line that are not UTF-8 arrive as half characters."""
+    with pytest.raises(InputError, match="holds bytes that are not UTF-8"):
+        check_queries([Query("q", "caf\udce9")])
+
+
+def test_an_empty_array_is_not_converted(tmp_path):
+    """It has no record that would tell its kind."""
+    with pytest.raises(DataError, match="there is no record in it"):
+        convert(written(tmp_path, "[]"), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "metric", ["nDCG@99999999999999999999", "R@0", "P@-1", "nDCG@" + "9" * 5000, "nDCG(gains={1:99999999})"]
+)
+def test_a_metric_out_of_range_is_refused(metric):
+    """Before other programs reserve memory for it."""
+    with pytest.raises(InputError, match=r"metric 'n?[DCGRP]"):
+        per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, [metric])
+
+
+def test_exponential_gains_of_large_grades_are_refused():
+    """2 to the power of a grade must stay a number that trec_eval can hold."""
+    with pytest.raises(InputError, match="the grade 60"):
+        per_query({"q": [("a", 1.0)]}, {"q": {"a": 60}}, ["nDCG(dcg='exp-log2')@10"])
+
+
+def test_a_pipe_as_queries_is_one_message_on_the_command_line(tmp_path):
+    """Exit code 2, and nothing hangs."""
+    command = [sys.executable, "-m", "retrievalkit", "convert", "/dev/stdin", str(tmp_path / "out.jsonl")]
+    ran = subprocess.run(command, input=b'{"_id": "1", "text": "x"}\n', capture_output=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.decode().count("\n") == 1
+    assert "'/dev/stdin' is a pipe" in ran.stderr.decode()
+
+
+def test_duplicates_are_found_across_the_files_of_a_folder(tmp_path):
+    """The message names both places."""
+    written(tmp_path, "1\tabc\n", "a.tsv")
+    written(tmp_path, "2\tabc\n1\tdef\n", "b.tsv")
+    with pytest.raises(DataError, match=r"b\.tsv:2: the id '1' is already used at .*a\.tsv, line 1"):
+        READERS["corpus"](tmp_path)
+
+
+def test_a_value_for_a_message_is_short():
+    """Whatever it is."""
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert len(records.shown(nested)) <= 60
+    assert len(records.shown("x" * 10_000_000)) <= 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -12,8 +13,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from click.testing import CliRunner
 
 from retrievalkit import artifacts
+from retrievalkit.artifacts import integrity
+from retrievalkit.cli.main import main as rkit
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.encode import EncodeOptions, encode
@@ -227,6 +231,20 @@ def test_an_index_made_by_hand_is_refused(indexes, tmp_path, name, file, change)
     with pytest.raises(ArtifactError, match=str(tmp_path)) as caught:
         searched(tmp_path / "index")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("flags", [[], ["--verify"]])
+def test_verify_reads_all_bytes_again(indexes, tmp_path, monkeypatch, flags):
+    """Of files that were found whole before; the command ends with 2 and one line either way."""
+    shutil.copytree(indexes / "sparse", tmp_path / "index")
+    monkeypatch.setattr(integrity, "is_remembered", lambda state, *, in_this_process=False: not in_this_process)
+    path = tmp_path / "index" / "postings" / "weights-00000.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    result = CliRunner().invoke(rkit, ["search", str(tmp_path / "index"), "--query", "a", *flags])
+    assert result.exit_code == 2
+    assert ("weights-00000.npy' was altered" in result.output) == bool(flags)
+    assert integrity.VERIFY not in os.environ
 
 
 def test_faiss_files_of_another_index_are_refused(indexes, tmp_path):

@@ -10,7 +10,9 @@ from retrievalkit_pyserini.lucene_hnsw import LuceneHnsw
 from retrievalkit import registry
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.index import build_index
 from retrievalkit.score import scores as all_scores
+from retrievalkit.search.sources import open_index
 
 
 def drawn(texts, m=1, dim=8, seed=0):
@@ -193,3 +195,19 @@ def test_opening_what_is_damaged(tmp_path, store):
         with pytest.raises(ArtifactError, match=r"damaged|could not open") as caught:
             LuceneHnsw().open(tmp_path / name)
         assert "\n" not in str(caught.value)
+
+
+def test_lucene_opens_only_what_the_manifest_describes(tmp_path, store):
+    """Each of its files, altered: found before Java reads it."""
+    source = store(10, vectors=drawn(10))
+    build_index(source.folder, indexer="lucene_hnsw", output=tmp_path / "index")
+    assert open_index(tmp_path / "index").indexer
+    for path in sorted((tmp_path / "index" / "lucene").iterdir()):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + b"?" if whole else b"?")
+        with pytest.raises(ArtifactError, match=rf"{path.name}' (was altered|has 1 bytes)"):
+            open_index(tmp_path / "index")
+        path.write_bytes(whole)
+    (tmp_path / "index" / "lucene" / "segments_9").write_bytes(b"?")
+    with pytest.raises(ArtifactError, match="segments_9' is no file of"):
+        open_index(tmp_path / "index")

@@ -49,7 +49,7 @@ class Conventions:
 _USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
-_HITS_AT_ONCE = 1 << 19
+_HITS_AT_ONCE = 1 << 17
 _FAILURES = (ValueError, TypeError, KeyError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
 
 

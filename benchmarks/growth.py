@@ -34,14 +34,14 @@ HOLDS = {
     "encode": (24, "a hash of each id, its position and length"),
     "index flat": (24, "a hash of each id and its position"),
     "index faiss": (24 + 5 * DIM, "the vectors, as faiss has the index in memory, and a hash of each id"),
-    "index sparse": (24, "a hash of each id"),
-    "index dense_sparse": (24, "a hash of each id"),
+    "index sparse": (1_400, "the postings of a part, which has at most 131,072 texts"),
+    "index dense_sparse": (1_400, "the postings of a part, which has at most 131,072 texts"),
     "search": (500, "the queries: ids and texts"),
-    "mine-negatives": (2_600, "the examples and questions"),
-    "evaluate": (1_300, "the judgements, the run's ids, a value for each metric"),
-    "compare": (9_000, "the judgements; of each run its values and first hits, for the page"),
+    "mine-negatives": (1_800, "the examples and questions"),
+    "evaluate": (2_000, "the judgements, the run's ids, a value for each metric"),
+    "compare": (5_000, "the judgements; of each run its values and first hits, for the page"),
     "convert": (200, "the run's ids"),
-    "fuse": (900, "the runs' ids and the queries"),
+    "fuse": (500, "the runs' ids and the queries"),
 }
 """Command -> bytes for each text or query that it may keep, and what they are."""
 

@@ -49,7 +49,7 @@ class Conventions:
 _USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
-_HITS_AT_ONCE = 1 << 19
+_HITS_AT_ONCE = 1 << 17
 _LARGEST_CUTOFF = 1_000_000_000
 _LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
 _LONGEST_NAME = 200

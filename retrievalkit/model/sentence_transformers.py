@@ -75,7 +75,7 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
 def left_out(
     model: str | Path, pooler: str, pooler_options: Mapping[str, Any], encoder_options: Mapping[str, Any]
 ) -> list[str]:
-    """A sentence about what a model was trained with and these options leave out; [] if that is nothing.
+    """A sentence about what a model was trained with (lengths apart) and these options leave out; [] if that is nothing.
 
     Args:
         model: Name or folder.
@@ -97,13 +97,13 @@ def left_out(
         f"--set {part}.{name}={json.dumps(value) if isinstance(value, bool) else value}"
         for part, options in wanted.items()
         for name, value in options.items()
-        if value is not False and name not in given[part]
+        if value is not False and name not in given[part] and not name.endswith("_length")
     ]
     if not lost:
         return []
     return [
-        f"the model '{model}' was trained with {', '.join(repr(one) for one in lost)} ({MODULES}), which --pooler "
-        f"{pooler} leaves out. Drop --pooler to take all of the model's own settings, or give these."
+        f"--pooler {pooler} leaves out settings that the model '{model}' was trained with ({MODULES}): "
+        f"{' '.join(lost)}. Give them too, or drop --pooler to take all of the model's own."
     ]
 
 

@@ -191,7 +191,7 @@ def test_the_command_says_which_pooling_was_taken(published, tiny_model, tiny_co
     assert VectorStore(tmp_path / "vectors").dim == 32
     assert "(mean pooling, from modules.json)" in encode(folder, "--set", "pooler.normalize=false").output
     assert "42 texts encoded (cls pooling, the default)" in encode(tiny_model).output
-    assert encode(folder, "--pooler", "cls").output.strip().endswith("42 texts encoded")
+    assert encode(folder, "--pooler", "cls").stdout.strip().endswith("42 texts encoded")
     refused = encode(published(modules=("Transformer", "Pooling", "Dense")))
     assert (refused.exit_code, "the module Dense" in refused.output) == (2, True)
 
@@ -215,3 +215,17 @@ def test_search_encodes_queries_as_the_index_was_made(published, tiny_collection
 
 def all_vectors(folder):
     return [torch.from_numpy(row) for block in VectorStore(folder).blocks(64) for row in block.vectors]
+
+
+def test_a_named_pooler_says_what_it_leaves_out(published, tmp_path):
+    """Without normalisation the figures are others, and nothing looks wrong."""
+    folder = published()
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "a", "text": "rome"}) + "\n")
+    words = ["encode", str(folder), str(tmp_path / "corpus.jsonl"), "--pooler", "mean"]
+    result = CliRunner().invoke(main, [*words, "--output", str(tmp_path / "v")])
+    assert result.exit_code == 0
+    assert "was trained with (modules.json): --set pooler.normalize=true." in result.stderr
+    strict = CliRunner().invoke(main, [*words, "--output", str(tmp_path / "w"), "--strict"])
+    assert strict.exit_code == 2
+    restored = [*words, "--set", "pooler.normalize=true", "--output", str(tmp_path / "x")]
+    assert "was trained with" not in CliRunner().invoke(main, restored).stderr

@@ -1,0 +1,104 @@
+"""Odd sizes: each gives a result, or is refused with exit code 2."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from retrievalkit import testing
+from retrievalkit.cli import main
+from retrievalkit.data.runs import read_run, write_run
+from retrievalkit.mine.parts import HITS_AT_ONCE, PART, PART_HITS, part_size, searched_at_once
+from retrievalkit.search.program import BATCH_QUERIES, queries_at_once
+
+pytestmark = pytest.mark.precision
+
+
+def rkit(*words):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """An index of one document, which has a megabyte, and one of three."""
+    folder = tmp_path_factory.mktemp("sizes")
+    model = testing.tiny_model(folder / "model")
+    texts = {"one": ["rome paris " * 100_000], "three": ["rome", "paris", "lima"]}
+    for name, given in texts.items():
+        rows = (json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(given))
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+        encoded = rkit("encode", model, folder / f"{name}.jsonl", "--output", folder / f"{name}.vectors")
+        assert encoded.exit_code == 0, encoded.output
+        assert rkit("index", folder / f"{name}.vectors", "--output", folder / name).exit_code == 0
+    return folder
+
+
+def searched(places, index, query, tmp_path, *options):
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": query}) + "\n")
+    words = ["search", places / index, "--queries", tmp_path / "queries.jsonl", "--output", tmp_path / "run", *options]
+    result = rkit(*words)
+    assert result.exit_code == 0, result.output
+    return read_run(tmp_path / "run"), result
+
+
+def test_a_document_of_a_megabyte_and_an_index_of_one_document(places, tmp_path):
+    run, _ = searched(places, "one", "rome", tmp_path)
+    assert [document for document, _ in run["q"]] == ["d0"]
+
+
+def test_a_query_of_ten_thousand_words_is_cut_and_told(places, tmp_path):
+    run, result = searched(places, "three", "rome " * 10_000, tmp_path)
+    assert len(run["q"]) == 3
+    assert "Note: 1 query texts had more than" in result.stderr
+
+
+def test_k_above_the_corpus_gives_the_corpus(places, tmp_path):
+    assert len(searched(places, "three", "rome", tmp_path, "--k", 10_000_000)[0]["q"]) == 3
+
+
+@pytest.mark.parametrize("content", ["", "\n", "[]"])
+def test_a_file_without_queries_is_refused(places, tmp_path, content):
+    (tmp_path / "queries.jsonl").write_text(content)
+    result = rkit("search", places / "three", "--queries", tmp_path / "queries.jsonl", "--output", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "queries.jsonl" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_many_queries_are_fused(tmp_path):
+    """Ten thousand, in another order in the second run."""
+    run = {f"q{n}": [("a", 2.0), (f"d{n}", 1.0)] for n in range(10_000)}
+    write_run(tmp_path / "one", run)
+    write_run(tmp_path / "two", reversed(run.items()))
+    result = rkit("search", tmp_path / "one", tmp_path / "two", "--output", tmp_path / "fused")
+    assert result.stdout == f"{tmp_path / 'fused'}: 10,000 queries, 20,000 hits\n"
+    fused = read_run(tmp_path / "fused")
+    assert list(fused) == list(run)
+    assert [document for document, _ in fused["q77"]] == ["a", "d77"]
+
+
+def test_a_printed_result_is_the_json_of_the_whole(tmp_path):
+    """It is printed query by query."""
+    write_run(tmp_path / "one", {"q1": [("a", 2.0), ('"é\n'.strip(), 1.0)], "q2": [("b", 1.0)]})
+    write_run(tmp_path / "two", {"q1": [("a", 2.0)]})
+    result = rkit("search", tmp_path / "one", tmp_path / "two", "--json")
+    found = json.loads(result.stdout)
+    assert result.stdout == json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    assert list(found) == ["queries", "hits", "run", "fusion", "results"]
+    assert (found["queries"], found["hits"], list(found["results"])) == (2, 3, ["q1", "q2"])
+
+
+@pytest.mark.parametrize("depth", [1, 200, 1000, 2048, 5_000, 100_000, 10_000_000])
+def test_hits_in_memory_are_limited_whatever_the_depth(depth):
+    """By as few questions at a time as it takes; for usual depths the batches are always the same."""
+    at_once, part = searched_at_once(depth), part_size(depth)
+    assert at_once % part == 0
+    assert at_once == 1 or at_once * depth <= HITS_AT_ONCE
+    assert part == 1 or part * depth <= PART_HITS
+    assert depth > 1024 or part == PART
+    assert depth > 2048 or (at_once % 1024 == 0 and queries_at_once(depth) == BATCH_QUERIES)
+    assert queries_at_once(depth) == 1 or queries_at_once(depth) * depth <= HITS_AT_ONCE

@@ -2,7 +2,9 @@
 
 import json
 import multiprocessing
+import multiprocessing.connection
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -20,7 +22,11 @@ from fuzz.verdict import Failure
 @contextmanager
 def bench(*, plugins):
     """A bench with fresh material, which is removed at the end."""
+    # Ended from outside, it tidies up too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     process.warm()
+    # An edit may be a bomb for the fuzzer itself.
+    process.bound_memory()
     # A name of fixed length: places are in manifests, and edits count bytes.
     folder = Path(tempfile.mkdtemp(prefix="rkit-fuzz-"))
     try:
@@ -49,19 +55,11 @@ def run(first, chosen, *, trials, seed, workers, shrunk=True):
         workers: Processes.
         shrunk: Whether to look for small trials.
     """
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    started = [
-        context.Process(target=_work, args=(first, chosen, range(number, trials, workers), seed, number, queue))
-        for number in range(workers)
-    ]
-    for one in started:
-        one.start()
-    groups, statistics = defaultdict(list), Counter()
-    seconds = Counter()
+    groups, statistics, seconds = defaultdict(list), Counter(), Counter()
     begun = time.monotonic()
-    for done in range(1, trials + 1):
-        number, trial, code, failures, applied, took = queue.get()
+    for done, (number, trial, code, failures, applied, took) in enumerate(
+        _outcomes(first, chosen, trials, seed, workers), 1
+    ):
         statistics[trial.target] += 1
         statistics["exit", code] += 1
         statistics["without effect"] += not applied and not trial.options
@@ -70,23 +68,51 @@ def run(first, chosen, *, trials, seed, workers, shrunk=True):
             groups[failure.kind, failure.place].append((number, trial, failure))
         if done % 500 == 0:
             sys.stderr.write(f"{done:,}/{trials:,} trials, {len(groups)} groups, {time.monotonic() - begun:.0f} s\n")
-    for one in started:
-        one.join()
+    if sum(seconds.values()) and (lost := trials - sum(statistics[name] for name in seconds)):
+        groups["fuzzer", "a worker ended"].append(
+            (0, trial, Failure("fuzzer", "a worker ended", f"{lost} trials lost"))
+        )
     if shrunk:
         groups = {key: _smallest_first(first, key, found) for key, found in groups.items()}
     return dict(groups), statistics, seconds
 
 
-def _work(first, chosen, numbers, seed, name, queue):
-    own = Bench(first.folder, f"worker-{name}")
+def _outcomes(first, chosen, trials, seed, workers):
+    """What the workers find, as they find it."""
+    context = multiprocessing.get_context("fork")
+    started, pipes = [], []
+    try:
+        for number in range(workers):
+            ours, theirs = context.Pipe(duplex=False)
+            share = range(number, trials, workers)
+            # No daemon: commands start processes of their own.
+            started.append(context.Process(target=_work, args=(first, chosen, share, seed, f"worker-{number}", theirs)))
+            started[-1].start()
+            theirs.close()
+            pipes.append(ours)
+        while pipes:
+            for pipe in multiprocessing.connection.wait(pipes):
+                try:
+                    yield pipe.recv()
+                except EOFError:
+                    pipes.remove(pipe)
+    finally:
+        for one in started:
+            one.terminate()
+            one.join()
+
+
+def _work(first, chosen, numbers, seed, name, pipe):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    own = Bench(first.folder, name)
     for number in numbers:
         trial = own.draw(seed, number, chosen)
         try:
             ended, failures, applied = own.attempt(trial)
         except Exception as error:  # noqa: BLE001 - other trials go on
-            queue.put((number, trial, None, [Failure("fuzzer", f"{type(error).__name__} {error}"[:300])], 0, 0))
+            pipe.send((number, trial, None, [Failure("fuzzer", f"{type(error).__name__} {error}"[:300])], 0, 0))
             continue
-        queue.put((number, trial, ended.code, failures, applied, ended.seconds))
+        pipe.send((number, trial, ended.code, failures, applied, ended.seconds))
     shutil.rmtree(own.place, ignore_errors=True)
 
 

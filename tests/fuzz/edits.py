@@ -101,6 +101,8 @@ def parsed(path, line):
         lines = text.splitlines(keepends=True)
         return lines, json.loads(lines[line])
     if path.suffix in (".yaml", ".yml"):
+        if "*" in text:  # aliases: written as JSON, they may not end
+            raise Inapplicable
         return None, yaml.safe_load(text)
     return None, json.loads(text)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 SECONDS = 20
 """Wall-clock bound of a trial."""
 CPU_SECONDS = 30
-EXTRA_MEMORY = 6 << 30
+EXTRA_MEMORY = 4 << 30
 """Address space that a command may take beyond what the process has when it starts."""
 LARGEST_FILE = 256 << 20
 _HEAVY = (
@@ -117,6 +117,7 @@ def _become(command, room, *, bounded, before):
     code = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _redirect(room.parent / "log")
         os.environ |= {"HOME": str(room.parent / "home"), "TMPDIR": str(room.parent / "tmp")}
         tempfile.tempdir = None
@@ -146,6 +147,13 @@ def _redirect(folder):
     faulthandler.dump_traceback_later(SECONDS - 1, file=stack)
 
 
+def bound_memory():
+    """Let this process, and those it forks, have some gigabytes more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + EXTRA_MEMORY, hard))
+
+
 def _limit(bounded):
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
@@ -153,9 +161,10 @@ def _limit(bounded):
     # Python ignores it; the default would end the process without a word.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     if bounded:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * os.sysconf("SC_PAGE_SIZE") + EXTRA_MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        bound_memory()
+    else:
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
 def _perform(command):

@@ -1,10 +1,9 @@
 """Folders of strangers through the commands: a manifest neither reaches out of its folder nor ends in a traceback."""
 
 import json
-import os
+import random
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,18 +120,19 @@ def mutations(value, place=()) -> Iterator[tuple[str, object]]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.slow
-def test_no_value_of_a_description_ends_in_a_traceback(folders, tmp_path, changed, command):
+@pytest.mark.parametrize("count", [12, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_no_value_of_a_description_ends_in_a_traceback(folders, tmp_path, changed, command, count):
     """Each is used, or is one message; with other values everywhere, one at a time."""
     shutil.copytree(folders, tmp_path, dirs_exist_ok=True)
     path = tmp_path / changed
     failed = []
-    for label, value in mutations(json.loads(path.read_text())):
+    tried = list(mutations(json.loads(path.read_text())))
+    for label, value in tried if count is None else random.Random(11).sample(tried, count):
         path.write_text(json.dumps(value))
         ran = rkit(*(word.format(tmp_path) for word in command))
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         lines = [line for line in ran.stderr.splitlines() if not line.startswith("Note: ")]
         expected = ran.exit_code == 0 or (ran.exit_code == 2 and len(lines) == 1 and len(lines[0]) < 1_000)
-        if not expected or Path(os.getcwd(), "x").exists():
+        if not expected:
             failed.append(f"{label}: exit {ran.exit_code}, {ran.exception!r} {ran.stderr[:300]}")
     assert not failed, "\n".join(failed)

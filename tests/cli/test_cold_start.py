@@ -20,6 +20,7 @@ HEAVY = (
     "milvus_lite",
     "numpy",
     "pandas",
+    "pydantic",
     "pymilvus",
     "pyserini",
     "safetensors",

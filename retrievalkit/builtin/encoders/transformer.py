@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import transformers
+from pydantic import Field
 from torch import Tensor, nn
 
 from retrievalkit.builtin.encoders.architectures import (
@@ -45,6 +46,8 @@ from retrievalkit.model.pretrained import (
     model_file,
     quiet,
 )
+
+_MOST_RANK = 1 << 14
 
 
 class Transformer(Encoder):
@@ -84,7 +87,7 @@ class Transformer(Encoder):
         title: Literal["pair", "space", "none"] = "pair",
         end_token: bool = False,
         new_vocabulary_head: bool = False,
-        lora_rank: int = 0,
+        lora_rank: Annotated[int, Field(ge=0, le=_MOST_RANK)] = 0,
         lora_alpha: float = 16.0,
         lora_dropout: float = 0.0,
         dropout: float | None = None,

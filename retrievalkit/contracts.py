@@ -521,6 +521,10 @@ class Indexer(ABC):
     view: Literal["all", "vectors", "weights"] = "all"
     """Which part of texts with vectors and weights it compares; the other part is ignored."""
 
+    from_files: frozenset[str] = frozenset()
+    """The options whose values come from a manifest or a recipe, and not from the user: the program sets it before
+    `build` and `open`. An address among them may be a stranger's, so it gets no credentials."""
+
     @abstractmethod
     def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
         """Write the index of a `VectorStore` or a `Corpus` into an empty folder.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from retrievalkit import artifacts, registry
+from retrievalkit import artifacts, consent, registry
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.vectors import VectorStore
@@ -56,6 +56,8 @@ def build_index(
     owner = f"indexer '{component.name}'"
     checked = registry.check_options(owner, component_class, options or {})
     made: Indexer = component_class(**checked)
+    if consent.in_recipe():
+        made.from_files = frozenset(checked)
     opened: VectorStore | Corpus = VectorStore(source) if holds == "vectors" else open_corpus(source)
     if isinstance(opened, VectorStore):
         opened.verify()

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from retrievalkit.cli.options import exclude_self_option, json_option, metrics_option, over_option, ties_option
+from retrievalkit.report.terminal import printable
 
 
 @click.command()
@@ -66,4 +67,4 @@ def evaluate(
     click.echo(as_text(found, per_query=per_query))
     for name, one in found.items():
         for note in one.notes:
-            click.echo(f"Note: {f'{name}: ' if len(found) > 1 else ''}{note}", err=True)
+            click.echo(printable(f"Note: {f'{name}: ' if len(found) > 1 else ''}{note}"), err=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ import click
 from retrievalkit import registry
 from retrievalkit.errors import RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
+from retrievalkit.report.terminal import printable, without_credentials
 
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
@@ -93,7 +95,7 @@ class RkitGroup(click.Group):
         except click.Abort as error:
             sys.exit(report(error.__cause__ or error))
         except click.ClickException as error:
-            error.show()
+            _show(error)
             sys.exit(error.exit_code)
         except (RetrievalkitError, OSError) as error:
             sys.exit(report(error))
@@ -198,10 +200,22 @@ def _check_several_processes(ctx: click.Context, name: str) -> None:
         ctx.fail(f"rkit {command} runs in one process. Start it without torchrun, which is for {known}.")
 
 
+def _shown(message: str) -> str:
+    """A message as it is printed: it may quote names and texts of strangers, and addresses with passwords."""
+    return printable(without_credentials(message), lines=True)
+
+
+def _show(error: click.ClickException) -> None:
+    """Print click's own message about a mistake in the command line, which quotes what was given."""
+    message = io.StringIO()
+    error.show(message)
+    click.echo(_shown(message.getvalue()), nl=False, err=True)
+
+
 def report(error: BaseException) -> int:
     """Print an error to standard error; returns the exit code."""
     if isinstance(error, RetrievalkitError):
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {_shown(str(error))}", err=True)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | EOFError | click.Abort):
         click.echo("Interrupted.", err=True)
@@ -211,6 +225,6 @@ def report(error: BaseException) -> int:
         return 1
     if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
         raise error
-    place = f" ({error.filename})" if error.filename else ""
+    place = f" ({_shown(str(error.filename))})" if error.filename else ""
     click.echo(f"Error: cannot write: {error.strerror}{place}. Free some space or choose another --output.", err=True)
     return 1

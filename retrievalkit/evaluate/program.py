@@ -35,6 +35,7 @@ from retrievalkit.evaluate.metrics import (
     without_same_id,
 )
 from retrievalkit.report.table import text_table
+from retrievalkit.report.terminal import printable
 
 KS = (5, 20, 100)
 
@@ -171,7 +172,7 @@ def as_text(evaluations: Mapping[str, Evaluation], *, per_query: bool = False) -
     """For a terminal: a line per metric for one run, a line per run for several, or tab-separated a line per query."""
     metrics = list(dict.fromkeys(metric for run in evaluations.values() for metric in run))
     if per_query:
-        return "\n".join("\t".join(row) for row in _per_query_rows(evaluations, metrics))
+        return "\n".join(printable("\t".join(row)) for row in _per_query_rows(evaluations, metrics))
     if len(evaluations) == 1:
         ((_, only),) = evaluations.items()
         return text_table([[name, f"{value:.4f}"] for name, value in only.items()], header=False, right=[1])

@@ -16,6 +16,7 @@ from typing import Any
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import shortlist
 from retrievalkit.mine.filters import Filter, Filtered
+from retrievalkit.report.terminal import printable
 
 SHOWN = 5
 SAMPLED_SCORES = 1_000
@@ -291,7 +292,7 @@ def audit_table(audit: Mapping[str, Any]) -> str:
         f"{spread['most']} negatives (mean {spread['mean']:.1f}); {spread['examples_without']:,} have none"
     )
     lines += [f"Warning: {warning}" for warning in audit["warnings"]]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def describe_source(source: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ Imports nothing heavy at its top: recipes ask where a model lies.
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -84,6 +85,8 @@ def code_refused(source: str) -> InputError:
 
 def model_file(source: str, name: str, *, revision: str | None = None) -> Path | None:
     """A file of a model, downloaded if the model is on the hub; None if it has no such file."""
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        return None  # the name may come from a file of the model
     if os.path.isdir(source):
         path = Path(source) / name
         return path if path.is_file() else None
@@ -172,6 +175,8 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
     except (
         *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError),
         SafetensorError,
+        # Of a pytorch_model.bin that holds more than tensors: nothing else is unpickled.
+        pickle.UnpicklingError,
     ) as error:
         if "custom code" in str(error) and not consent.code_allowed():
             raise code_refused(source) from error

@@ -34,6 +34,7 @@ def command_line(
         given.add(parameter.name)
         if isinstance(parameter, click.Argument):
             arguments[str(parameter.name)] = _values(parameter, value)
+            _check_no_option(step, name, arguments[str(parameter.name)])
         else:
             assert isinstance(parameter, click.Option)
             words += _option_words(step, name, parameter, value)
@@ -101,6 +102,14 @@ def _setting(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     return str(value)
+
+
+def _check_no_option(step: Step, name: str, values: Sequence[str]) -> None:
+    """Refuse an argument that would be read as an option, such as an --output outside of the run's folder."""
+    for value in values:
+        if value.startswith("-"):
+            msg = f"'{name}' is '{value}', which the command would read as an option. Put ./ in front of a file's name."
+            raise step.error(msg, name)
 
 
 def _check_type(step: Step, name: str, parameter: click.Parameter, value: Any, context: click.Context) -> None:

@@ -9,6 +9,7 @@ import click
 from retrievalkit.errors import shortlist
 from retrievalkit.recipe.job import Job
 from retrievalkit.recipe.log import StepLog
+from retrievalkit.report.terminal import printable
 
 _INDENT = " " * 6
 _WIDEST = 160  # characters of a step's last line
@@ -40,7 +41,7 @@ class Display:
         self.show_kept()
         _say(f"[{self._place(job.step.name)}/{len(self.names)}] {job.step.heading}")
         if self.verbose:
-            _say(click.style(f"{_INDENT}{job.typed}", dim=True))
+            _say(f"{_INDENT}{job.typed}", dim=True)
         if resumed:
             word = "Goes on where it was cut off" if job.resumes else "Starts again; it was cut off"
             _say(f"{_INDENT}{word} after {_seconds(seconds)}.")
@@ -83,5 +84,6 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+def _say(text: str, *, dim: bool = False) -> None:
+    text = printable(text)
+    click.echo(click.style(text, dim=True) if dim else text, err=True)

@@ -11,13 +11,14 @@ from pathlib import Path
 import click
 
 from retrievalkit import __version__, artifacts
+from retrievalkit.consent import recipe_step
 from retrievalkit.errors import RetrievalkitError, UnknownNameError
 from retrievalkit.recipe.check import check_components
 from retrievalkit.recipe.command_line import command_line, has
 from retrievalkit.recipe.log import StepLog
 from retrievalkit.recipe.recipe import Recipe, Step
 
-_NOT_STEPS = ("run", "quickstart")
+_NOT_STEPS = ("run", "quickstart", "plugins", "doctor")
 
 
 class StepError(RetrievalkitError):
@@ -99,7 +100,7 @@ class Job:
             words.append("--overwrite")
         if resume and self.resumes:
             words.append("--resume")
-        with _as_step_errors(self.step), self._printing(log, resume=resume and self.resumes):
+        with _as_step_errors(self.step), recipe_step(), self._printing(log, resume=resume and self.resumes):
             code = cli.main(args=words, prog_name="rkit", standalone_mode=False)
         if isinstance(code, int) and code:
             raise StepError(self.step, f"it ended with exit code {code}.", code)
@@ -140,8 +141,10 @@ def _commands(group: click.Group, before: str = "") -> dict[str, click.Command]:
     """The commands that a step may run, by name; those of a group as one would type them: "rerank train"."""
     commands: dict[str, click.Command] = {}
     for name, command in group.commands.items():
+        if before + name in _NOT_STEPS:
+            continue
         if isinstance(command, click.Group):
             commands |= _commands(command, f"{before}{name} ")
-        elif name not in _NOT_STEPS:
+        else:
             commands[before + name] = command
     return commands

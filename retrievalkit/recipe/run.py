@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.errors import InputError
 from retrievalkit.recipe.display import Display
 from retrievalkit.recipe.job import Job
 from retrievalkit.recipe.log import StepLog
@@ -24,7 +25,9 @@ from retrievalkit.recipe.outcome import Outcome, StepResult, read_figures, read_
 from retrievalkit.recipe.recipe import Recipe, load_recipe
 from retrievalkit.recipe.requirements import check_installed
 from retrievalkit.recipe.results import Results, tabulate
-from retrievalkit.recipe.state import State
+from retrievalkit.recipe.state import STATE, State
+from retrievalkit.recipe.step import texts
+from retrievalkit.report.terminal import holds_credentials
 
 
 def run(
@@ -73,7 +76,14 @@ def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
         InputError: A package is missing, or a command line is wrong; names the line of the recipe.
     """
     check_installed(recipe.name, recipe.requires, recipe.steps)
-    return [Job.plan(recipe, step, folder, cli) for step in recipe.steps]
+    jobs = [Job.plan(recipe, step, folder, cli) for step in recipe.steps]
+    if any(map(holds_credentials, (*texts(recipe.values), *(word for job in jobs for word in job.words)))):
+        msg = (
+            f"an address in the recipe '{recipe.name}' or its settings holds a user or a password, which would be "
+            f"written to {STATE} and the logs. Give it by the environment variable of that service instead."
+        )
+        raise InputError(msg)
+    return jobs
 
 
 def _run_jobs(

@@ -10,6 +10,8 @@ import io
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+from retrievalkit.report.terminal import printable
+
 Rows = Sequence[Sequence[str]]
 
 _LATEX = {
@@ -26,6 +28,7 @@ def text_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) 
         header: Whether to underline the first row.
         right: The columns (from 0) that are aligned to the right.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

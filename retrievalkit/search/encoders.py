@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrievalkit import artifacts
+from retrievalkit.consent import anonymously
 from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError
@@ -55,7 +56,9 @@ class Encoders:
         description = (index.checkpoint or {}).get("description")
         key = folder if description is None else artifacts.fingerprint_value([folder, description])
         if key not in self._loaded:
-            self._loaded[key] = _load(folder, index)
+            # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
+            with anonymously(folder != str(self.model)):
+                self._loaded[key] = _load(folder, index)
         retriever = self._loaded[key]
         if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
             raise _wrong_checkpoint(index, folder, retriever.fingerprint)

@@ -17,6 +17,7 @@ from retrievalkit.data.runs import write_run
 from retrievalkit.data.snippets import _COMMON, matches, snippet
 from retrievalkit.report.page import PAGES, write_page
 from retrievalkit.report.page import render as render_page
+from retrievalkit.report.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -157,10 +158,10 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
         console.print("nothing found")
     for hit in hits:
         head = Text(f"{hit.rank:>3}  ")
-        head.append(hit.title or hit.id, style="bold")
+        head.append(printable(hit.title or hit.id), style="bold")
         # In documentation of packages, the name is both id and title.
         if hit.title and hit.title != hit.id:
-            head.append(f"  {hit.id}", style="dim")
+            head.append(f"  {printable(hit.id)}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
         lines = [_marked(hit)] if hit.snippet else []
         lines += _reasons(hit)
@@ -176,10 +177,12 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
 def _marked(hit: DescribedHit) -> Text:
     from rich.text import Text
 
-    text = Text(hit.snippet)
+    text, last = Text(), 0
     for start, end in hit.matches:
-        text.stylize("bold yellow", start, end)
-    return text
+        text.append(printable(hit.snippet[last:start]))
+        text.append(printable(hit.snippet[start:end]), style="bold yellow")
+        last = end
+    return text.append(printable(hit.snippet[last:]))
 
 
 def _reasons(hit: DescribedHit) -> list[Text]:
@@ -202,12 +205,12 @@ def _why(found: Found, *, alone: bool) -> Text | None:
     if found.terms:
         shown = list(found.terms.items())[:SHOWN_TERMS]
         parts.append(", ".join(f"{term} {value:.3g}" for term, value in shown))
-    why = "; ".join(parts)
+    why = printable("; ".join(parts))
     if alone:
         return Text(why, style="dim") if why else None
     rank = f"#{found.rank}" if found.rank is not None else "not found"
     score = "" if found.score is None else f" {found.score:.4f}"
-    text = Text(f"{found.index} ", style="green")
+    text = Text(f"{printable(found.index)} ", style="green")
     text.append(f"{rank}{score}", style="default")
     text.append(f"  {why}" if why else "", style="dim")
     return text

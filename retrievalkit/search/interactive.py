@@ -15,9 +15,11 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from retrievalkit.consent import anonymously
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, RetrievalkitError
+from retrievalkit.report.terminal import printable, printable_json
 from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits, render
@@ -51,7 +53,7 @@ def converse(answer: Callable[[str, int], None], k: int) -> None:
             elif line:
                 answer(line, k)
         except RetrievalkitError as error:
-            _say(f"Error: {error}")
+            _say(f"Error: {printable(str(error), lines=True)}")
         except KeyboardInterrupt:
             _say("Interrupted.")
 
@@ -152,7 +154,7 @@ class Reader:
         hits = self.hits(text, k)
         if self.as_json:
             value = {"query": text, "hits": [hit.to_json() for hit in hits]}
-            sys.stdout.write(json.dumps(value, indent=self.indent, ensure_ascii=False) + "\n")
+            sys.stdout.write(printable_json(json.dumps(value, indent=self.indent, ensure_ascii=False)) + "\n")
         else:
             render(hits, Console(highlight=False))
         sys.stdout.flush()
@@ -169,7 +171,7 @@ class Reader:
         def answer(text: str, k: int) -> None:
             if piped and not self.as_json:
                 # On a terminal the query is visible already.
-                sys.stdout.write(f"{text}\n")
+                sys.stdout.write(f"{printable(text)}\n")
             self(text, k)
             if not self.as_json:
                 sys.stdout.write("\n")
@@ -185,7 +187,9 @@ class Reader:
             entry = index.manifest.get("corpus")
             try:
                 if entry is not None:
-                    return open_corpus(locate_input(entry, index.folder) or entry["source"])
+                    # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
+                    with anonymously():
+                        return open_corpus(locate_input(entry, index.folder) or entry["source"])
                 problem = f"the manifest of '{index.folder}' names no corpus"
             except InputError as error:
                 problem = str(error)

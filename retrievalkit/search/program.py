@@ -27,6 +27,7 @@ from retrievalkit.data.runs import Run, write_run
 from retrievalkit.errors import InputError, OptionError, shortlist
 from retrievalkit.model.precision import Precision
 from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import printable, printable_json
 from retrievalkit.score import check_k
 from retrievalkit.search.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.hits import write_hits
@@ -289,7 +290,7 @@ def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, text
         write_choice(request.output, tuned)
     if request.as_json:
         if wanted is None:
-            sys.stdout.write(json.dumps(tuned.to_json(), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(printable_json(json.dumps(tuned.to_json(), indent=2, ensure_ascii=False)) + "\n")
         return
     # If a run is printed, standard output is reserved for it.
     to_run = wanted is not None and request.output is None
@@ -302,8 +303,10 @@ def _write(request: Request, run: Run, fusion: Fusion | None, tuned: Tuned | Non
     if request.output is None and not request.as_json:
         for query_id, hits in run.items():
             scores = np.array([score for _, score in hits], dtype=np.float32).astype(str).tolist()
+            # A program is given the ids as they are, a terminal nothing that could control it.
+            shown = printable if sys.stdout.isatty() else str
             sys.stdout.writelines(
-                f"{query_id} Q0 {document_id} {rank} {score} rkit\n"
+                shown(f"{query_id} Q0 {document_id} {rank} {score} rkit") + "\n"
                 for rank, ((document_id, _), score) in enumerate(zip(hits, scores, strict=True), 1)
             )
         return
@@ -313,6 +316,6 @@ def _write(request: Request, run: Run, fusion: Fusion | None, tuned: Tuned | Non
         result |= {} if fusion is None else {"fusion": asdict(fusion)}
         result |= {} if tuned is None else {"tuned": tuned.to_json()}
         result |= {} if request.output else {"results": run}
-        sys.stdout.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(printable_json(json.dumps(result, indent=2, ensure_ascii=False)) + "\n")
     else:
         sys.stdout.write(f"{request.output}: {len(run):,} queries, {lines:,} hits\n")

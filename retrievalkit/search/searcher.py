@@ -12,6 +12,7 @@ import numpy as np
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.precision import Precision
+from retrievalkit.report.terminal import printable
 from retrievalkit.search.encoders import Encoders, QueryBatch
 from retrievalkit.search.fusion import Candidates, Fusion, Missing, Ranking, gather
 from retrievalkit.search.sources import OpenIndex, Options, Place, open_sources
@@ -24,7 +25,7 @@ Note = Callable[[str], None]
 
 def to_stderr(note: str) -> None:
     """Show the user a note."""
-    sys.stderr.write(f"Note: {note}\n")
+    sys.stderr.write(f"Note: {printable(note)}\n")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrievalkit import artifacts, registry
+from retrievalkit import artifacts, consent, registry
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.runs import Run, read_run
 from retrievalkit.errors import (
@@ -177,6 +177,8 @@ def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) 
             f"installed. Install it: pip install {distribution}=={version}"
         )
         raise ArtifactError(msg) from error
+    confirmed = () if consent.in_recipe() else (options or {})
+    indexer.from_files = frozenset(made_by["options"]).difference(confirmed)
     indexer.open(folder)
     return OpenIndex(folder, manifest, made_by["name"], indexer)
 

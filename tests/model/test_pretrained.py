@@ -7,15 +7,17 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import transformers
 from transformers.utils import logging
 
+from retrievalkit.consent import anonymously
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import InputError
-from retrievalkit.model.pretrained import load_pretrained, model_file, quiet
+from retrievalkit.model.pretrained import load_pretrained, locate_model, model_file, quiet
 
 
 @pytest.mark.parametrize("bars", [True, False])
@@ -55,6 +57,48 @@ def test_code_of_a_model_is_not_run_unless_the_environment_allows_it(monkeypatch
     assert load_pretrained(Recorder, "/") == {"trust_remote_code": False}
     monkeypatch.setenv("RKIT_TRUST_REMOTE_CODE", "1")
     assert load_pretrained(Recorder, "/") == {"trust_remote_code": True}
+
+
+def test_a_package_is_found_without_importing_what_it_is_part_of(tmp_path, monkeypatch):
+    """Code of a package named by a stranger's file does not run."""
+    inner = tmp_path / "outer_package" / "inner"
+    (inner / "model").mkdir(parents=True)
+    (tmp_path / "outer_package" / "__init__.py").write_text("raise SystemExit")
+    (inner / "__init__.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert locate_model("package:outer_package.inner/model") == str(inner / "model")
+    assert "outer_package" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "name", ["package:click/../../x", "package:click//etc", "package:../x", "package:", "package:/"]
+)
+def test_the_name_of_a_package_does_not_lead_outside_of_it(name):
+    with pytest.raises(InputError):
+        locate_model(name)
+
+
+def test_files_of_a_model_lie_inside_its_folder(tiny_model, tmp_path):
+    """Names of files may come from other files of the model."""
+    assert model_file(f"{tiny_model}", f"../{Path(tiny_model).name}/config.json") is None
+    assert model_file(tiny_model, f"{tiny_model}/config.json") is None
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_what_a_file_names_is_asked_for_without_the_users_token(needed, monkeypatch):
+    """Of the hub; what the user names is asked for with it."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers
+
+    class Recorder:
+        @staticmethod
+        def from_pretrained(source, **options):
+            return build_hf_headers().get("authorization")
+
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with anonymously(needed):
+        assert load_pretrained(Recorder, "/") == (None if needed else "Bearer hf_secret")
+    assert not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN
 
 
 def test_files_of_a_model(tiny_model):

@@ -8,7 +8,7 @@ import click
 import pytest
 from filelock import FileLock
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, consent
 from retrievalkit.errors import ArtifactError, DataError, InputError
 from retrievalkit.recipe.job import StepError
 from retrievalkit.recipe.outcome import Outcome
@@ -489,3 +489,54 @@ def test_settings_of_mining_are_looked_up_too(tmp_path):
     )
     with pytest.raises(DataError, match="rkit mine-negatives has no option 'skip'"):
         run(tmp_path / "recipe.yaml", tmp_path / "out", cli=main)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"${source}"', '"--output=/tmp/elsewhere"', "would read as an option"),
+        ('run: "${steps.train}"', 'run: "-o/tmp/elsewhere"', "would read as an option"),
+        ("output: index", "output: ../index", "not inside the run's folder"),
+        ("output: index", "output: /tmp/elsewhere", "not inside the run's folder"),
+        ("output: index", "output: a/../../b", "not inside the run's folder"),
+        ("command: build", "command: plugins new", "unknown command 'plugins new'"),
+        ("command: build", "command: run", "unknown command 'run'"),
+    ],
+)
+def test_a_recipe_cannot_write_outside_of_the_runs_folder(start, cli, calls, old, new, problem):
+    """By its outputs, by an argument that is an option in truth, or by commands that are not for experiments."""
+    cli.add_command(click.Group("plugins", commands={"new": cli.commands["build"]}))
+    cli.add_command(cli.commands["build"], "run")
+    assert old in COUNT
+    with pytest.raises(DataError, match=problem):
+        start(text=COUNT.replace(old, new, 1))
+    assert calls == []
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", [(), ("index.name=https://root:s3cret@host",), ("epochs=https://root:s3cret@host",)]
+)
+def test_a_password_in_a_recipe_is_refused_before_it_is_written(start, settings):
+    """The command line of a step stands in the state and in its log; a value in the state."""
+    text = COUNT if settings else COUNT.replace("name: [one, two]", "name: https://root:s3cret@host")
+    text = text.replace('epochs: "${epochs}", ', "") if "epochs" in "".join(settings) else text
+    with pytest.raises(InputError, match="holds a user or a password") as caught:
+        start(*settings, text=text)
+    assert "s3cret" not in str(caught.value)
+    assert not Path("out").exists()
+
+
+def test_a_step_knows_that_its_options_are_not_the_users(start, cli):
+    """Before and after it, they are."""
+    seen = []
+    build = cli.commands["build"].callback
+    cli.commands["build"].callback = lambda **options: (seen.append(consent.in_recipe()), build(**options))
+    start()
+    assert (seen, consent.in_recipe()) == ([True], False)
+
+
+def test_titles_of_a_recipe_cannot_control_the_terminal(start, capsys):
+    """The lines about the steps show such characters."""
+    start(text=COUNT.replace("command: build", 'command: build\n    title: "a\\e[2Jb"', 1))
+    assert "a\\x1b[2Jb" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
 from rich.console import Console
 
 from retrievalkit.data.corpus import Corpus, Passage
@@ -135,3 +136,15 @@ def test_hits_are_written_in_the_form_of_the_file(tmp_path):
     written = json.loads((tmp_path / "hits.json").read_text())
     assert written == json.loads(json.dumps({"query": "what is the <sea>?", "hits": [hits[0].to_json()]}))
     assert (tmp_path / "hits.trec").read_text().split()[:4] == ["query", "Q0", "d1", "1"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_titles_ids_and_texts_cannot_control_the_terminal(terminal):
+    """They are a stranger's; each hit stays on lines of its own, and the matching words stay marked."""
+    snippet = "a \x1b[2J word \u202e"
+    found = Found("i\x9b", 1, 1.0, terms={"t\x07": 1.0}), Found("j", 1, 1.0)
+    hits = [hit(*found, id="d\x1b[1m", title="T\n  2  Fake  0.9", snippet=snippet, matches=((8, 12),))]
+    shown = "\n".join(printed(hits, width=200, terminal=terminal))
+    for part in (r"T\x0a  2  Fake  0.9", r"d\x1b[1m", r"a \x1b[2J word \u202e", r"i\x9b", r"t\x07"):
+        assert part in shown
+    assert not set("\x1b\x07\x9b\u202e") & set(shown)

@@ -374,6 +374,21 @@ def test_hits_without_their_texts_are_printed_with_a_note(tmp_path, words, capsy
     assert "nothing found" in capsys.readouterr().out
 
 
+def test_names_in_a_manifest_are_looked_up_without_the_users_token(tmp_path, words, monkeypatch, capsys):
+    """The manifest may be a stranger's; what the user names by --corpus is read with the token."""
+    asked = []
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **how: asked.append((names, how.get("token"))) or [][0])
+    (tmp_path / "corpus.jsonl").unlink()
+    manifest = json.loads((words / "manifest.json").read_text())
+    manifest["corpus"] = {"source": "hf:stranger/texts", "fingerprint": "x"}
+    (words / "manifest.json").write_text(json.dumps(manifest))
+    for options in ({}, {"corpus": "hf:mine/texts"}):
+        with pytest.raises(InputError):
+            reader(words, **options)("number 3", 1)
+    assert asked[0] == (("stranger/texts", None), False)
+    assert asked[-1] == (("mine/texts", None), None)
+
+
 def test_the_texts_are_found_when_all_was_moved_together(tmp_path, capsys):
     """By the place relative to the index."""
     (tmp_path / "old").mkdir()

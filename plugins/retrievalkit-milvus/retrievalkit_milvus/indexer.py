@@ -26,7 +26,7 @@ from retrievalkit.score import best_of_candidates, check_k, is_single, scores_of
 from retrievalkit_milvus.collection import MOST_HITS, Collection, VectorIndex, write
 from retrievalkit_milvus.layout import FOLDER, VECTOR, WEIGHTS, Layout, fingerprint
 from retrievalkit_milvus.ranking import best_texts
-from retrievalkit_milvus.server import check_uri, connect, embedded, embedded_view
+from retrievalkit_milvus.server import Connection, check_uri, connect, embedded, embedded_view
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
 
@@ -39,7 +39,8 @@ class Milvus(Indexer):
     of weights. For queries with several vectors, and for vectors and weights together, each part retrieves candidates,
     which are then scored exactly; texts that no part retrieves are missed.
 
-    The server's token is read from the environment variable MILVUS_TOKEN, and never stored.
+    The server's token is read from the environment variable MILVUS_TOKEN, and never stored. It is sent to addresses
+    that the user gave, never to one that only a manifest or a recipe names, and beyond this machine only over https.
 
     Args:
         uri: Address of a Milvus server, such as http://localhost:19530; "" = Milvus Lite, files in the index folder.
@@ -99,7 +100,7 @@ class Milvus(Indexer):
         identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters, self.view)
         layout = Layout.of(source, identity, self.collection or f"rkit_{identity}")
         if self.uri:
-            connection = connect(self.uri, timeout=self.timeout)
+            connection = self._connect()
             try:
                 write(connection, source, layout, self.index, batch=self.batch, replace=self.replace)
             finally:
@@ -117,7 +118,7 @@ class Milvus(Indexer):
             msg = f"'{index_dir}' was built with another index type or other parameters. To change these, index again."
             raise OptionError(msg)
         layout = changed(layout.viewed(self.view), collection=self.collection or layout.collection)
-        connection = connect(self.uri, timeout=self.timeout) if self.uri else embedded_view(index_dir / FOLDER)
+        connection = self._connect() if self.uri else embedded_view(index_dir / FOLDER)
         try:
             self._opened = Collection(connection, layout, self.index)
         except BaseException as error:
@@ -162,6 +163,9 @@ class Milvus(Indexer):
             for query, (rows, _) in zip(_owners(queries), hits, strict=True):
                 parts[query].append(layout.texts_of(rows))
         return [np.unique(np.concatenate(one)) for one in parts]
+
+    def _connect(self) -> Connection:
+        return connect(self.uri, timeout=self.timeout, confirmed="uri" not in self.from_files)
 
     def _collection(self) -> Collection:
         assert self._opened is not None, "open comes before search"

@@ -12,13 +12,16 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
-TOKEN = "MILVUS_TOKEN"
+TOKEN, ADDRESS, PLAINTEXT = "MILVUS_TOKEN", "MILVUS_URI", "RKIT_ALLOW_PLAINTEXT_TOKEN"
+"""Environment variables: the token; an address that the user vouches for; 1 lets the token go over http."""
+
 RETRIES, PATIENT_RETRIES = 5, 15
 """Attempts per request before a server counts as unreachable: about three seconds when searching, and half a minute
 when writing, since servers defer writes under load. pymilvus's default would retry for minutes."""
@@ -48,17 +51,24 @@ class Connection:
             self.lite = client.get_server_version().startswith("milvus_lite")
 
 
-def connect(uri: str, *, timeout: float) -> Connection:
+def connect(uri: str, *, timeout: float, confirmed: bool = True) -> Connection:
     """Connect to a server.
 
     Args:
         uri: The server's address, such as http://localhost:19530.
         timeout: Seconds to wait for an answer.
+        confirmed: Whether the user gave the address, rather than a manifest or a recipe.
 
     Raises:
-        InputError: No server answers, the server is not Milvus, or it rejects the token.
+        InputError: No server answers, the server is not Milvus, or it rejects the token; nobody but a file vouches for
+            the address; or the token would go out unencrypted.
     """
-    client = _client(uri, timeout=timeout, token=os.environ.get(TOKEN, ""))
+    token = os.environ.get(TOKEN, "")
+    if not confirmed:
+        _check_vouched_for(uri, token)
+    if token:
+        _check_encrypted(uri)
+    client = _client(uri, timeout=timeout, token=token)
     return Connection(client, f"Milvus at '{uri}'")
 
 
@@ -108,6 +118,45 @@ def check_uri(uri: str) -> None:
             f"drop it to use Milvus Lite, which keeps its files in the index folder."
         )
         raise OptionError(msg)
+
+
+def _check_vouched_for(uri: str, token: str) -> None:
+    """Refuse an address that may be a stranger's; one of this machine may be searched where there is no token."""
+    if _parts(uri) == _parts(os.environ.get(ADDRESS, "")) or (_is_here(uri) and not token):
+        return
+    gets = f"the token in {TOKEN}" if token else "the queries or vectors"
+    msg = (
+        f"the address of Milvus, '{uri}', is named by a manifest or a recipe alone, and would get {gets}. If you know "
+        f"the server, say so: {ADDRESS}={uri} in the environment, or --set milvus.uri={uri} when searching."
+    )
+    raise InputError(msg)
+
+
+def _check_encrypted(uri: str) -> None:
+    if urlsplit(uri).scheme == "https" or _is_here(uri) or os.environ.get(PLAINTEXT) == "1":
+        return
+    msg = (
+        f"the token in {TOKEN} would go to '{uri}' unencrypted. Use an https address; or, in a network where nobody "
+        f"listens, set {PLAINTEXT}=1."
+    )
+    raise InputError(msg)
+
+
+def _parts(uri: str) -> tuple[str, str | None, int | None]:
+    try:
+        parts = urlsplit(uri)
+        return parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        return "", uri, None
+
+
+def _is_here(uri: str) -> bool:
+    """Whether an address is of this machine, by its number or as "localhost"."""
+    host = urlsplit(uri).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @contextmanager

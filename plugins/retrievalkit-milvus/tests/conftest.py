@@ -107,7 +107,8 @@ def _serving(folder):
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch):
     """What the machine's own environment says of Milvus does not matter."""
-    monkeypatch.delenv("MILVUS_TOKEN", raising=False)
+    for name in ("MILVUS_TOKEN", "MILVUS_URI", "RKIT_ALLOW_PLAINTEXT_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")

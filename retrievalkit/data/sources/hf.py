@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+from retrievalkit import consent
 from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data.sources.remote import need, quiet, readable
 from retrievalkit.data.sources.source import Part, Source
@@ -18,8 +19,13 @@ from retrievalkit.errors import DataError
 class HuggingFace(Source):
     """A data set of Hugging Face `datasets`: `hf:NAME[:CONFIG][@SPLIT][#REVISION]`.
 
-    All its splits contain the same kind of data, which the column names determine.
+    All its splits contain the same kind of data, which the column names determine. If a name comes from the manifest of
+    an index and not from the user, the hub is asked without the user's token.
     """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._access: dict[str, Any] = {"token": False} if consent.is_anonymous() else {}
 
     def parts(self) -> tuple[Part, ...] | None:
         """None: it depends on the columns."""
@@ -78,4 +84,6 @@ class HuggingFace(Source):
         path, _, split = path.partition("@")
         path, _, config = path.partition(":")
         with quiet():
-            return datasets.load_dataset(path, config or None, split=split or None, revision=revision or None)
+            return datasets.load_dataset(
+                path, config or None, split=split or None, revision=revision or None, **self._access
+            )

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.evaluate.metrics import PerQuery
+from retrievalkit.report.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -191,7 +192,7 @@ def render(comparison: Comparison, console: Console) -> None:
         f"corrected by Holm over the pairs of a metric. Seed {options['seed']}."
     )
     for line in [explanation, *(f"Note: {note}" for note in comparison.notes)]:
-        console.print(Text(line))
+        console.print(Text(printable(line)))
 
 
 def _metric_table(comparison: Comparison, metric: str, *, narrow: bool) -> Table:
@@ -217,7 +218,7 @@ def _metric_table(comparison: Comparison, metric: str, *, narrow: bool) -> Table
     rows = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table()]
     cells = [
         [
-            Text(row[name], styles.get((row["run"], row["against"]), "") if name == "difference" else "")
+            Text(printable(row[name]), styles.get((row["run"], row["against"]), "") if name == "difference" else "")
             for name in shown
         ]
         for row in rows
@@ -237,11 +238,11 @@ def _largest_table(one: Difference) -> Table:
 
 def _first_hits(query: QueryDifference) -> Iterator[str]:
     """The query's text, and each run's first document if more than its id is known."""
-    yield query.text or ""
+    yield printable(query.text or "")
     for run, ranking in query.rankings.items():
         for hit in ranking.first[:1]:
             if text := hit.title or hit.snippet:
-                yield f"{run}: {judgement(hit.grade)}: {text}"
+                yield printable(f"{run}: {judgement(hit.grade)}: {text}")
 
 
 def judgement(grade: int | None) -> str:
@@ -256,12 +257,12 @@ def _table(title: str, columns: list[str], cells: Sequence[Sequence[str | Text]]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD)
     for name in columns:
-        table.add_column(Text(name), justify="left" if name in left else "right", overflow="fold")
+        table.add_column(Text(printable(name)), justify="left" if name in left else "right", overflow="fold")
     for row in cells:
         # As Text, because names and queries may contain rich's markup.
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*(Text(printable(cell, lines=True)) if isinstance(cell, str) else cell for cell in row))
     return table
 
 

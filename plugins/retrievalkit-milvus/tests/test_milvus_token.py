@@ -1,0 +1,96 @@
+"""Where the token goes: to addresses that the user gave, and never unencrypted beyond the machine."""
+
+from __future__ import annotations
+
+import pytest
+from retrievalkit_milvus import server as connections
+from retrievalkit_milvus.indexer import Milvus
+
+from retrievalkit.errors import InputError
+from retrievalkit.search.sources import open_index
+
+FAR, SAFE, NEAR = "http://milvus.invalid:19530", "https://milvus.invalid:19530", "http://127.0.0.1:19530"
+SECRET = "root:s3cret"
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The addresses that a client is made for, and the token that each would get."""
+    sent = []
+
+    def client(uri, *, token, timeout):
+        del timeout
+        sent.append((uri, token))
+        raise InputError("stop here")
+
+    monkeypatch.setattr(connections, "_client", client)
+    return sent
+
+
+def connect(uri, **options):
+    with pytest.raises(InputError) as caught:
+        connections.connect(uri, timeout=1, **options)
+    assert SECRET not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("uri", [FAR, SAFE, NEAR, "http://localhost:1", "https://127.0.0.1.evil.invalid"])
+def test_an_address_that_only_a_file_names_never_gets_the_token(uri, sent, monkeypatch):
+    """Nothing is sent there at all, and the message says how to vouch for it."""
+    monkeypatch.setenv("MILVUS_TOKEN", SECRET)
+    message = connect(uri, confirmed=False)
+    assert sent == []
+    assert f"MILVUS_URI={uri}" in message
+    assert f"--set milvus.uri={uri}" in message
+
+
+def test_an_address_that_the_user_gave_gets_the_token(sent, monkeypatch):
+    """By an option, or by the variable that stands beside the token's."""
+    monkeypatch.setenv("MILVUS_TOKEN", SECRET)
+    connect(SAFE)
+    monkeypatch.setenv("MILVUS_URI", f"{SAFE}/")
+    connect(SAFE, confirmed=False)
+    assert sent == [(SAFE, SECRET), (SAFE, SECRET)]
+    monkeypatch.setenv("MILVUS_URI", NEAR)
+    assert "is named by a manifest or a recipe alone" in connect(SAFE, confirmed=False)
+
+
+def test_without_a_token_a_files_address_may_be_of_this_machine_only(sent):
+    """Elsewhere somebody would learn what is searched for."""
+    connect(NEAR, confirmed=False)
+    assert "would get the queries or vectors" in connect(SAFE, confirmed=False)
+    assert sent == [(NEAR, "")]
+
+
+@pytest.mark.parametrize(
+    "uri", [FAR, FAR.replace("http", "tcp"), "http://127.0.0.1.evil.invalid", "http://localhost.evil:1"]
+)
+def test_the_token_leaves_the_machine_encrypted_or_not_at_all(uri, sent, monkeypatch):
+    """Unless the user says that nobody listens."""
+    monkeypatch.setenv("MILVUS_TOKEN", SECRET)
+    assert "unencrypted. Use an https address" in connect(uri)
+    assert sent == []
+    monkeypatch.setenv("RKIT_ALLOW_PLAINTEXT_TOKEN", "1")
+    connect(uri)
+    assert sent == [(uri, SECRET)]
+
+
+def test_on_this_machine_the_token_needs_no_encryption(sent, monkeypatch):
+    """By number or by name."""
+    monkeypatch.setenv("MILVUS_TOKEN", SECRET)
+    for uri in (NEAR, "http://localhost:19530", "tcp://[::1]:19530"):
+        connect(uri)
+    assert [token for _, token in sent] == [SECRET] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "from_file"), [({}, True), ({"search_parameters": "ef=9"}, True), ({"uri": SAFE}, False)]
+)
+def test_an_index_is_opened_knowing_what_its_manifest_alone_says(options, from_file, tmp_path, monkeypatch):
+    """Only what `--set` gives is the user's."""
+    seen = []
+    monkeypatch.setattr(Milvus, "open", lambda self, folder: seen.append(self.from_files))
+    made_by = {"name": "milvus", "options": {"uri": SAFE, "search_parameters": ""}, "distribution": "x", "version": "1"}
+    monkeypatch.setattr("retrievalkit.artifacts.read_manifest", lambda *_: {"indexer": made_by, "inputs": {}})
+    open_index(tmp_path, options=options)
+    assert ("uri" in seen[0]) == from_file

@@ -1,0 +1,90 @@
+"""Texts of strangers on a terminal: control characters are shown, and everything else is left alone."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.cli.group import RkitGroup
+from retrievalkit.errors import InputError
+from retrievalkit.report.table import text_table
+from retrievalkit.report.terminal import holds_credentials, printable, printable_json, without_credentials
+
+HOSTILE = "\x1b]0;x\x07\x9b2J\u202egpj.exe\u2066\u2028\r\x00\ud800"
+
+
+def harmless(text: str) -> bool:
+    reordering = {"RLE", "LRE", "RLO", "LRO", "PDF", "RLI", "LRI", "FSI", "PDI"}
+    return not any(
+        (unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") and character not in "\n\t")
+        or unicodedata.bidirectional(character) in reordering
+        for character in text
+    )
+
+
+@given(st.text(st.characters()))
+def test_nothing_that_controls_a_terminal_is_left(text):
+    """Whatever the text; a text of one line stays one."""
+    assert harmless(printable(text))
+    assert harmless(printable(text, lines=True))
+    assert "\n" not in printable(text)
+
+
+def test_control_characters_are_shown_by_their_codes():
+    """So that a reader sees that something is there."""
+    assert printable(HOSTILE + "\n") == r"\x1b]0;x\x07\x9b2J\u202egpj.exe\u2066\u2028\x0d\x00\ud800\x0a"
+    assert printable("a\n\tb\x1b", lines=True) == "a\n\tb\\x1b"
+
+
+@pytest.mark.parametrize("text", ["שלום עולם", "مرحبا", "naïve — 北京 🙂", "👩\u200d🔬", "tab\there"])
+def test_ordinary_text_is_left_alone(text):
+    """Of any script and direction."""
+    assert printable(text) == text
+
+
+def test_json_is_printed_without_control_characters_and_means_the_same():
+    """Those that JSON does not escape itself."""
+    value = {"title": HOSTILE}
+    shown = printable_json(json.dumps(value, ensure_ascii=False, indent=2))
+    assert harmless(shown)
+    assert json.loads(shown) == value
+
+
+def test_passwords_of_addresses_are_not_shown():
+    """Text without one is left alone."""
+    assert without_credentials("at 'https://root:s3cret@host:1/a' and b@c") == "at 'https://***@host:1/a' and b@c"
+    assert holds_credentials("--set uri=tcp://token@host")
+    assert not holds_credentials("https://host/@scope and a:b@c")
+
+
+@pytest.mark.parametrize("error", [InputError, click.UsageError])
+def test_errors_neither_control_the_terminal_nor_show_passwords(error, capsys):
+    """They quote ids and names of files of strangers, and what was given."""
+    group = RkitGroup()
+
+    @group.command()
+    def fail():
+        msg = f"the id '{HOSTILE}' of https://root:s3cret@host is wrong.\nSecond line."
+        raise error(msg)
+
+    with pytest.raises(SystemExit) as ended:
+        group.main(["fail"])
+    shown = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert harmless(shown)
+    assert "\\x1b]0;x" in shown
+    assert "s3cret" not in shown
+    assert shown.endswith("Second line.\n")
+
+
+def test_tables_show_hostile_names_in_one_line_each():
+    """A name cannot add rows either."""
+    assert text_table([("a\nb\x1b[2J", "1"), ("c", "2")], header=False).splitlines() == [
+        r"a\x0ab\x1b[2J  1",
+        "c              2",
+    ]

@@ -9,7 +9,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) i
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
-.PHONY: install install-dev quickstart test test-slow test-tour test-precision lint coverage docs dist release clean
+.PHONY: install install-dev quickstart test test-slow test-tour test-precision lint audit coverage docs dist release clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
@@ -35,6 +35,10 @@ lint: install-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Known vulnerabilities of the pinned dependencies; passes, and says so, where the advisories cannot be reached.
+audit:
+	PYTHON=$(PYTHON) .ci/audit
 
 # How much of the sources the tests run; fails below the floor in pyproject.toml.
 coverage: install-dev
@@ -82,4 +86,4 @@ $(VENV)/installed-release: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) quickstart site dist build
+	rm -rf $(VENV) .venv-audit quickstart site dist build

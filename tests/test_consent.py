@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from safetensors.torch import load_file
 
 from retrievalkit import consent, testing
 from retrievalkit.cli import main
+from retrievalkit.errors import InputError
+from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.retriever import Retriever
 
 CODE = """\
@@ -139,6 +142,19 @@ def test_code_of_a_tokenizer_is_not_run(strange, marker, tiny_model):
     (strange / "config.json").write_bytes((Path(tiny_model) / "config.json").read_bytes())
     assert Retriever.create(strange).encode([("", "the capital")], "query").vectors.shape == (1, 1, 32)
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
+def test_attention_that_is_code_of_the_hub_is_refused(name, tiny_model, tmp_path):
+    """In a model's configuration, or as an option of a checkpoint; transformers would download and run it."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    edit(folder / "config.json", **{name: "stranger/kernel"})
+    for load in (Retriever.create, CrossEncoder.create):
+        with pytest.raises(InputError, match="needs Python code that came with it"):
+            load(folder)
+    with pytest.raises(InputError, match="needs Python code that came with it"):
+        Retriever.create(tiny_model, encoder_options={"attention": "stranger/kernel"})
 
 
 def test_the_environment_allows_code(strange, marker, tmp_path):

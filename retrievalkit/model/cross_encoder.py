@@ -244,6 +244,7 @@ def _check_kind(source: str | Path, role: str) -> bool:
 
 
 def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+    load_pretrained(transformers.AutoConfig, located)  # refuses one that names code
     loaded: tuple[Any, dict[str, Any]] = load_pretrained(
         transformers.AutoModelForSequenceClassification,
         located,

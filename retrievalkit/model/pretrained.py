@@ -71,7 +71,19 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
     unreachable = None if os.path.isdir(source) else _hub_problem()
     with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet():
         # Always given: where it is not, transformers asks on the terminal, and runs the code if a line says "y".
-        return kind.from_pretrained(source, **options, trust_remote_code=consent.code_allowed())
+        loaded = kind.from_pretrained(source, **options, trust_remote_code=consent.code_allowed())
+    check_attention(getattr(loaded, "_attn_implementation", None), source)
+    return loaded
+
+
+def check_attention(implementation: object, source: str) -> None:
+    """Refuse an implementation of attention that is code of the hub, "owner/name", unless the user allows code.
+
+    Raises:
+        InputError: A model's configuration or an option names one.
+    """
+    if "/" in str(implementation) and not consent.code_allowed():
+        raise code_refused(source)
 
 
 def code_refused(source: str) -> InputError:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import math
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +86,24 @@ def test_the_policy_of_a_page_allows_its_own_script_and_no_other():
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in policy
     assert "default-src 'none'" in policy
+    # These two do not fall back to default-src.
+    assert "base-uri 'none'; form-action 'none'" in policy
+
+
+@pytest.mark.slow
+def test_a_browser_runs_the_pages_own_script_and_nothing_of_its_texts(tmp_path):
+    """Chromium, with a page whose texts try to break out of elements, attributes, and the script."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("there is no Chromium")
+    run = "document.title='run'"
+    attack = f'</script></title><script>{run}</script>"\'><img src=x onerror="{run}"><svg onload="{run}">'
+    (tmp_path / "page.html").write_text(full(attack) + f"<script>{run}</script>")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    line = [browser, *options, (tmp_path / "page.html").as_uri()]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+    assert "<title>run</title>" not in done.stdout
+    assert 'class="sortable"' in done.stdout or 'class="number sortable"' in done.stdout
 
 
 @settings(max_examples=50, deadline=None)

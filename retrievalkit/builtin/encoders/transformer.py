@@ -36,7 +36,14 @@ from retrievalkit.consent import code_allowed
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
 from retrievalkit.data.pieces import Vocabulary
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
-from retrievalkit.model.pretrained import code_refused, load_pretrained, locate_model, model_file, quiet
+from retrievalkit.model.pretrained import (
+    check_attention,
+    code_refused,
+    load_pretrained,
+    locate_model,
+    model_file,
+    quiet,
+)
 
 
 class Transformer(Encoder):
@@ -96,6 +103,7 @@ class Transformer(Encoder):
         self.config = load_pretrained(transformers.AutoConfig, self.source, **self.loading)
         self.tokenizer = load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
         if attention:
+            check_attention(attention, self.source)
             self.loading["attn_implementation"] = attention
         if dropout is not None:
             set_dropout(self.config, dropout)

@@ -10,11 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from places import ROOT
-from retrievalkit import artifacts, registry, testing
+from retrievalkit import artifacts, consent, registry, testing
+from retrievalkit.builtin.indexers.flat import Flat
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.index import build_index
+from retrievalkit.search.sources import open_index
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +67,26 @@ def test_an_index_of_vectors_says_who_made_it_and_what_encodes_queries(tmp_path)
     assert manifest["checkpoint"] == {**checkpoint, "relative_path": "../../stage1"}
     assert manifest["corpus"]["relative_path"] == "../../corpus.jsonl"
     assert manifest["inputs"]["vectors"]["path"] == str(vectors)
+
+
+def test_an_indexer_knows_which_options_the_user_did_not_give(tmp_path, monkeypatch):
+    """Those of a recipe and of a manifest; so that addresses in them get no credentials."""
+    vectors = write_vectors(tmp_path / "vectors")
+    seen = []
+    for name in ("build", "open"):
+        method = getattr(Flat, name)
+        monkeypatch.setattr(
+            Flat, name, lambda self, *places, run=method: (seen.append(self.from_files), run(self, *places))[1]
+        )
+    build_index(vectors, output=tmp_path / "mine", options={"block": 64})
+    open_index(tmp_path / "mine")
+    open_index(tmp_path / "mine", options={"block": 32})
+    every = frozenset({"block", "device", "precision", "view"})
+    assert seen == [frozenset(), every, every - {"block"}]
+    with consent.recipe_step():
+        build_index(vectors, output=tmp_path / "theirs", options={"block": 64})
+        open_index(tmp_path / "theirs", options={"block": 32})
+    assert seen[3:] == [frozenset({"block"}), every]
 
 
 INDEXERS = ("flat", "faiss", "sparse", "dense_sparse")

@@ -73,7 +73,7 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
 def left_out(
     model: str | Path, pooler: str, pooler_options: Mapping[str, Any], encoder_options: Mapping[str, Any]
 ) -> list[str]:
-    """A sentence about what a model was trained with (lengths apart) and these options leave out; [] if that is nothing.
+    """A sentence about what a model was trained with and these options leave out, lengths apart; [] if nothing.
 
     Args:
         model: Name or folder.

@@ -38,7 +38,7 @@ HOLDS = {
     "index dense_sparse": (1_400, "the postings of a part, which has at most 131,072 texts"),
     "search": (500, "the queries: ids and texts"),
     "mine-negatives": (1_800, "the examples and questions"),
-    "evaluate": (2_000, "the judgements, the run's ids, a value for each metric"),
+    "evaluate": (2_500, "the judgements, the run's ids, a value for each metric"),
     "compare": (5_000, "the judgements; of each run its values and first hits, for the page"),
     "convert": (200, "the run's ids"),
     "fuse": (500, "the runs' ids and the queries"),

@@ -75,7 +75,7 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
 def left_out(
     model: str | Path, pooler: str, pooler_options: Mapping[str, Any], encoder_options: Mapping[str, Any]
 ) -> list[str]:
-    """What a model was trained with, but for lengths, and these options leave out, in a sentence; [] if nothing.
+    """A sentence about what a model was trained with and these options leave out, lengths apart; [] if nothing.
 
     Args:
         model: Name or folder.

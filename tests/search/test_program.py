@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fused_runs import fuse
 from places import ROOT
-from retrievalkit import artifacts, registry, testing
+from retrievalkit import artifacts, oddities, registry, testing
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import Query
@@ -336,7 +336,7 @@ def test_fusion_options_are_checked_before_anything_is_searched(stage1, words, m
 
 
 def reader(*folders, **options):
-    opened = searcher.Searcher(folders, note=searcher.to_stderr)
+    opened = searcher.Searcher(folders, note=oddities.note)
     return search.Reader(opened, fusion.fusion_of(len(folders)), **options)
 
 

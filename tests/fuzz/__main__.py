@@ -13,6 +13,7 @@ def main():
     """Exit code 0 if no trial fails."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=60, help="after these no trial is begun")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="the number of a trial, or the file of a reproducer")
     parser.add_argument("--targets", default="", help="only targets with this word in their names")
@@ -29,9 +30,8 @@ def main():
             numbered = None if path.is_file() else bench.draw(given.seed, int(given.only), chosen)
             text, failed = _again(bench, numbered or Trial.of(json.loads(path.read_text())))
         else:
-            found = campaign.run(
-                bench, chosen, trials=given.trials, seed=given.seed, workers=given.workers, shrunk=given.shrunk
-            )
+            settings = {"trials": given.trials, "seed": given.seed, "workers": given.workers, "minutes": given.minutes}
+            found = campaign.run(bench, chosen, **settings, shrunk=given.shrunk)
             text, failed = campaign.write_report(given.report, *found, seed=given.seed), bool(found[0])
             if given.cases is not None:
                 campaign.try_cases(bench, given.cases, given.report / "cases.json")

@@ -44,7 +44,7 @@ def targets(*, plugins, word=""):
     return [one for one in TARGETS if (plugins or not one.plugins) and word in one.name]
 
 
-def run(first, chosen, *, trials, seed, workers, shrunk=True):
+def run(first, chosen, *, trials, seed, workers, minutes=60, shrunk=True):
     """Make trials; returns the groups of failures and statistics.
 
     Args:
@@ -53,12 +53,13 @@ def run(first, chosen, *, trials, seed, workers, shrunk=True):
         trials: How many.
         seed: Of all trials.
         workers: Processes.
+        minutes: After these, no trial is begun.
         shrunk: Whether to look for small trials.
     """
     groups, statistics, seconds = defaultdict(list), Counter(), Counter()
     begun = time.monotonic()
     for done, (number, trial, code, failures, applied, took) in enumerate(
-        _outcomes(first, chosen, trials, seed, workers), 1
+        _outcomes(first, chosen, trials, seed, workers, begun + 60 * minutes), 1
     ):
         statistics[trial.target] += 1
         statistics["exit", code] += 1
@@ -68,7 +69,7 @@ def run(first, chosen, *, trials, seed, workers, shrunk=True):
             groups[failure.kind, failure.place].append((number, trial, failure))
         if done % 500 == 0:
             sys.stderr.write(f"{done:,}/{trials:,} trials, {len(groups)} groups, {time.monotonic() - begun:.0f} s\n")
-    if sum(seconds.values()) and (lost := trials - sum(statistics[name] for name in seconds)):
+    if begun + 60 * minutes > time.monotonic() and (lost := trials - sum(statistics[name] for name in seconds)):
         groups["fuzzer", "a worker ended"].append(
             (0, trial, Failure("fuzzer", "a worker ended", f"{lost} trials lost"))
         )
@@ -77,7 +78,7 @@ def run(first, chosen, *, trials, seed, workers, shrunk=True):
     return dict(groups), statistics, seconds
 
 
-def _outcomes(first, chosen, trials, seed, workers):
+def _outcomes(first, chosen, trials, seed, workers, end):
     """What the workers find, as they find it."""
     context = multiprocessing.get_context("fork")
     started, pipes = [], []
@@ -86,7 +87,9 @@ def _outcomes(first, chosen, trials, seed, workers):
             ours, theirs = context.Pipe(duplex=False)
             share = range(number, trials, workers)
             # No daemon: commands start processes of their own.
-            started.append(context.Process(target=_work, args=(first, chosen, share, seed, f"worker-{number}", theirs)))
+            started.append(
+                context.Process(target=_work, args=(first, chosen, share, seed, end, f"worker-{number}", theirs))
+            )
             started[-1].start()
             theirs.close()
             pipes.append(ours)
@@ -102,10 +105,12 @@ def _outcomes(first, chosen, trials, seed, workers):
             one.join()
 
 
-def _work(first, chosen, numbers, seed, name, pipe):
+def _work(first, chosen, numbers, seed, end, name, pipe):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     own = Bench(first.folder, name)
     for number in numbers:
+        if time.monotonic() > end:
+            break
         trial = own.draw(seed, number, chosen)
         try:
             ended, failures, applied = own.attempt(trial)

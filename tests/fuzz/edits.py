@@ -57,14 +57,17 @@ def apply(edits, root, material):
 
 def _place(edit, root, name="file"):
     path = root / edit[name] if edit[name] else root
-    if not os.path.lexists(path):
+    if not os.path.lexists(path) or path.parent.resolve() != root.parent.resolve() / path.parent.relative_to(
+        root.parent
+    ):
         raise Inapplicable
     return path
 
 
 def _content(edit, root):
     path = _place(edit, root)
-    if not path.is_file():
+    # Never through a link of an earlier edit: it may lead to the material.
+    if not path.is_file() or path.resolve() != root.parent.resolve() / path.relative_to(root.parent):
         raise Inapplicable
     return path, path.read_bytes()
 
@@ -261,6 +264,8 @@ def _seal(edit, root, material):
         raise Inapplicable
     # The innermost first: a manifest may hold the checksum of another.
     for path in sorted(root.rglob("manifest.json"), key=lambda one: -len(one.parts)):
+        if path.resolve() != root.resolve() / path.relative_to(root):  # behind a link
+            continue
         try:
             manifest = json.loads(path.read_text())
             files = manifest["files"].items()

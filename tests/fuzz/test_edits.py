@@ -80,3 +80,18 @@ def test_the_same_seed_draws_the_same_edits(folder):
         drawn = mutations.draw(random.Random(seed), folder)
         assert drawn == mutations.draw(random.Random(seed), folder)
         assert json.loads(json.dumps(drawn)) == drawn
+
+
+def test_no_edit_writes_through_a_link(folder, tmp_path):
+    """It may lead to material that other trials read."""
+    (tmp_path / "material.tsv").write_text("whole")
+    (tmp_path / "manifest.json").write_text('{"files": {}}')
+    edits_of_links = [
+        {"op": "link", "file": "table.tsv", "to": "{material}/material.tsv"},
+        {"op": "splice", "file": "table.tsv", "at": 0, "cut": 1, "put": "x"},
+        {"op": "link", "file": "manifest.json", "to": "{material}/manifest.json"},
+        {"op": "seal"},
+    ]
+    assert apply(folder, *edits_of_links) == 3
+    assert (tmp_path / "material.tsv").read_text() == "whole"
+    assert (tmp_path / "manifest.json").read_text() == '{"files": {}}'

@@ -25,7 +25,7 @@ def kinds(code=2, err=TOLD, *, target="search flat", edits=(EDIT,), seconds=1.0,
     ended = Ended(code, out, err, seconds, memory, rest.pop("stack", ""), **rest)
     trial = Trial(target, "flat", tuple(edits))
     whole = Whole("Note: usual.\nstrange but usual 7\n", ("whole",))
-    found = judge(ended, target=BY_NAME[target], trial=trial, whole=lambda: whole, changes=changed)
+    found = judge(ended, target=BY_NAME[target], trial=trial, whole=whole, changes=changed)
     return [(one.kind, one.place) for one in found]
 
 

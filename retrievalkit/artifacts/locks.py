@@ -84,6 +84,9 @@ def _locked(path: Path, output: str | Path, *, wait: bool) -> Iterator[None]:
         msg = f"{_writer(path)} is writing to '{output}'. Wait until it ends, or choose another --output."
         raise ArtifactError(msg) from None
     except OSError as error:
+        if os.path.islink(path) or path.is_dir():
+            msg = f"'{path}' is in the way: the lock of '{output}' is a file of that name. Remove it."
+            raise ArtifactError(msg) from error
         if error.errno not in _LACKING:
             raise
         path.unlink(missing_ok=True)

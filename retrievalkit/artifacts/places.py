@@ -13,14 +13,17 @@ from retrievalkit.errors import ArtifactError
 
 _DESCRIPTOR = re.compile(r"/(?:dev/fd|proc/self/fd)/(\d+)")
 _MOST_LINKS = 40
+# Most file systems allow 255; beside the output lie hidden files with longer names, such as .NAME.partial.
+_LONGEST_NAME = 230
 
 
 def place_of(path: str | Path) -> Path:
     """The absolute place that an output names, all links followed, so that a link is never replaced itself.
 
     Raises:
-        ArtifactError: It is a link to nothing.
+        ArtifactError: It is a link to nothing, or a name that files cannot have.
     """
+    _check_name(path)
     if os.path.islink(path) and not os.path.exists(path):
         msg = f"output '{path}' is a link to '{os.readlink(path)}', which does not exist. Choose another --output."
         raise ArtifactError(msg)
@@ -29,6 +32,19 @@ def place_of(path: str | Path) -> Path:
         msg = f"output '{path}' is the root of the file system. Choose another --output."
         raise ArtifactError(msg)
     return place
+
+
+def _check_name(path: str | Path) -> None:
+    text = os.fspath(path)
+    try:
+        longest = max(len(name.encode()) for name in text.split(os.sep))
+    except UnicodeEncodeError:
+        problem = "holds bytes that are no text"
+    else:
+        problem = f"has a name of {longest} bytes, and {_LONGEST_NAME} are allowed" if longest > _LONGEST_NAME else ""
+    if problem:
+        msg = f"output {text[:100]!r} {problem}. Choose another --output."
+        raise ArtifactError(msg)
 
 
 def check_parents(folder: Path, output: str | Path) -> None:

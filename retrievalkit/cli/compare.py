@@ -38,7 +38,7 @@ from retrievalkit.cli.options import (
 @ties_option
 @over_option
 @exclude_self_option
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of tests and intervals.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of tests and intervals.")
 @overwrite_option
 @strict_option
 @json_option

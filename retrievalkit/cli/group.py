@@ -18,7 +18,7 @@ import click
 
 from retrievalkit import registry
 from retrievalkit.cli import signals
-from retrievalkit.errors import RetrievalkitError, nearest
+from retrievalkit.errors import InputError, RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
 from retrievalkit.report.terminal import printable, without_credentials
 
@@ -26,6 +26,9 @@ _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE)
 """Errors of the machine, even where they name no file."""
+
+_OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+"""Errors of what the user named."""
 
 _SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
@@ -238,7 +241,7 @@ def report(error: BaseException) -> int:
     if error.errno is None or (error.filename is None and error.errno not in _WITHOUT_FILE):
         raise error
     click.echo(f"Error: {_shown(_failure(error))}", err=True)
-    return 1
+    return InputError.exit_code if error.errno in _OF_NAMES else 1
 
 
 def _failure(error: OSError) -> str:

@@ -23,7 +23,7 @@ from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.errors import DataError, OptionError, RetrievalkitError
+from retrievalkit.errors import DataError, OptionError
 from retrievalkit.mine.audit import distribution
 from retrievalkit.mine.audit_page import audit_page
 from retrievalkit.mine.filters import PairScores
@@ -75,7 +75,7 @@ def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = N
 
     Raises:
         InputError: The input is invalid; nothing was written.
-        RetrievalkitError: No question has a negative.
+        InputError: No question has a negative.
     """
     options = options or MiningOptions()
     options.check(merging=files.merge_with is not None)
@@ -117,7 +117,7 @@ def _write(
     with artifacts.write_file(output) as staging:
         write_examples(staging, _counted(rows, written))
         if not any(sizes):
-            raise RetrievalkitError(mined.audit.complaint(sources.title))
+            raise InputError(mined.audit.complaint(sources.title))
         audit = {
             "source": {"source": sources.title, "kind": sources.kind},
             "options": asdict(options),

@@ -133,7 +133,11 @@ def _fingerprint_of(model: str | Path) -> str:
 def _load(folder: str, index: OpenIndex) -> Retriever:
     if (Path(folder) / CONFIGURATION).is_file() or index.checkpoint is None or "description" not in index.checkpoint:
         return Retriever.load(folder)
-    return Retriever.from_description({**index.checkpoint["description"], "model": folder})
+    try:
+        return Retriever.from_description({**index.checkpoint["description"], "model": folder})
+    except OptionError as error:
+        msg = f"'{index.folder / artifacts.MANIFEST}' is damaged: {error} Encode and index again."
+        raise ArtifactError(msg) from error
 
 
 def _wrong_checkpoint(index: OpenIndex, folder: str, fingerprint: str) -> ArtifactError:

@@ -30,6 +30,8 @@ _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 """Errors of what the user named."""
 
+_MOST_SHOWN = 1_000
+
 _SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
 _MOVED_TO_PLUGINS = {"analyse-views": "retrievalkit-mvr"}
@@ -248,7 +250,7 @@ def _failure(error: OSError) -> str:
     """What happened to a file, what is kept, and what to do."""
     from retrievalkit.artifacts import was_written
 
-    place = f"'{error.filename}'" if error.filename else "standard output"
+    place = f"'{str(error.filename)[:_MOST_SHOWN]}'" if error.filename else "standard output"
     kept = "".join(f" {note}" for note in getattr(error, "__notes__", [])[-1:])
     if not was_written(error):
         doing = "read" if error.filename and os.path.exists(str(error.filename)) else "open"

@@ -23,7 +23,7 @@ from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.errors import DataError, OptionError
+from retrievalkit.errors import DataError, InputError, OptionError
 from retrievalkit.mine.audit import distribution
 from retrievalkit.mine.audit_page import audit_page
 from retrievalkit.mine.filters import PairScores

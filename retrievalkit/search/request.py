@@ -67,6 +67,10 @@ class Request:
         if len(given) > 1:
             msg = f"{' and '.join(given)} exclude each other. Give one of them."
             raise OptionError(msg)
+        for place in self.places:
+            if not Path(place).exists():
+                msg = f"'{place}' does not exist. Give index folders and run files."
+                raise InputError(msg)
         if not given and self.tune is None and not runs_alone:
             msg = "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."
             raise OptionError(msg)

@@ -227,7 +227,7 @@ def test_a_model_inside_a_package_is_located():
     ("model", "message"),
     [
         ("package:no_such_package/model", "'no_such_package', which is not installed"),
-        ("package:", "is not installed"),
+        ("package:", "is not package:NAME/FOLDER"),
         ("package:json.nowhere/model", "is not installed"),
         ("package:nowhere.inside/model", "is not installed"),
         ("package:retrievalkit/nowhere", "has no folder 'nowhere'"),

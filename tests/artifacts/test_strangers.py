@@ -64,7 +64,7 @@ def test_a_link_among_the_vectors_does_not_lead_out(tmp_path):
     (tmp_path / "vectors" / "ids.txt").unlink()
     (tmp_path / "vectors" / "ids.txt").symlink_to("../secret")
     ran = rkit("index", tmp_path / "vectors", "--output", tmp_path / "index")
-    assert (ran.exit_code, "'ids.txt' leads out of the folder" in ran.stderr) == (2, True)
+    assert (ran.exit_code, "ids.txt' lies outside of its folder" in ran.stderr) == (2, True)
     assert not (tmp_path / "index").exists()
 
 

@@ -82,6 +82,6 @@ def test_a_file_that_cannot_be_read_is_not_said_to_be_unwritable(commands, tmp_p
         pathlib.Path.open = refuse
 
     ended = rkit(*complete(commands["encode"], "out"), folder=tmp_path, prepare=unreadable)
-    assert ended.code == 1
+    assert ended.code == 2
     assert "Error: cannot read '" in ended.err
     assert "write" not in ended.err

@@ -56,7 +56,7 @@ def started(words, folder, prepare):
 def test_a_signal_ends_a_command_in_one_line_that_says_what_is_kept(commands, tmp_path, number, code, how):
     command = started(complete(commands["encode"], "out"), tmp_path, waiting)
     os.kill(command.process.pid, number)
-    ended = command.end(20)
+    ended = command.end(90)
     assert ended.code == code
     assert ended.err.strip() == f"{how}; what was finished is kept: run the same command again to go on from there."
     assert sorted(one.name for one in tmp_path.iterdir()) == [".out.partial", "ready"]
@@ -70,7 +70,7 @@ def test_a_second_ctrl_c_ends_a_command_whose_library_does_not_return(commands, 
     os.kill(command.process.pid, signal.SIGINT)
     time.sleep(0.3)
     os.kill(command.process.pid, signal.SIGINT)
-    ended = command.end(20)
+    ended = command.end(90)
     assert ended.code == 130
     assert time.monotonic() - start < 3
     assert "Traceback" not in ended.err

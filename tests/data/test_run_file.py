@@ -57,7 +57,7 @@ def test_a_query_can_be_asked_for_in_any_order(tmp_path):
 DAMAGED = {
     "q1 Q0 a 1 3 t\nq2 Q0 a 1 x t\n": ":2: 'x' is not a score",
     "q1 Q0 a 1 3 t\nq2 Q0 b 1 3 t\nq1 Q0 a 2 2 t\n": ":3: document 'a' is already at line 1 for query 'q1'",
-    "q1 Q0 a 1 3 t\nq2 Q0 b 1 nan t\n": ":2: the score of 'b' is NaN",
+    "q1 Q0 a 1 3 t\nq2 Q0 b 1 nan t\n": ":2: 'nan' is not a score",
     "q1 Q0 a 1 3 t\nq1 Q0 b\n": ":2: the line has 3 columns",
     "q1 Q0 a 1 3 t\nq2 Q0 b\n": ":2: the line has 3 columns",
 }

@@ -228,7 +228,7 @@ def test_a_note_says_where_graded_judgements_count_as_binary():
     note, *_ = evaluate(GRADED_RUN, qrels=GRADED, metrics="RR@10 nDCG@10 AP(rel=2)").notes[::-1]
     assert "RR@10 counts every grade from 1 on as relevant." in note
     assert "write RR(rel=2)@10." in note
-    assert not evaluate(GRADED_RUN, qrels=GRADED, metrics="nDCG@10").notes
+    assert not any("relevant" in one for one in evaluate(GRADED_RUN, qrels=GRADED, metrics="nDCG@10").notes)
 
 
 @pytest.mark.parametrize(

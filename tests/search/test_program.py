@@ -63,7 +63,7 @@ class FakeRetriever:
 
     @classmethod
     def from_description(cls, description, device=None):
-        salt = description["model"] + description.get("pooler", "")
+        salt = description["model"] + description["pooler"]["name"]
         return cls(salt, artifacts.fingerprint_value(salt))
 
     def encode(self, texts, side, *, precision="auto"):
@@ -251,12 +251,22 @@ def test_an_index_that_does_not_say_its_checkpoint_needs_one(tmp_path):
     assert ids(search.search([index], queries=ask("a"), k=3, model=checkpoint)["q0"]) == expected("a", "one", 3)
 
 
+def untrained(pooler):
+    """What a manifest says about a model that was not trained here."""
+    encoder, pooling = (
+        {"name": name, "options": {}, "distribution": "retrievalkit", "version": "1"}
+        for name in ("transformer", pooler)
+    )
+    description = {"model": "bert", "encoder": encoder, "pooler": pooling, "separate_towers": False}
+    return {"path": "bert", "fingerprint": artifacts.fingerprint_value(f"bert{pooler}"), "description": description}
+
+
 def test_an_untrained_model_is_made_again_from_its_description(tmp_path):
     """Encoder and pooler are in the index's manifest."""
-    made = {"path": "bert", "fingerprint": artifacts.fingerprint_value("bert"), "description": {"model": "bert"}}
-    index = make_index(tmp_path / "dense", "bert", checkpoint=made)
-    assert ids(search.search([index], queries=ask("a"), k=3)["q0"]) == expected("a", "bert", 3)
-    changed = make_index(tmp_path / "changed", "bert", checkpoint={**made, "fingerprint": "0" * 32})
+    made = untrained("cls")
+    index = make_index(tmp_path / "dense", "bertcls", checkpoint=made)
+    assert ids(search.search([index], queries=ask("a"), k=3)["q0"]) == expected("a", "bertcls", 3)
+    changed = make_index(tmp_path / "changed", "bertcls", checkpoint={**made, "fingerprint": "0" * 32})
     with pytest.raises(ArtifactError, match="another one"):
         search.search([changed], queries=ask("a"), k=3)
 
@@ -265,9 +275,7 @@ def test_one_untrained_model_with_two_poolers_is_two_encoders(tmp_path):
     """Both are made again, although the model is the same."""
     folders = []
     for pooler in ("cls", "mean"):
-        described = {"model": "bert", "pooler": pooler}
-        made = {"path": "bert", "fingerprint": artifacts.fingerprint_value(f"bert{pooler}"), "description": described}
-        folders.append(make_index(tmp_path / pooler, f"bert{pooler}", checkpoint=made))
+        folders.append(make_index(tmp_path / pooler, f"bert{pooler}", checkpoint=untrained(pooler)))
     runs = [search.search([folder], queries=ask("a")) for folder in folders]
     assert ids(runs[0]["q0"]) != ids(runs[1]["q0"])
     assert search.search(folders, queries=ask("a")) == fuse(runs)

@@ -91,6 +91,8 @@ def test_an_index_is_opened_knowing_what_its_manifest_alone_says(options, from_f
     seen = []
     monkeypatch.setattr(Milvus, "open", lambda self, folder: seen.append(self.from_files))
     made_by = {"name": "milvus", "options": {"uri": SAFE, "search_parameters": ""}, "distribution": "x", "version": "1"}
-    monkeypatch.setattr("retrievalkit.artifacts.read_manifest", lambda *_: {"indexer": made_by, "inputs": {}})
+    monkeypatch.setattr(
+        "retrievalkit.artifacts.read_manifest", lambda *_: {"indexer": made_by, "inputs": {}, "files": {}}
+    )
     open_index(tmp_path, options=options)
     assert ("uri" in seen[0]) == from_file

@@ -239,10 +239,10 @@ def test_a_truncated_index_is_found_when_it_is_opened(tmp_path, name, file):
     opened(name, store, tmp_path / "i")
     path = tmp_path / "i" / "postings" / file
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ArtifactError, match="damaged"):
+    with pytest.raises(ArtifactError, match=r"damaged|not valid JSON"):
         registry.create("indexer", name).open(tmp_path / "i")
     path.unlink()
-    with pytest.raises(ArtifactError, match="damaged"):
+    with pytest.raises(ArtifactError, match=r"damaged|cannot be read"):
         registry.create("indexer", name).open(tmp_path / "i")
 
 

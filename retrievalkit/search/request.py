@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrievalkit.artifacts import check_output_file
-from retrievalkit.errors import OptionError
+from retrievalkit.errors import InputError, OptionError
 from retrievalkit.model.precision import Precision
 from retrievalkit.report.page import PAGES
 from retrievalkit.search.fusion import Fusion, Method, Missing, Normalization, fusion_of

@@ -287,7 +287,7 @@ def test_a_file_of_another_form_that_is_said_to_be_whole_is_refused(cut_off, res
     else:
         torch.save({"state": [1]}, cut_off / name)
     described_anew(cut_off)
-    with pytest.raises(ArtifactError, match="does not fit this training|is damaged: it is"):
+    with pytest.raises(ArtifactError, match=r"does not fit this training|is damaged: it is"):
         resume(tmp_path / "out")
 
 

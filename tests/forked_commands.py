@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,10 @@ class Command:
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
         os.chdir(self.folder)
+        # As in a terminal: tests may run in the background or under nohup, where these are ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         from retrievalkit.cli import main
 
         if self.prepare is not None:

@@ -43,6 +43,8 @@ def preload() -> None:
     import retrievalkit.train.retriever
 
     torch.set_num_threads(1)
+    # Also where this runs in the background, with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     del faiss, pymilvus, scipy, tensorboard, retrievalkit
 
 

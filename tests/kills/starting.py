@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _PATIENCE, _POLL = 60.0, 0.005
@@ -69,10 +71,18 @@ class Running:
         self.codes: dict[int, int] = {}
 
     def send(self, number: signal.Signals, leaders: Sequence[int]) -> None:
-        """Send a signal to some processes, as far as they run."""
+        """Send a signal to some processes, as far as they run.
+
+        SIGKILL goes to their children too, as a scheduler kills a whole job: torchrun's have sessions of their own.
+        """
         for one in leaders:
-            if not self._ended(one):
-                os.kill(one, number)
+            if self._ended(one):
+                continue
+            children = psutil.Process(one).children(recursive=True) if number == signal.SIGKILL else []
+            os.kill(one, number)
+            for child in children:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
 
     def wait(self, seconds: float) -> bool:
         """Wait until all have ended; returns whether they have."""

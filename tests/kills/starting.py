@@ -177,7 +177,7 @@ def _environment(folder: Path) -> dict[str, str]:
 def _started(words: Sequence[str], folder: Path, processes: int) -> int:
     several = ("-m", "torch.distributed.run", "--nproc-per-node", str(processes)) if processes > 1 else ()
     with _streams(folder, "wb") as (out, err):
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *several, "-m", "retrievalkit", *words],
             cwd=folder,
             env={**os.environ, **_environment(folder)},
@@ -185,7 +185,10 @@ def _started(words: Sequence[str], folder: Path, processes: int) -> int:
             stdout=out,
             stderr=err,
             start_new_session=True,
-        ).pid
+        )
+    # `Running` waits for it by its number; the object would complain that nobody did.
+    process.returncode = 0
+    return process.pid
 
 
 @contextmanager
@@ -223,6 +226,8 @@ def _run_in_fork(words: Sequence[str], folder: Path, own: dict[str, object], unb
     with Path(os.devnull).open() as nothing, _streams(folder, "ab") as (out, err):
         for stream, number in ((nothing, 0), (out, 1), (err, 2)):
             os.dup2(stream.fileno(), number)
+    # pytest replaces these by files of its own.
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)
     code: object = 1
     try:

@@ -34,7 +34,8 @@ def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
 
     Raises:
         ValueError: It is not JSON, not UTF-8, nested too deeply, or holds NaN, an infinity, a number that Python's
-            floats cannot hold, or an integer of thousands of digits. The message needs no further explanation.
+            floats cannot hold, an integer of thousands of digits, or half a surrogate pair. The message needs no
+            further explanation.
     """
     try:
         value = json.loads(text, parse_constant=None if nan else _refuse_constant, parse_float=_finite)
@@ -50,7 +51,21 @@ def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
     if deep:
         msg = "its values are nested too deeply"
         raise ValueError(msg)
+    _check_escapes(text, value)
     return value
+
+
+def _check_escapes(text: str | bytes, value: Any) -> None:
+    r"""Refuse half of a surrogate pair, such as "\ud800", which is no text and cannot be written again."""
+    # json.loads takes it from bytes too, where UTF-8 forbids it.
+    escape = b"\\u" if isinstance(text, bytes) else "\\u"
+    if text.isascii() and escape not in text:  # type: ignore[operator]
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        msg = "a text in it holds half of a character (a lone surrogate)"
+        raise ValueError(msg) from None
 
 
 def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Form:
@@ -128,8 +143,6 @@ def _problem(error: Any) -> str:
     place, value, expected = list(error["loc"]), error["input"], error["msg"]
     if error["type"] == "missing":
         return f"{_place(place)} is missing"
-    if error["type"] == "json_invalid":  # what Python's json takes and pydantic's does not
-        return "a text in it holds half of a character (a lone surrogate)"
     if place[-1:] == ["[key]"]:
         subject = f"the name {_shown(value)}" + (f" in {_place(place[:-2])}" if place[:-2] else "")
     else:

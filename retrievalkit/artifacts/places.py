@@ -42,8 +42,8 @@ def _check_name(path: str | Path) -> None:
         problem = "holds bytes that are no text"
     else:
         problem = f"has a name of {longest} bytes, and {_LONGEST_NAME} are allowed" if longest > _LONGEST_NAME else ""
-    if problem:
-        msg = f"output {text[:100]!r} {problem}. Choose another --output."
+    if problem or not text:
+        msg = f"output {text[:100]!r} {problem or 'is empty'}. Choose another --output."
         raise ArtifactError(msg)
 
 

@@ -46,7 +46,7 @@ def test_a_document_is_read_in_its_form(tmp_path):
         ('{"count": true, "names": {}}', "is damaged: count is True, and should be a valid integer"),
         ('{"count": 3, "names": {"a": [1]}}', r"is damaged: names\.a\.0 is 1, and should be a valid string"),
         ('{"count": 3, "names": {"\\u001b[31m\\n": 1}}', r"is damaged: names\.\\x1b\[31m\\n is 1, and should be a"),
-        ('{"count": 3, "names": {"\\ud800": []}}', "is damaged: a text in it holds half of a character"),
+        ('{"count": 3, "names": {"\\ud800": []}}', r"is not valid JSON \(a text in it holds half of a character"),
     ],
 )
 def test_a_damaged_document_is_one_line_that_names_file_place_and_value(tmp_path, text, problem):

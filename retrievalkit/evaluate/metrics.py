@@ -87,7 +87,7 @@ def per_query(
     for ranked in _ranked(run, qrels, ties, visit):
         # Some of ir-measures' programs accept only numbers as ids.
         numbers = {query_id: str(number) for number, query_id in enumerate(ranked)}
-        judged = {numbers[query_id]: qrels[query_id] for query_id in ranked}
+        judged = {numbers[query_id]: _with_grade_of_zero(qrels[query_id]) for query_id in ranked}
         found = {numbers[query_id]: ranks for query_id, ranks in ranked.items() if ranks is not None}
         by_measure = _compute(list(measures.values()), judged, found)
         ids = [query_id for query_id, ranks in ranked.items() if over == "qrels" or ranks is not None]
@@ -95,6 +95,15 @@ def per_query(
             computed = by_measure[measure]
             values[name] |= {one: computed[numbers[one]] for one in ids if numbers[one] in computed}
     return values
+
+
+def _with_grade_of_zero(grades: dict[str, int]) -> dict[str, int]:
+    """The judgements of a query, with a grade that is not negative.
+
+    trec_eval counts by grade up to the largest: where all are negative, it writes outside of its counts (SIGSEGV). No run
+    contains the added id, so that no value changes.
+    """
+    return grades if max(grades.values(), default=0) >= 0 else grades | {" ": 0}
 
 
 def _ranked(

@@ -296,6 +296,15 @@ def test_a_metric_out_of_range_is_refused(metric):
         per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, [metric])
 
 
+def test_a_query_whose_grades_are_all_negative_is_evaluated():
+    """trec_eval alone writes outside of its counts and ends the process."""
+    run = {"q": [("a", 1.0), ("b", 0.5)]}
+    values = per_query(run, {"q": {"a": -1}}, ["nDCG@10", "AP", "P@1", "Bpref", "Judged@1"])
+    assert {name: value["q"] for name, value in values.items()} == {
+        "nDCG@10": 0, "AP": 0, "P@1": 0, "Bpref": 0, "Judged@1": 1,
+    }  # fmt: skip
+
+
 def test_exponential_gains_of_large_grades_are_refused():
     """2 to the power of a grade must stay a number that trec_eval can hold."""
     with pytest.raises(InputError, match="the grade 60"):

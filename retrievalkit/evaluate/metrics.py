@@ -100,7 +100,7 @@ def per_query(
 def _with_grade_of_zero(grades: dict[str, int]) -> dict[str, int]:
     """The judgements of a query, with a grade that is not negative.
 
-    trec_eval counts by grade up to the largest: where all are negative, it writes outside of its counts (SIGSEGV). No run
+    trec_eval counts by grade up to the largest: where all are negative, it writes outside of them (SIGSEGV). No run
     contains the added id, so that no value changes.
     """
     return grades if max(grades.values(), default=0) >= 0 else grades | {" ": 0}

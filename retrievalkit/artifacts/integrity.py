@@ -49,15 +49,15 @@ def verifying() -> Iterator[None]:
 def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
     """The size and checksum of each file of a folder, for its manifest's entry `files`.
 
-    Left out are the manifest itself, hidden files, and the files of a subfolder with a manifest of its own, which lists
-    them.
+    Left out are the manifest itself, hidden files, and the files of a subfolder that another command wrote, which its
+    own manifest lists.
 
     Args:
         folder: The folder.
         skip: Names of further files and folders to leave out.
     """
     folder = Path(folder)
-    names = _names(folder, skip)
+    names = _names(folder, skip, lambda inner: kind_of(folder / inner) is not None)
     digests = _each(lambda name, stopped: _digest(folder / name, stopped), names)
     return {
         name: {"bytes": (folder / name).stat().st_size, "blake2b": digest}
@@ -106,9 +106,11 @@ def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = 
     """Refuse files that the manifest does not list, where a library reads whatever it finds in a folder.
 
     Raises:
-        ArtifactError: Names such a file.
+        ArtifactError: Names such a file, or a link to a folder.
     """
-    for name in _names(Path(folder), skip):
+    listed = (Path(name) for name in files if not name.endswith(f"/{MANIFEST}"))
+    holding = {parent.as_posix() for path in listed for parent in path.parents}
+    for name in _names(Path(folder), skip, lambda inner: f"{inner}/{MANIFEST}" in files and inner not in holding):
         if name not in files:
             msg = f"'{Path(folder) / name}' is no file of '{folder}': its {MANIFEST} lacks it. Remove it. {remedy}"
             raise ArtifactError(msg)
@@ -182,15 +184,17 @@ def _checksum(expected: str) -> str:
     return f"blake2b {expected}"
 
 
-def _names(folder: Path, skip: tuple[str, ...]) -> list[str]:
+def _names(folder: Path, skip: tuple[str, ...], is_described: Callable[[str], bool]) -> list[str]:
+    """The files of a folder, and links to folders; of a subfolder whose own manifest lists its files, that alone."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         inside = Path(place).relative_to(folder)
-        if MANIFEST in files:
-            # Of the folder itself everything else counts, of a nested one only the manifest, which lists the rest.
-            files = [MANIFEST] if inside.parts else [name for name in files if name != MANIFEST]
-            folders[:] = [] if inside.parts else folders
-        found += [(inside / name).as_posix() for name in files]
+        if not inside.parts:
+            files = [name for name in files if name != MANIFEST]
+        elif is_described(inside.as_posix()):
+            files, folders[:] = [name for name in files if name == MANIFEST], []
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        found += [(inside / name).as_posix() for name in [*files, *links]]
     return sorted(name for name in found if not any(part in skip or part[0] == "." for part in name.split("/")))
 
 

@@ -67,6 +67,18 @@ def test_the_files_of_a_folder_are_described(folder):
     assert described["one.bin"] == {"bytes": 300_000, "blake2b": artifacts.fingerprint_file(folder / "one.bin")}
 
 
+def test_files_beside_a_manifest_of_another_program_are_described_too(folder):
+    """Milvus Lite names a file of its own so; a damaged manifest of ours still leaves out what it lists."""
+    (folder / "inner" / "manifest.json").write_text('{"version": 2}')
+    files = artifacts.describe_files(folder)
+    assert list(files) == ["inner/manifest.json", "inner/two.bin", "one.bin"]
+    (folder / "inner" / "more.bin").write_text("x")
+    with pytest.raises(ArtifactError, match=r"inner/more\.bin' is no file of"):
+        artifacts.check_unlisted(folder, files, remedy=REMEDY)
+    del files["inner/two.bin"]
+    artifacts.check_unlisted(folder, files, remedy=REMEDY)
+
+
 @pytest.mark.parametrize(
     "damage", ["bytes", "cut", "longer", "gone", "swapped", "folder", "pipe", "link out", "parent"]
 )

@@ -264,7 +264,8 @@ def _seal(edit, root, material):
         raise Inapplicable
     # The innermost first: a manifest may hold the checksum of another.
     for path in sorted(root.rglob("manifest.json"), key=lambda one: -len(one.parts)):
-        if path.resolve() != root.resolve() / path.relative_to(root):  # behind a link
+        # Behind a link, or a pipe that nobody writes to.
+        if path.resolve() != root.resolve() / path.relative_to(root) or not path.is_file():
             continue
         try:
             manifest = json.loads(path.read_text())

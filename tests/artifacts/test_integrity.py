@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import time
 
 import pytest
 
 from retrievalkit import artifacts
-from retrievalkit.artifacts import integrity, memory
+from retrievalkit.artifacts import integrity, memory, reading
 from retrievalkit.errors import ArtifactError
+from retrievalkit.report import progress
 
 REMEDY = "Make it again."
 
@@ -202,6 +204,24 @@ def test_the_oldest_are_forgotten(folder, cache, monkeypatch):
     monkeypatch.setattr(memory, "_MOST", 9)
     artifacts.check_files(folder, artifacts.describe_files(folder), remedy=REMEDY)
     assert sorted(path.name for path in cache.iterdir() if len(path.name) == 1) == list("56789")
+
+
+def test_a_long_check_shows_how_far_it_has_come(folder, monkeypatch, capsys):
+    """What is checked, and of how much; what was found whole before counts as read. A short one is silent."""
+    files, digest = artifacts.describe_files(folder), integrity._digest
+    monkeypatch.setattr(progress, "_FIRST_LINE", 0.0)
+    artifacts.check_files(folder, files, remedy=REMEDY)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(reading, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "_MEGABYTE", 100_000)
+    monkeypatch.setattr(integrity, "_digest", lambda path, one: (digest(path, one), time.sleep(0.5))[0])
+    (folder / "one.bin").touch()
+    artifacts.check_files(folder, files, remedy=REMEDY)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"check '{folder}' 6/6 MB (100 %)")
+    monkeypatch.setenv("RANK", "1")
+    artifacts.describe_files(folder)
+    assert capsys.readouterr().err == ""
 
 
 def test_an_unlisted_file_is_refused(folder):

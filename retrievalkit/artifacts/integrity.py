@@ -175,7 +175,8 @@ def link_file(source: Path, target: Path, *, checksum: str, checks: tuple[str, .
     """
     names = [_checksum(checksum), *checks]
     before = [state_of(source, name) for name in names]
-    os.link(source, target)
+    # The file itself: a link to it would be linked as a link, which leads nowhere from there.
+    os.link(os.path.realpath(source), target)
     for name, state in zip(names, before, strict=True):
         linked = state_of(target, name)
         if linked.content == state.content and is_remembered(state):

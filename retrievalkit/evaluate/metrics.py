@@ -87,7 +87,7 @@ def per_query(
     for ranked in _ranked(run, qrels, ties, visit):
         # Some of ir-measures' programs accept only numbers as ids.
         numbers = {query_id: str(number) for number, query_id in enumerate(ranked)}
-        judged = {numbers[query_id]: qrels[query_id] for query_id in ranked}
+        judged = {numbers[query_id]: _judged_for_measures(qrels[query_id]) for query_id in ranked}
         found = {numbers[query_id]: ranks for query_id, ranks in ranked.items() if ranks is not None}
         by_measure = _compute(list(measures.values()), judged, found)
         ids = [query_id for query_id, ranks in ranked.items() if over == "qrels" or ranks is not None]
@@ -320,6 +320,16 @@ def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict
 @lru_cache(maxsize=64)
 def _decreasing(count: int) -> list[float]:
     return list(map(float, range(count, 0, -1)))
+
+
+def _judged_for_measures(judged: dict[str, int]) -> dict[str, int]:
+    """Grades as trec_eval takes them: it reads outside of its arrays at those below -1, such as -2 for spam.
+
+    All measures count any grade below 1 as not relevant.
+    """
+    if min(judged.values(), default=0) >= -1:
+        return judged
+    return {document: max(grade, -1) for document, grade in judged.items()}
 
 
 def _compute(measures: list[Any], qrels: Qrels, run: dict[str, dict[str, float]]) -> dict[Any, dict[str, float]]:

@@ -264,8 +264,7 @@ def _seal(edit, root, material):
         raise Inapplicable
     # The innermost first: a manifest may hold the checksum of another.
     for path in sorted(root.rglob("manifest.json"), key=lambda one: -len(one.parts)):
-        # Behind a link, or a pipe that nobody writes to.
-        if path.resolve() != root.resolve() / path.relative_to(root) or not path.is_file():
+        if not path.is_file() or path.resolve() != root.resolve() / path.relative_to(root):  # a pipe, or behind a link
             continue
         try:
             manifest = json.loads(path.read_text())

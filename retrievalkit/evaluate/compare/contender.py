@@ -138,6 +138,6 @@ def _passages(wanted: Mapping[str, str], corpus: Iterable[Passage] | str | Path 
                 return found
     lacking = sorted(wanted.keys() - found.keys())
     if isinstance(opened, Corpus):
-        raise opened.unknown(lacking[0], file=wanted[lacking[0]])
+        raise opened.unknown(lacking[0], file=f"run '{wanted[lacking[0]]}'")
     msg = f"unknown document ids: {first_ids(lacking)}. Give the passages that were searched."
     raise DataError(msg)

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from retrievalkit.artifacts import (
+    check_files,
     check_output,
+    describe_files,
     describe_input,
-    inside,
     read_document,
     write_folder,
     write_json,
@@ -59,7 +60,8 @@ __all__ = [
     "describe_retriever",
     "describe_source",
     "check_output",
-    "inside",
+    "describe_files",
+    "check_files",
     "read_document",
     "write_folder",
     "write_json",

@@ -18,8 +18,13 @@ def fingerprint_value(value: Any) -> str:
 
 def fingerprint_file(path: str | Path) -> str:
     """A fingerprint of a file's bytes."""
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    try:
+        with Path(path).open("rb") as stream:
+            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        # Python names a file that cannot be opened, and none that cannot be read.
+        error.filename = error.filename or str(path)
+        raise
 
 
 def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:

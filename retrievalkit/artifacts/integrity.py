@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from retrievalkit.artifacts.fingerprints import fingerprint_folder, fingerprint_
 from retrievalkit.artifacts.manifest import kind_of, read_manifest
 from retrievalkit.artifacts.memory import is_remembered, remember, state_of
 from retrievalkit.artifacts.outputs import MANIFEST
+from retrievalkit.artifacts.reading import Reading
 from retrievalkit.errors import ArtifactError
 
 Files = Mapping[str, Mapping[str, Any]]
@@ -28,7 +28,6 @@ Files = Mapping[str, Mapping[str, Any]]
 VERIFY = "RKIT_VERIFY"
 """Environment variable: 1 reads all bytes of every file that is opened."""
 
-_THREADS = 8
 _CHUNK_BYTES = 1 << 20
 
 
@@ -49,20 +48,19 @@ def verifying() -> Iterator[None]:
 def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
     """The size and checksum of each file of a folder, for its manifest's entry `files`.
 
-    Left out are the manifest itself, hidden files, and the files of a subfolder with a manifest of its own, which lists
-    them.
+    Left out are the manifest itself, hidden files, and the files of a subfolder that another command wrote, which its
+    own manifest lists.
 
     Args:
         folder: The folder.
         skip: Names of further files and folders to leave out.
     """
     folder = Path(folder)
-    names = _names(folder, skip)
-    digests = _each(lambda name, stopped: _digest(folder / name, stopped), names)
-    return {
-        name: {"bytes": (folder / name).stat().st_size, "blake2b": digest}
-        for name, digest in zip(names, digests, strict=True)
-    }
+    names = _names(folder, skip, lambda inner: kind_of(folder / inner) is not None)
+    sizes = [(folder / name).stat().st_size for name in names]
+    reading = Reading("compute checksums", sum(sizes))
+    digests = reading.each(lambda name: _digest(folder / name, reading), names)
+    return {name: {"bytes": size, "blake2b": digest} for name, size, digest in zip(names, sizes, digests, strict=True)}
 
 
 def fingerprint_files(files: Files) -> str:
@@ -89,26 +87,31 @@ def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
             msg = f"'{folder / name}' {problem}: '{folder}' is damaged. {remedy}"
             raise ArtifactError(msg)
 
-    def check(name: str, stopped: threading.Event) -> None:
+    reading = Reading(f"check '{folder}'", sum(entry["bytes"] for entry in files.values()))
+
+    def check(name: str) -> None:
         path, expected = folder / name, files[name]["blake2b"]
 
         def compare() -> None:
-            if _digest(path, stopped) != expected:
+            if _digest(path, reading) != expected:
                 msg = f"'{path}' was altered: its checksum is not that of '{folder / MANIFEST}'. {remedy}"
                 raise ArtifactError(msg)
 
-        once(path, _checksum(expected), compare)
+        if not once(path, _checksum(expected), compare):
+            reading.count(files[name]["bytes"])
 
-    _each(check, list(files))
+    reading.each(check, list(files))
 
 
 def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = (), remedy: str) -> None:
     """Refuse files that the manifest does not list, where a library reads whatever it finds in a folder.
 
     Raises:
-        ArtifactError: Names such a file.
+        ArtifactError: Names such a file, or a link to a folder.
     """
-    for name in _names(Path(folder), skip):
+    listed = (Path(name) for name in files if not name.endswith(f"/{MANIFEST}"))
+    holding = {parent.as_posix() for path in listed for parent in path.parents}
+    for name in _names(Path(folder), skip, lambda inner: f"{inner}/{MANIFEST}" in files and inner not in holding):
         if name not in files:
             msg = f"'{Path(folder) / name}' is no file of '{folder}': its {MANIFEST} lacks it. Remove it. {remedy}"
             raise ArtifactError(msg)
@@ -141,8 +144,8 @@ def checked_fingerprint(folder: str | Path, kind: str, *, skip: tuple[str, ...],
     return found
 
 
-def once(path: Path, what: str, check: Callable[[], object]) -> None:
-    """Run a check of a file, unless the file passed it before and was not written to since.
+def once(path: Path, what: str, check: Callable[[], object]) -> bool:
+    """Run a check of a file, unless the file passed it before and was not written to since; returns whether it ran.
 
     Args:
         path: The file.
@@ -151,10 +154,11 @@ def once(path: Path, what: str, check: Callable[[], object]) -> None:
     """
     before = state_of(path, what)
     if is_remembered(before, in_this_process=os.environ.get(VERIFY) == "1"):
-        return
+        return False
     check()
     if state_of(path, what) == before:
         remember(before)
+    return True
 
 
 def link_file(source: Path, target: Path, *, checksum: str, checks: tuple[str, ...] = ()) -> None:
@@ -171,7 +175,8 @@ def link_file(source: Path, target: Path, *, checksum: str, checks: tuple[str, .
     """
     names = [_checksum(checksum), *checks]
     before = [state_of(source, name) for name in names]
-    os.link(source, target)
+    # The file itself: a link to it would be linked as a link, which leads nowhere from there.
+    os.link(os.path.realpath(source), target)
     for name, state in zip(names, before, strict=True):
         linked = state_of(target, name)
         if linked.content == state.content and is_remembered(state):
@@ -182,15 +187,17 @@ def _checksum(expected: str) -> str:
     return f"blake2b {expected}"
 
 
-def _names(folder: Path, skip: tuple[str, ...]) -> list[str]:
+def _names(folder: Path, skip: tuple[str, ...], is_described: Callable[[str], bool]) -> list[str]:
+    """The files of a folder, and links to folders; of a subfolder whose own manifest lists its files, that alone."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         inside = Path(place).relative_to(folder)
-        if MANIFEST in files:
-            # Of the folder itself everything else counts, of a nested one only the manifest, which lists the rest.
-            files = [MANIFEST] if inside.parts else [name for name in files if name != MANIFEST]
-            folders[:] = [] if inside.parts else folders
-        found += [(inside / name).as_posix() for name in files]
+        if not inside.parts:
+            files = [name for name in files if name != MANIFEST]
+        elif is_described(inside.as_posix()):
+            files, folders[:] = [name for name in files if name == MANIFEST], []
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        found += [(inside / name).as_posix() for name in [*files, *links]]
     return sorted(name for name in found if not any(part in skip or part[0] == "." for part in name.split("/")))
 
 
@@ -207,24 +214,10 @@ def _visible_problem(path: Path, size: int, root: str) -> str:
     return "" if found.st_size == size else f"has {found.st_size:,} bytes instead of {size:,}"
 
 
-def _digest(path: Path, stopped: threading.Event) -> str:
+def _digest(path: Path, reading: Reading) -> str:
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb", buffering=0) as stream:
-        while not stopped.is_set() and (chunk := stream.read(_CHUNK_BYTES)):
+        while not reading.stopped and (chunk := stream.read(_CHUNK_BYTES)):
             digest.update(chunk)
+            reading.count(len(chunk))
     return digest.hexdigest()
-
-
-def _each(work: Callable[[str, threading.Event], Any], names: Iterable[str]) -> list[Any]:
-    """The results of work on each file, in several threads; an interruption does not wait for a large file."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    stopped = threading.Event()
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        running = [pool.submit(work, name, stopped) for name in names]
-        try:
-            return [one.result() for one in running]
-        except BaseException:
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
-            raise

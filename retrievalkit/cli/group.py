@@ -243,7 +243,10 @@ def report(error: BaseException) -> int:
     if error.errno is None or (error.filename is None and error.errno not in _WITHOUT_FILE):
         raise error
     click.echo(f"Error: {_shown(_failure(error))}", err=True)
-    return InputError.exit_code if error.errno in _OF_NAMES else 1
+    from retrievalkit.artifacts import was_written
+
+    of_input = error.errno in _OF_NAMES or (error.errno == errno.EIO and error.filename and not was_written(error))
+    return InputError.exit_code if of_input else 1
 
 
 def _failure(error: OSError) -> str:

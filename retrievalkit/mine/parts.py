@@ -157,6 +157,9 @@ class MinedParts:
         state = audit.as_dict()
         part = {"mined": mined, "audit": state}
         part["fingerprint"] = artifacts.fingerprint_value(part)
+        if self._file(number).is_symlink():
+            # Nobody else puts links here, and what is behind one is not ours to write.
+            self._file(number).unlink()
         artifacts.write_json(self._file(number), part, indent=None)
         self.audit.add(state)
 

@@ -92,13 +92,13 @@ def check_attention(implementation: object, source: str) -> None:
         InputError: A model's configuration or an option names one.
     """
     if "/" in str(implementation) and not consent.code_allowed():
-        raise code_refused(source)
+        raise code_refused(source, f"code of the hub, the attention '{implementation}'")
 
 
-def code_refused(source: str) -> InputError:
+def code_refused(source: str, what: str = "Python code that came with it") -> InputError:
     """The error about a model that needs code which the user has not allowed."""
     msg = (
-        f"the model '{source}' needs Python code that came with it; none of it was run. If you have read and trust "
+        f"the model '{source}' needs {what}; none of it was run. If you have read and trust "
         f"that code, set {consent.TRUST}=1 in the environment. No option and no file can allow it."
     )
     return InputError(msg)

@@ -22,7 +22,7 @@ from retrievalkit import artifacts, oddities, registry
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.artifacts.schemas import Description
 from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
-from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.precision import Precision, autocast, default_device
 from retrievalkit.model.pretrained import model_fingerprint
@@ -148,7 +148,11 @@ class Retriever(nn.Module):
         with _missing_plugins_explained(description, folder):
             sides = SIDES if description["separate_towers"] else ("encoder",)
             folders = {"shared" if side == "encoder" else side: folder / side for side in sides}
-            retriever = cls._assemble(folders, description)
+            try:
+                retriever = cls._assemble(folders, description)
+            except OptionError as error:
+                msg = f"'{path}' is damaged: {error} {_DO}"
+                raise ArtifactError(msg) from error
         with _damage_explained(folder):
             retriever.pooler.load_state_dict(load_file(folder / POOLER_WEIGHTS))
         retriever.fingerprint = fingerprint

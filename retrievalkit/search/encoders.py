@@ -13,7 +13,7 @@ from retrievalkit import artifacts
 from retrievalkit.consent import anonymously
 from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import Query
-from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.model.precision import Precision
 from retrievalkit.model.retriever import CONFIGURATION, Retriever, checkpoint_fingerprint
 from retrievalkit.search.sources import OpenIndex, locate_input
@@ -159,4 +159,4 @@ def _check_finite(encoded: Representation, queries: Sequence[Query]) -> None:
         if not all(finite):
             query = queries[finite.index(False)].id
             msg = f"the query '{query}' was encoded as numbers that are not finite. Check the model, or use fp32."
-            raise RetrievalkitError(msg)
+            raise InputError(msg)

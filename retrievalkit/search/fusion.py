@@ -26,6 +26,8 @@ Ranking = tuple[Sequence[str], Sequence[float] | NDArray[Any]]
 
 Scores = NDArray[np.float64]
 RRF_K = 60
+LARGEST_RRF_K = 1_000_000_000
+"""Ranks are added to it as 32-bit numbers."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,9 @@ class Fusion:
         if self.weights is not None and not all(map(math.isfinite, self.weights)):
             msg = f"weights {list(self.weights)} are not all finite numbers. Give one number per run."
             raise OptionError(msg)
-        if self.rrf_k is not None and self.rrf_k < 0:
-            msg = f"k of reciprocal rank fusion is {self.rrf_k}; it must be 0 or more ({RRF_K} is usual)."
+        if self.rrf_k is not None and not 0 <= self.rrf_k <= LARGEST_RRF_K:
+            most = f"{LARGEST_RRF_K:,} at most"
+            msg = f"k of reciprocal rank fusion is {self.rrf_k}; it must be 0 or more ({RRF_K} is usual), and {most}."
             raise OptionError(msg)
 
     def _check_effect(self) -> None:

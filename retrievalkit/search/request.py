@@ -72,7 +72,8 @@ class Request:
                 msg = f"'{place}' does not exist. Give index folders and run files."
                 raise InputError(msg)
         if not given and self.tune is None and not runs_alone:
-            msg = "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."
+            folder = next(place for place in self.places if not Path(place).is_file())
+            msg = f"there is nothing to search for in '{folder}'. Give --queries FILE, --query TEXT or --interactive."
             raise OptionError(msg)
         if self.shows_hits and runs_alone:
             msg = f"{given[0]} needs an index folder to search, but '{self.places[0]}' is a file. Give an index."

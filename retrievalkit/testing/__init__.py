@@ -6,7 +6,8 @@
         testing.check_pooler("first_token", model=testing.tiny_model(tmp_path / "model"))
 
 The checks cover what every component of a kind must do, whatever its method: padding, batch order and batch size change
-nothing; saving and loading give equal vectors; gradients reach the encoder; an index finds what brute force finds.
+nothing; saving and loading give equal vectors; gradients reach the encoder; an index finds what brute force finds, and
+damage to its files is found.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from retrievalkit.contracts import Progress
 from retrievalkit.score import scores
 from retrievalkit.testing.collection import Collection, tiny_collection
+from retrievalkit.testing.damage import check_damage
 from retrievalkit.testing.indexers import check_indexer
 from retrievalkit.testing.losses import check_loss
 from retrievalkit.testing.models import ARCHITECTURES, tiny_model
@@ -28,6 +30,7 @@ __all__ = [
     "check_pooler",
     "check_loss",
     "check_indexer",
+    "check_damage",
     "check_pretrainer",
     # Tests of plugins took these from here when the test kit was one module.
     "Progress",

@@ -51,7 +51,9 @@ class LoopOptions:
     seed: int = 42
 
     bounds: ClassVar[Bounds] = {
-        **dict.fromkeys(("epochs", "learning_rate", "weight_decay", "adam_epsilon", "seed"), (0, math.inf)),
+        **dict.fromkeys(("epochs", "learning_rate", "weight_decay", "adam_epsilon"), (0, math.inf)),
+        # numpy takes no more.
+        "seed": (0, 2**32 - 1),
         **dict.fromkeys(("batch_size", "micro_batch_size", "logging_steps", "save_steps"), (1, math.inf)),
         "max_gradient_norm": (0, math.inf),
         "warmup_ratio": (0, 1),

@@ -60,7 +60,7 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
         with artifacts.write_file(partial / OPTIONS) as staging:
             staging.write_text(text, encoding="utf-8")
         return None
-    if (partial / OPTIONS).read_bytes() != text.encode():
+    if not _holds(partial / OPTIONS, text.encode()):
         msg = (
             f"the training to '{output}' that was cut off had other options or other data, so it cannot be "
             f"resumed. Repeat its command with --resume, or start anew without."
@@ -72,6 +72,11 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
         sys.stderr.write(f"{problem}; going on from the state before it\n")
     states.restore(last, beside(partial))
     return last
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a file has this content; a pipe or a device, which may never end, has not."""
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 @contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import time
 
 import pytest
 
 from retrievalkit import artifacts
-from retrievalkit.artifacts import integrity, memory
+from retrievalkit.artifacts import integrity, memory, reading
 from retrievalkit.errors import ArtifactError
+from retrievalkit.report import progress
 
 REMEDY = "Make it again."
 
@@ -65,6 +67,18 @@ def test_the_files_of_a_folder_are_described(folder):
     described = artifacts.describe_files(folder)
     assert list(described) == ["README.md", "inner/manifest.json", "one.bin"]
     assert described["one.bin"] == {"bytes": 300_000, "blake2b": artifacts.fingerprint_file(folder / "one.bin")}
+
+
+def test_files_beside_a_manifest_of_another_program_are_described_too(folder):
+    """Milvus Lite names a file of its own so; a damaged manifest of ours still leaves out what it lists."""
+    (folder / "inner" / "manifest.json").write_text('{"version": 2}')
+    files = artifacts.describe_files(folder)
+    assert list(files) == ["inner/manifest.json", "inner/two.bin", "one.bin"]
+    (folder / "inner" / "more.bin").write_text("x")
+    with pytest.raises(ArtifactError, match=r"inner/more\.bin' is no file of"):
+        artifacts.check_unlisted(folder, files, remedy=REMEDY)
+    del files["inner/two.bin"]
+    artifacts.check_unlisted(folder, files, remedy=REMEDY)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +204,24 @@ def test_the_oldest_are_forgotten(folder, cache, monkeypatch):
     monkeypatch.setattr(memory, "_MOST", 9)
     artifacts.check_files(folder, artifacts.describe_files(folder), remedy=REMEDY)
     assert sorted(path.name for path in cache.iterdir() if len(path.name) == 1) == list("56789")
+
+
+def test_a_long_check_shows_how_far_it_has_come(folder, monkeypatch, capsys):
+    """What is checked, and of how much; what was found whole before counts as read. A short one is silent."""
+    files, digest = artifacts.describe_files(folder), integrity._digest
+    monkeypatch.setattr(progress, "_FIRST_LINE", 0.0)
+    artifacts.check_files(folder, files, remedy=REMEDY)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(reading, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "_MEGABYTE", 100_000)
+    monkeypatch.setattr(integrity, "_digest", lambda path, one: (digest(path, one), time.sleep(0.5))[0])
+    (folder / "one.bin").touch()
+    artifacts.check_files(folder, files, remedy=REMEDY)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"check '{folder}' 6/6 MB (100 %)")
+    monkeypatch.setenv("RANK", "1")
+    artifacts.describe_files(folder)
+    assert capsys.readouterr().err == ""
 
 
 def test_an_unlisted_file_is_refused(folder):

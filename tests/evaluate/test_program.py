@@ -68,6 +68,15 @@ def test_the_gain_of_ndcg_is_the_grade_and_negative_grades_count_nothing(metric,
     assert value(metric, GRADED_RUN, GRADED) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("metric", ["nDCG@10", "AP", "R@100", "P@10", "RR@10"])
+def test_grades_far_below_zero_count_as_those_below_zero(metric):
+    """trec_eval reads outside of its arrays at -2, which stands for spam in judgements of TREC's web track."""
+    run = {"q": [("a", 3.0), ("b", 2.0)], "r": [("a", 1.0)]}
+    for grade in (-2, -1_000_000):
+        found = value(metric, run, {"q": {"a": grade, "b": 1}, "r": {"a": grade}})
+        assert found == value(metric, run, {"q": {"a": -1, "b": 1}, "r": {"a": -1}})
+
+
 @pytest.mark.parametrize("metric", ["nDCG@10", "RR", "RR@10", "P@1", "Success@1", "Judged@1", "Compat(p=0.5)"])
 @pytest.mark.parametrize("order", ["abc", "cba", "bca"])
 @pytest.mark.parametrize("lower", [0.0, 1e-9])

@@ -189,7 +189,7 @@ TARGETS = (
         "@qrels.tsv --no-plot -o out", ("qrels.tsv", "queries.jsonl"), True, 0.3,
     ),
     *(
-        Target(f"options of {name}", command, (), True, share, options=options)
+        Target(f"options of {name}", command, (), True, share, keeps=name == "run", options=options)
         for name, command, share, options in OPTIONS
     ),
 )  # fmt: skip

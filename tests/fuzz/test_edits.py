@@ -68,6 +68,11 @@ def test_a_seal_makes_checksums_fit(folder):
     assert recorded == {"bytes": 10, "blake2b": artifacts.fingerprint_file(folder / "table.tsv")}
 
 
+def test_a_seal_does_not_wait_at_a_pipe(folder):
+    """A campaign of 10,000 once stood still at such a trial."""
+    assert apply(folder, {"op": "fifo", "file": "manifest.json"}, {"op": "seal"}) == 2
+
+
 def test_an_edit_of_what_is_not_there_is_left_out(folder):
     """It does not count as applied."""
     assert apply(folder, {"op": "remove", "file": "nothing"}, {"op": "remove", "file": "table.tsv"}) == 1

@@ -62,6 +62,16 @@ def test_each_failure_is_seen(ending, found):
     assert found in kinds(**ending)
 
 
+def test_control_characters_that_a_user_typed_may_be_printed():
+    """And no others."""
+    changes = Changes(*[frozenset()] * 4, results=("whole",))
+    for typed, expected in (("a\x0bb", []), ("ab", ["control characters printed"])):
+        trial = Trial("options of index", options=("-o", typed))
+        ended = Ended(0, "a\x0bb: 12 texts", "", 1.0, 0)
+        found = judge(ended, target=BY_NAME[trial.target], trial=trial, whole=Whole("", ()), changes=changes)
+        assert [one.kind for one in found] == expected
+
+
 def test_another_result_may_have_another_manifest():
     """Nobody can tell such a folder from one that was made so."""
     sealed = {"code": 0, "err": "", "results": ("other",), "edits": (EDIT, {"op": "seal"})}

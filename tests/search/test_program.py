@@ -603,7 +603,7 @@ def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "there is nothing to search for. Give --queries FILE, --query TEXT or --interactive."),
+        ((), "there is nothing to search for in"),
         (("--query", "x", "--interactive"), "--query and --interactive exclude each other"),
         (("--query", " "), "the query 'query' is empty"),
         (("--query", "x", "--split", "test"), "--split has no effect here: it goes with --queries."),

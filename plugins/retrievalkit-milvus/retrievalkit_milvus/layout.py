@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.commands import inside, read_document
+from retrievalkit.commands import check_files, describe_files, read_document
 from retrievalkit.data.vectors import Ids, VectorBlock, VectorStore, check_starts, open_array, spread
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
@@ -30,6 +30,7 @@ FOLDER = "milvus.db"
 
 IDS, _DESCRIPTION, _OFFSETS = "ids.txt", "milvus.json", "offsets.npy"
 _FORM = 1
+_DO = "Index the vectors again."
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,11 @@ class Layout:
         if self.offsets is not None:
             np.save(folder / _OFFSETS, np.asarray(self.offsets), allow_pickle=False)
         values = {name: value for name, value in vars(self).items() if name != "offsets"}
-        values |= {"form": _FORM, "index": index, "files": _describe_files(folder)}
+        files = {
+            name: {"size": entry["bytes"], "checksum": entry["blake2b"]}
+            for name, entry in describe_files(folder).items()
+        }
+        values |= {"form": _FORM, "index": index, "files": files}
         text = json.dumps({**values, "checksum": _seal(values)}, indent=2, sort_keys=True)
         (folder / _DESCRIPTION).write_text(text + "\n", encoding="utf-8")
 
@@ -149,17 +154,20 @@ class Layout:
             ArtifactError: A file is missing, truncated or altered; or `embedded` is true but the index is on a server.
         """
         values = _described(folder)
-        names = [name for name in values["files"] if embedded or not name.startswith(FOLDER)]
-        for name in names:
-            _check_file(inside(folder, name), **values["files"][name])
-        if embedded and not any(name.startswith(FOLDER) for name in names):
+        files = {
+            name: {"bytes": entry["size"], "blake2b": entry["checksum"]}
+            for name, entry in values["files"].items()
+            if embedded or not name.startswith(FOLDER)
+        }
+        if embedded and not any(name.startswith(FOLDER) for name in files):
             msg = f"'{folder}' refers to a Milvus server. Give its address with the option uri."
             raise ArtifactError(msg)
+        check_files(folder, files, remedy=_DO)
         known = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
-        offsets = _read_offsets(folder / _OFFSETS, known["texts"], known["rows"]) if _OFFSETS in names else None
+        offsets = _read_offsets(folder / _OFFSETS, known["texts"], known["rows"]) if _OFFSETS in files else None
         ids = Ids(folder / IDS)
         if len(ids) != known["texts"]:
-            msg = f"'{folder}' is damaged: {len(ids)} ids for {known['texts']} texts. Index the vectors again."
+            msg = f"'{folder}' is damaged: {len(ids)} ids for {known['texts']} texts. {_DO}"
             raise ArtifactError(msg)
         return cls(**known, offsets=offsets), ids, values["index"]
 
@@ -207,12 +215,11 @@ class _Description:
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    do = "Index the vectors again."
-    values = read_document(folder / _DESCRIPTION, dict[str, Any], do=do)
+    values = read_document(folder / _DESCRIPTION, dict[str, Any], do=_DO)
     if values.pop("checksum", None) == _seal(values) and values.get("form") == _FORM:
         # Whoever alters the file can seal it again.
-        return dataclasses.asdict(read_document(folder / _DESCRIPTION, _Description, do=do))
-    msg = f"'{folder / _DESCRIPTION}' was altered, or has another version. {do}"
+        return dataclasses.asdict(read_document(folder / _DESCRIPTION, _Description, do=_DO))
+    msg = f"'{folder / _DESCRIPTION}' was altered, or has another version. {_DO}"
     raise ArtifactError(msg)
 
 
@@ -221,40 +228,16 @@ def _read_offsets(path: Path, texts: int, rows: int) -> np.ndarray:
         offsets = open_array(path, ("<i8",), 1)
         check_starts(offsets, rows)
     except (OSError, ValueError) as error:
-        msg = f"'{path}' is damaged: {error}. Index the vectors again."
+        msg = f"'{path}' is damaged: {error}. {_DO}"
         raise ArtifactError(msg) from error
     if len(offsets) != texts + 1:
-        msg = f"'{path}' is damaged: {len(offsets) - 1} entries for {texts} texts. Index the vectors again."
+        msg = f"'{path}' is damaged: {len(offsets) - 1} entries for {texts} texts. {_DO}"
         raise ArtifactError(msg)
     return offsets
 
 
 def _seal(values: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _describe_files(folder: Path) -> dict[str, Any]:
-    """The size and checksum of every file in a folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "checksum": _checksum(path)}
-        for path in files
-    }
-
-
-def _check_file(path: Path, *, size: int, checksum: str) -> None:
-    found = path.stat().st_size if path.is_file() else None
-    if found == size and _checksum(path) == checksum:
-        return
-    cut = "was altered" if found == size else f"has {found or 0:,} bytes instead of {size:,}"
-    problem = "is missing" if found is None else cut
-    msg = f"'{path}' {problem}: the index is incomplete. Index the vectors again, or copy the folder again."
-    raise ArtifactError(msg)
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _terms(weights: Any, row: int) -> dict[int, float]:

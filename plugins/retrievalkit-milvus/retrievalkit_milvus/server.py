@@ -90,14 +90,15 @@ def embedded_view(folder: Path) -> Connection:
     """Run Milvus Lite over a folder for reading only.
 
     Milvus Lite locks its folder and writes to it even when only searching. It therefore runs on a temporary folder of
-    links to the files, so that several processes can search an index, and no search can damage it.
+    links to the files, so that several processes can search an index, and no search can damage it. Hidden files and
+    links to folders are left out: no manifest lists them.
     """
     view = Path(tempfile.mkdtemp(prefix="rkit-milvus-"))
     # `rkit clean` removes the folder of a process that was killed, by the lock that is no longer held.
     lock = FileLock(view / ".lock")
     lock.acquire()
     try:
-        shutil.copytree(folder, view / folder.name, copy_function=_link)
+        shutil.copytree(folder, view / folder.name, ignore=_unlisted, copy_function=_link)
         connection = _start(view / folder.name, remove=view)
         connection.lock = lock
         return connection
@@ -262,6 +263,11 @@ def _close(client: Any, server: Any, folder: Path | None) -> None:
         database.close()
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unlisted(folder: str, names: list[str]) -> list[str]:
+    paths = ((name, Path(folder, name)) for name in names)
+    return [name for name, path in paths if name.startswith(".") or (path.is_symlink() and path.is_dir())]
 
 
 def _link(source: str, target: str) -> None:

@@ -156,7 +156,7 @@ def test_files_that_are_whole_and_hold_something_else(folder, opened, tmp_path, 
     with pytest.raises(ArtifactError, match=r"parquet' was altered.*Index the vectors again"):
         opened(tmp_path / "broken")
     data.write_bytes(bytes(len(content)))
-    monkeypatch.setattr(layout, "_check_file", lambda *_, **__: None)
+    monkeypatch.setattr(layout, "check_files", lambda *_, **__: None)
     with pytest.raises(ArtifactError, match=r"is damaged: Milvus Lite could not load the collection") as caught:
         opened(tmp_path / "broken")
     assert "\n" not in str(caught.value)

@@ -14,7 +14,7 @@ import numpy as np
 from retrievalkit import artifacts
 from retrievalkit.artifacts.schemas import Count, File
 from retrievalkit.data.vectors.store import DTYPES, IDENTITY, IDS, OFFSETS, numbered
-from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, DataError, InputError
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class VectorWriter:
 
         Raises:
             DataError: An id is empty, or contains a tab or a line break.
-            RetrievalkitError: A vector or a weight is not finite.
+            InputError: A vector or a weight is not finite.
             ValueError: The parts do not fit together.
         """
         if not ids:
@@ -232,7 +232,7 @@ def _check_finite(values: np.ndarray, ids: Sequence[str], counts: np.ndarray) ->
     if len(wrong):
         text = ids[int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))]
         msg = f"the text '{text}' was encoded as numbers that are not finite. Check the model, or use precision fp32."
-        raise RetrievalkitError(msg)
+        raise InputError(msg)
 
 
 def _save(path: Path, array: np.ndarray) -> None:

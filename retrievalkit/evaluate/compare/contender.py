@@ -92,7 +92,8 @@ def with_rankings(
         for name in (difference.run, difference.against)
     }
     shown = {(name, query_id): contenders[name].rankings[query_id] for name, query_id in pairs}
-    passages = _passages({hit.document_id for kept in shown.values() for hit in kept.first}, corpus)
+    wanted = {hit.document_id: name for (name, _), kept in sorted(shown.items()) for hit in kept.first}
+    passages = _passages(wanted, corpus)
     rankings = {
         (name, query_id): replace(
             kept, first=[_with_text(hit, passages, texts.get(query_id, "")) for hit in kept.first]
@@ -119,8 +120,13 @@ def _with_text(hit: TopHit, passages: Mapping[str, Passage], query: str) -> TopH
     return replace(hit, title=passage.title, snippet=text, matches=tuple(matches(text, query)))
 
 
-def _passages(wanted: set[str], corpus: Iterable[Passage] | str | Path | None) -> dict[str, Passage]:
-    """The wanted passages, from a single pass over the corpus, which may therefore be of any size."""
+def _passages(wanted: Mapping[str, str], corpus: Iterable[Passage] | str | Path | None) -> dict[str, Passage]:
+    """The wanted passages, from a single pass over the corpus, which may therefore be of any size.
+
+    Args:
+        wanted: Document id -> a run that has found it.
+        corpus: The corpus.
+    """
     if corpus is None or not wanted:
         return {}
     opened = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
@@ -130,8 +136,8 @@ def _passages(wanted: set[str], corpus: Iterable[Passage] | str | Path | None) -
             found[passage.id] = passage
             if len(found) == len(wanted):
                 return found
-    lacking = sorted(wanted - found.keys())
+    lacking = sorted(wanted.keys() - found.keys())
     if isinstance(opened, Corpus):
-        raise opened.unknown(lacking[0])
+        raise opened.unknown(lacking[0], file=f"run '{wanted[lacking[0]]}'")
     msg = f"unknown document ids: {first_ids(lacking)}. Give the passages that were searched."
     raise DataError(msg)

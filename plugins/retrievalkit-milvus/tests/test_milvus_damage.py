@@ -1,0 +1,73 @@
+"""Damage to the files of an index is found when it is opened, before Milvus Lite reads them, which trusts its files."""
+
+import shutil
+import tempfile
+
+import pytest
+
+from retrievalkit import artifacts, testing
+from retrievalkit.artifacts import integrity
+from retrievalkit.errors import ArtifactError
+from retrievalkit.index import build_index
+from retrievalkit.search.sources import open_index
+
+
+@pytest.fixture(scope="module")
+def indexes(draw, store, tmp_path_factory):
+    """Two indexes with all kinds of files, of other texts."""
+    folder = tmp_path_factory.mktemp("indexes")
+    for seed, name in enumerate(("one", "two")):
+        source = store(draw(30, dim=6, m=3, varied=True, vocabulary=20, seed=seed))
+        build_index(source.folder, indexer="milvus", output=folder / name)
+    return folder
+
+
+def test_damage_is_found_when_an_index_is_opened(indexes, tmp_path):
+    """Whichever file it is, Milvus's own in their folders too; the message names it, in one line."""
+    testing.check_damage(indexes / "one", indexes / "two", tmp_path, seeds=8)
+
+
+def test_the_manifest_lists_all_files(indexes):
+    """Also those beside a manifest.json of Milvus Lite, which lists none of them."""
+    files = {path.relative_to(indexes / "one").as_posix() for path in (indexes / "one").rglob("*") if path.is_file()}
+    assert set(artifacts.read_manifest(indexes / "one")["files"]) == files - {"manifest.json"}
+
+
+def test_each_file_is_read_once_to_be_checked(indexes, tmp_path, monkeypatch):
+    """Though the manifest and milvus.json both hold its checksum."""
+    shutil.copytree(indexes / "one", tmp_path / "index")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(integrity, "state_of", _settled(integrity.state_of))
+    read, digest = [], integrity._digest
+    monkeypatch.setattr(integrity, "_digest", lambda path, stop: (read.append(path), digest(path, stop))[1])
+    open_index(tmp_path / "index")
+    assert len(read) == len(set(read)) == len(artifacts.read_manifest(tmp_path / "index")["files"])
+
+
+def test_a_link_to_a_folder_is_refused(indexes, tmp_path):
+    """Milvus Lite would get a copy of all that is behind it."""
+    shutil.copytree(indexes / "one", tmp_path / "index")
+    (tmp_path / "index" / "milvus.db" / "more").symlink_to(tmp_path)
+    with pytest.raises(ArtifactError, match=r"milvus\.db/more' is no file of"):
+        open_index(tmp_path / "index")
+
+
+def test_hidden_files_do_not_reach_milvus(indexes, tmp_path, monkeypatch):
+    """No manifest lists them; one may be a link to a file or a device of this machine."""
+    shutil.copytree(indexes / "one", tmp_path / "index")
+    (tmp_path / "index" / "milvus.db" / ".more").symlink_to("/dev/null")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    index = open_index(tmp_path / "index")
+    (view,) = tmp_path.glob("rkit-milvus-*")
+    assert not list(view.rglob(".more"))
+    del index
+
+
+def _settled(state_of):
+    """Files are remembered though they were written a moment ago."""
+
+    def state(path, what):
+        found = state_of(path, what)
+        return type(found)(found.mark, found.content, True)
+
+    return state

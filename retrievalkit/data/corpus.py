@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit.artifacts import fingerprint_value
+from retrievalkit.data.blank import Blanks
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, corpus_table
 from retrievalkit.data.positions import Duplicates, Positions
 from retrievalkit.data.records import Record, table_of
@@ -34,7 +35,8 @@ class Passage:
 class Corpus:
     """A collection of passages, iterated over in the order of the source, any number of times.
 
-    Iterating finds duplicate ids, missing fields and an empty corpus, and reports the file and line.
+    Iterating finds duplicate ids, missing fields and an empty corpus, and reports the file and line; empty passages are
+    counted.
 
     Args:
         source: The address, as the user wrote it.
@@ -90,14 +92,16 @@ class Corpus:
         if self._held is not None:
             yield from self._held.values()
             return
-        duplicates = Duplicates(self._identified)
+        duplicates, blanks = Duplicates(self._identified), Blanks("passages", self.source)
         count = 0
         for _, passage in self._records():
             if self._count is None:
                 duplicates.add(passage.id)
+                blanks.see(passage.id, passage.title, passage.text)
             count += 1
             yield passage
         duplicates.check()
+        blanks.tell()
         self._count = self._filled(count)
 
     def __len__(self) -> int:
@@ -156,8 +160,11 @@ class Corpus:
         return self._print
 
     def _identified(self) -> Iterator[tuple[Record, str]]:
+        blanks = Blanks("passages", self.source)
         for record, passage in self._records():
+            blanks.see(passage.id, passage.title, passage.text)
             yield record, passage.id
+        blanks.tell()
 
     def _filled(self, count: int) -> int:
         if not count:

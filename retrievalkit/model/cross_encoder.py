@@ -123,15 +123,15 @@ class CrossEncoder(nn.Module):
     def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> list[Pair]:
         """The tokens of each pair; the longer of query and passage is cut where both are too long together."""
         texts = [f"{title} {text}".strip() if title else text for title, text in passages]
+        both = list(queries), texts
         encoded = self.tokenizer(
-            list(queries),
-            texts,
+            *both,
             truncation="longest_first",
             max_length=self.max_length,
             return_attention_mask=False,
             return_token_type_ids=self._typed,
         )
-        count_cut(encoded, "pairs", self.max_length)
+        count_cut(self.tokenizer, encoded, *both, kind="pairs", limit=self.max_length)
         token_ids = [np.asarray(ids, dtype=np.int32) for ids in encoded["input_ids"]]
         if not self._typed:
             return [(ids, len(ids)) for ids in token_ids]

@@ -78,7 +78,7 @@ class Retriever(nn.Module):
             model: Name or folder of a model that the encoder can load.
             encoder: Registered name of the encoder.
             pooler: Registered name of the pooler; None = the model's own pooling, prompts and lengths if it is a
-                sentence-transformers model (options given here win), else "cls".
+                sentence-transformers model (options given here win), else "cls". What a named one leaves out is noted.
             encoder_options: Options of the encoder.
             pooler_options: Options of the pooler.
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).
@@ -88,6 +88,8 @@ class Retriever(nn.Module):
             InputError: The model, a name or an option is wrong, or the parts do not fit together.
         """
         named, source = pooler is not None, model_fingerprint(str(model))
+        if pooler is not None and encoder == "transformer":
+            oddities.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
         own = None if named or encoder != "transformer" else own_settings(model, revision=_revision(encoder_options))
         if own is not None:
             pooler = own.pooler
@@ -327,8 +329,11 @@ def open_retriever(
             msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}."
             raise InputError(msg)
         return Retriever.load(model)
-    if pooler is not None and (encoder or "transformer") == "transformer":
-        oddities.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
+    if Path(model).name in ("encoder", *SIDES) and (Path(model).parent / CONFIGURATION).is_file():
+        oddities.note(
+            f"'{model}' is the encoder of the checkpoint '{Path(model).parent}' without the pooler that it was trained "
+            f"with. Give the checkpoint to encode as it was trained."
+        )
     retriever = Retriever.create(
         model,
         encoder=encoder or "transformer",

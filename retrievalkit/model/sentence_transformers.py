@@ -85,9 +85,8 @@ def left_out(
     """
     try:
         own = own_settings(model, revision=encoder_options.get("revision"))
-    except UnsupportedError:
-        # It has parts without an equivalent; naming a pooler is how one does without them.
-        return []
+    except _WithoutEquivalentError as error:
+        return [f"{error.problem}: --pooler {pooler} does without."]
     if own is None:
         return []
     lost = [] if own.pooler == pooler else [f"--pooler {own.pooler}"]
@@ -103,8 +102,17 @@ def left_out(
         return []
     return [
         f"--pooler {pooler} leaves out settings that the model '{model}' was trained with ({MODULES}): "
-        f"{' '.join(lost)}. Give them too, or drop --pooler to take all of the model's own."
+        f"{' '.join(lost)}. Encode or train with them too, or without --pooler to take all of the model's own."
     ]
+
+
+class _WithoutEquivalentError(UnsupportedError):
+    """A model has a part that cannot be read."""
+
+    def __init__(self, problem: str) -> None:
+        do = "Name a pooler to do without the model's own settings, such as --pooler mean --set pooler.normalize=true."
+        super().__init__(f"{problem}. {do}")
+        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -124,11 +132,8 @@ class _Files:
         return value
 
     def refuse(self, problem: str) -> NoReturn:
-        msg = (
-            f"the model '{self.model}' is a sentence-transformers model with {problem}, which has no equivalent here. "
-            f"Name a pooler to do without the model's own settings, such as --pooler mean --set pooler.normalize=true."
-        )
-        raise UnsupportedError(msg)
+        msg = f"the model '{self.model}' is a sentence-transformers model with {problem}, which has no equivalent here"
+        raise _WithoutEquivalentError(msg)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import get_args
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples, write_examples
@@ -175,6 +175,9 @@ def _examples(
     """Write examples, and the passages that came with them into the file `beside`."""
     known = None if corpus is None else open_corpus(corpus)
     examples = read_examples(source, corpus=known, split=split or "train")
+    if examples.dropped:
+        # The command's last line counts them.
+        oddities.check(f"{examples.dropped:,} of the examples of '{examples.source}' have no positive.")
     if examples.passages and beside is None and known is None:
         msg = (
             f"'{source}' contains the texts of {len(examples.passages)} passages, and '{path}' would hold ids alone. "

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from retrievalkit import oddities
 from retrievalkit.data import files
 from retrievalkit.data.blank import Blanks
 from retrievalkit.data.corpus import Corpus, Passage, text_digest
@@ -107,6 +108,15 @@ def _tell_empty(examples: Examples) -> None:
         passages.see(passage.id, passage.title, passage.text)
     queries.tell()
     passages.tell()
+
+
+def note_dropped(examples: Examples) -> None:
+    """Tell `oddities` of examples that were dropped because they have no positive."""
+    if count := examples.dropped:
+        whole = f"{count:,} of the {count + len(examples):,} examples of '{examples.source}'"
+        oddities.note(
+            f"{whole} {'has' if count == 1 else 'have'} no positive and {'is' if count == 1 else 'are'} left out."
+        )
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:

@@ -140,6 +140,7 @@ class Sources:
                 batch = questions[start : start + BATCH_QUERIES]
                 found = searcher.search(searcher.ask([question.query for question in batch]), depth, fusion)
                 yield from ((ids, np.asarray(scores).tolist()) for ids, scores in found.rankings)
+            searcher.note_short_runs(depth)
 
         return search
 

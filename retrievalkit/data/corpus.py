@@ -44,6 +44,9 @@ class Corpus:
         fingerprint: Computes the fingerprint of the content.
         files: The plain files behind it, in order, if a passage can be read by its byte position.
         size: Returns the number of passages without reading them, or None if it is unknown.
+
+    Attributes:
+        counts_empty: Whether empty passages are told of.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Corpus:
         self._count: int | None = None
         self._print: str | None = None
         self._again: tuple[Any, ...] = (open_corpus, (source,))
+        self.counts_empty = True
 
     @classmethod
     def of(cls, passages: Iterable[Passage], source: str = "memory") -> Corpus:
@@ -101,7 +105,7 @@ class Corpus:
             count += 1
             yield passage
         duplicates.check()
-        blanks.tell()
+        self._tell(blanks)
         self._count = self._filled(count)
 
     def __len__(self) -> int:
@@ -164,7 +168,11 @@ class Corpus:
         for record, passage in self._records():
             blanks.see(passage.id, passage.title, passage.text)
             yield record, passage.id
-        blanks.tell()
+        self._tell(blanks)
+
+    def _tell(self, blanks: Blanks) -> None:
+        if self.counts_empty:
+            blanks.tell()
 
     def _filled(self, count: int) -> int:
         if not count:

@@ -69,6 +69,9 @@ def convert(
         return _write_in_form(kind, source, path, split, form)
     if _is_file(path):
         return _write_file(kind, source, path, split, corpus)
+    if path.is_dir() and any(path.iterdir()):
+        msg = f"output folder '{path}' exists already. Choose another name, or remove it."
+        raise ArtifactError(msg)
     with artifacts.write_folder(path) as staging:
         counts = _write_folder(kind, source, staging, split, corpus)
         inputs = {"source": artifacts.describe_input(source, fingerprint(source))}

@@ -329,6 +329,12 @@ def open_retriever(
             msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}."
             raise InputError(msg)
         return Retriever.load(model)
+    if artifacts.kind_of(model) == "reranker":
+        msg = (
+            f"'{model}' is a re-ranker, which scores pairs and makes no vectors. Give a checkpoint (rkit "
+            f"train) or a pretrained model, or re-rank with it: rkit rerank apply {model}"
+        )
+        raise ArtifactError(msg)
     if Path(model).name in ("encoder", *SIDES) and (Path(model).parent / CONFIGURATION).is_file():
         oddities.note(
             f"'{model}' is the encoder of the checkpoint '{Path(model).parent}' without the pooler that it was trained "

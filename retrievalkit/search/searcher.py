@@ -70,6 +70,8 @@ class Searcher:
         self._lacking_documents: set[int] = set()
         if problem := _different_corpora(self.indexes):
             note(problem)
+        if len({Path(place).resolve() for place in places}) < len(places):
+            note("an index or run is given twice: what it finds counts twice. Give each once; --weights weighs it.")
 
     @property
     def indexes(self) -> list[OpenIndex]:

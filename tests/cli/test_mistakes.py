@@ -41,7 +41,7 @@ MISTAKES = {
     "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --learning-rate inf": "must be a number",
     "pretrain --pretrainer mlm --model checkpoint --corpus {corpus} -o out": "give 'checkpoint/encoder'",
     "pretrain --pretrainer nope --model {model} --corpus {corpus} -o out": "unknown pretrainer 'nope'",
-    "rerank apply checkpoint --run run.trec --queries {queries} --corpus {corpus} -o out": "is a retriever (rkit train)",
+    "rerank apply checkpoint --run run.trec --queries {queries} --corpus {corpus} -o out": "is a retriever (rkit",
     "rerank train --model {model} --examples examples.jsonl --corpus {corpus} -o out": "has negatives",
     "rerank apply {model} --run run.trec --queries {queries} --corpus {corpus} -o out": "is not a re-ranker",
     "rerank apply reranker --run {qrels} --queries {queries} --corpus {corpus} -o out": "these are judgements",

@@ -78,7 +78,7 @@ class Retriever(nn.Module):
             model: Name or folder of a model that the encoder can load.
             encoder: Registered name of the encoder.
             pooler: Registered name of the pooler; None = the model's own pooling, prompts and lengths if it is a
-                sentence-transformers model (options given here win), else "cls". What a named one leaves out is noted.
+                sentence-transformers model (options given here win), else "cls".
             encoder_options: Options of the encoder.
             pooler_options: Options of the pooler.
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).
@@ -88,8 +88,6 @@ class Retriever(nn.Module):
             InputError: The model, a name or an option is wrong, or the parts do not fit together.
         """
         named, source = pooler is not None, model_fingerprint(str(model))
-        if pooler is not None and encoder == "transformer":
-            oddities.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
         own = None if named or encoder != "transformer" else own_settings(model, revision=_revision(encoder_options))
         if own is not None:
             pooler = own.pooler
@@ -160,6 +158,9 @@ class Retriever(nn.Module):
     def from_description(cls, description: dict[str, Any], device: torch.device | str | None = None) -> Retriever:
         """Make an untrained retriever again, from the `description` of the one that `create` made."""
         encoder, pooler = description["encoder"], description["pooler"]
+        if encoder["name"] == "transformer":
+            lost = left_out(description["model"], pooler["name"], pooler["options"], encoder["options"], all_given=True)
+            oddities.note(*lost)
         with _missing_plugins_explained(description, description["model"]):
             retriever = cls.create(
                 description["model"],
@@ -340,6 +341,7 @@ def open_retriever(
             f"'{model}' is the encoder of the checkpoint '{Path(model).parent}' without the pooler that it was trained "
             f"with. Give the checkpoint to encode as it was trained."
         )
+    note_left_out(model, encoder, pooler, encoder_options, pooler_options)
     retriever = Retriever.create(
         model,
         encoder=encoder or "transformer",
@@ -348,6 +350,22 @@ def open_retriever(
         pooler_options=pooler_options,
     )
     return retriever.to(default_device()).eval()
+
+
+def note_left_out(
+    model: str | Path,
+    encoder: str | None,
+    pooler: str | None,
+    encoder_options: Mapping[str, Any] | None,
+    pooler_options: Mapping[str, Any] | None,
+) -> None:
+    """Tell `oddities` what a named pooler leaves out of the settings that a model was trained with.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    if pooler is not None and (encoder or "transformer") == "transformer":
+        oddities.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
 
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:

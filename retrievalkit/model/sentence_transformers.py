@@ -73,7 +73,12 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
 
 
 def left_out(
-    model: str | Path, pooler: str, pooler_options: Mapping[str, Any], encoder_options: Mapping[str, Any]
+    model: str | Path,
+    pooler: str,
+    pooler_options: Mapping[str, Any],
+    encoder_options: Mapping[str, Any],
+    *,
+    all_given: bool = False,
 ) -> list[str]:
     """A sentence about what a model was trained with and these options leave out, lengths apart; [] if nothing.
 
@@ -82,6 +87,7 @@ def left_out(
         pooler: The pooler named for it.
         pooler_options: The options given for the pooler.
         encoder_options: The options given for the encoder.
+        all_given: Defaults are among the options, as in a description; else an option that is given is meant so.
     """
     try:
         own = own_settings(model, revision=encoder_options.get("revision"))
@@ -96,7 +102,8 @@ def left_out(
         f"--set {part}.{name}={json.dumps(value) if isinstance(value, bool) else value}"
         for part, options in wanted.items()
         for name, value in options.items()
-        if value is not False and name not in given[part] and not name.endswith("_length")
+        if value is not False and not name.endswith("_length")
+        if (given[part].get(name) != value if all_given else name not in given[part])
     ]
     if not lost:
         return []

@@ -47,7 +47,7 @@ MISTAKES = {
     "rerank apply reranker --run {qrels} --queries {queries} --corpus {corpus} -o out": "these are judgements",
     "search vectors --query peru": "'vectors' is a vectors folder. Make an index",
     "search run.trec other.trec --weights 0,0 -o out": "are all 0: every score would be 0",
-    "search run.trec other.trec --queries {queries} --split test -o out": "--split has no effect here",
+    "search run.trec other.trec --queries {queries} --split test -o out": "it goes with a folder of --queries",
     "mine-negatives --from {model} --examples examples.jsonl --corpus {corpus} -o out": "--from takes bm25",
     "mine-negatives --from run.trec --fusion rrf --examples examples.jsonl --corpus {corpus} -o out": "fusion says how",
     "evaluate run.trec --qrels run.trec": "this is a run",

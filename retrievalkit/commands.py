@@ -39,7 +39,9 @@ from retrievalkit.cli.options import (
     refuse,
     section,
     set_option,
+    strict_option,
 )
+from retrievalkit.oddities import check as refuse_if_strict
 from retrievalkit.report.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -51,9 +53,11 @@ __all__ = [
     "output_option",
     "overwrite_option",
     "set_option",
+    "strict_option",
     "parse",
     "section",
     "refuse",
+    "refuse_if_strict",
     "Precision",
     "resolve_precision",
     "open_retriever",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ import click
 import numpy as np
 import scipy.sparse
 
-from retrievalkit import artifacts, oddities
+from retrievalkit import artifacts
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.errors import shortlist
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
@@ -158,7 +157,6 @@ class _Job:
     precision: Precision
     batch_tokens: int | None
     shard_texts: int
-    empty: list[str] = field(default_factory=list)
 
     @property
     def side(self) -> Side:
@@ -184,19 +182,10 @@ class _Job:
         for number in itertools.count(skip):
             shard = list(itertools.islice(rows, self.shard_texts))
             if not shard:
-                self._tell_empty()
                 return
-            for one, (title, text) in shard:
-                if not (title or text) or (title + text).isspace():
-                    self.empty.append(one)
             token_ids = tower.tokenize([text for _, text in shard], self.side)
             # Lists of Python integers would take many times the memory.
             yield number, [one for one, _ in shard], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
-
-    def _tell_empty(self) -> None:
-        if self.empty:
-            count = f"{len(self.empty):,} of the texts are" if len(self.empty) > 1 else "one of the texts is"
-            oddities.note(f"{count} empty: {shortlist(self.empty, 3)}. All empty texts have the same vectors.")
 
     def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> _EncodedShard:
         positions: list[list[int]] = []

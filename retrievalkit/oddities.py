@@ -1,14 +1,14 @@
 """Oddities: what looks wrong but does not stop a command. They are told once, at its end; `--strict` makes them errors.
 
-Any part of a program calls `note`, or `cut` for texts that were too long; a command collects both by `collected`.
-Outside of a command, notes are shown at once.
+Any part of a program calls `note`, or `cut` and `empty` for texts that were too long or are empty; a command collects
+them by `collected`. Outside of a command, notes are shown at once.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -43,9 +43,9 @@ def collected(*, strict: bool = False) -> Iterator[None]:
     """Collect the oddities of a command, and show them on standard error when it ends without an error.
 
     Args:
-        strict: Raise the first as an error instead.
+        strict: Raise the first as an error instead; the steps of a strict recipe are strict too.
     """
-    oddities = _Oddities(strict)
+    oddities = _Oddities(strict or any(outer.strict for outer in _commands))
     _commands.append(oddities)
     try:
         yield
@@ -99,6 +99,29 @@ def cut(kind: str, limit: int, lost: int) -> None:
     counts = _commands[-1].cut
     count, most = counts.get((kind, limit), (0, 0))
     counts[kind, limit] = count + 1, max(most, lost)
+
+
+def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) -> None:
+    """Note that texts are empty.
+
+    Args:
+        kind: What they are, in the plural.
+        source: Where they come from.
+        among: How many texts it has.
+        count: How many of these are empty.
+        first: The ids of the first of them.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    if not count:
+        return
+    rest = f" and {count - len(first):,} more" if count > len(first) else ""
+    verb = "is" if count == 1 else "are"
+    note(
+        f"{count:,} of the {among:,} {kind} of '{source}' {verb} empty: {', '.join(first)}{rest}. Fill them, or leave "
+        "them out."
+    )
 
 
 def at_once(sentence: str) -> None:

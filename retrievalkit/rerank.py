@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.examples import Example, Examples, against_corpus, read_examples, write_examples
+from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.run_file import open_run
 from retrievalkit.data.runs import Run, write_run
@@ -65,7 +65,7 @@ def rerank_run(
     queries: str | Path,
     corpus: str | Path,
     output: str | Path,
-    k: int = DEPTH,
+    k: int | None = None,
     settings: Settings | None = None,
 ) -> dict[str, Any]:
     """Re-rank the best documents of a run.
@@ -76,7 +76,7 @@ def rerank_run(
         queries: The texts of its queries.
         corpus: The texts of its documents.
         output: The run to write: the first `k` documents of each query, by score; equal scores stay in their order.
-        k: Documents per query.
+        k: Documents per query; None = 100.
         settings: How to score.
 
     Returns:
@@ -86,12 +86,14 @@ def rerank_run(
         InputError: Something about the input is wrong; nothing was written.
     """
     _check_output(output, run)
-    first = {query: hits[:k] for query, hits in open_run(run).items()}
+    first = {query: hits[: k or DEPTH] for query, hits in open_run(run).items()}
+    if k is not None and k > (deepest := max(map(len, first.values()))):
+        oddities.note(f"the run '{run}' has at most {deepest:,} documents per query, so --k {k:,} looks no further.")
     texts = _texts_of(first, run, queries)
     opened = open_corpus(corpus)
     _check_documents(first, run, opened)
     job = _Job.open(reranker, opened, settings or Settings())
-    identity = {"run": fingerprint(run), "queries": fingerprint(queries), "k": k}
+    identity = {"run": fingerprint(run), "queries": fingerprint(queries), "k": k or DEPTH}
     count = sum(map(len, first.values()))
 
     def pairs() -> Iterator[tuple[str, str]]:
@@ -134,6 +136,7 @@ def score_examples(
     _check_output(output, examples)
     opened = open_corpus(corpus)
     read = against_corpus(read_examples(examples), opened)
+    note_dropped(read)
     without = _without_negatives(read)
     job = _Job.open(reranker, opened, settings or Settings())
     count = sum(len(_documents(row)) for row in read.rows)
@@ -189,6 +192,9 @@ def _without_negatives(examples: Examples) -> int:
             f"teacher's scores of positives and negatives. Mine some: rkit mine-negatives --from bm25"
         )
         raise InputError(msg)
+    if without:
+        # The command's last line counts them.
+        oddities.check(f"{without:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
     return without
 
 

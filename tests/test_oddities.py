@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from retrievalkit import oddities
 from retrievalkit.cli import main
 from retrievalkit.data.runs import write_run
-from retrievalkit.errors import InputError
+from retrievalkit.errors import DataError, InputError
 from retrievalkit.mine.audit import _SCORES
+from retrievalkit.train.data import ExampleData
 
 pytestmark = pytest.mark.precision
 
@@ -114,7 +115,7 @@ def test_encoding_tells_of_empty_and_cut_texts(tiny_model, long_texts):
     words = ["encode", tiny_model, long_texts / "corpus.jsonl", "--output", long_texts / "v"]
     result = rkit(*words)
     assert result.exit_code == 0
-    assert "Note: one of the texts is empty: b." in result.stderr
+    assert f"Note: 1 of the 3 passages of '{long_texts / 'corpus.jsonl'}' is empty: b." in result.stderr
     limit = json.loads((long_texts / "v" / "manifest.json").read_text())["counts"]["texts"]
     assert limit == 3
     (note,) = [line for line in result.stderr.splitlines() if "were cut" in line]
@@ -128,8 +129,146 @@ def test_encoding_tells_of_empty_and_cut_texts(tiny_model, long_texts):
 def test_a_strict_encoding_writes_nothing(tiny_model, long_texts):
     result = rkit("encode", tiny_model, long_texts / "corpus.jsonl", "--output", long_texts / "v", "--strict")
     assert result.exit_code == 2
-    assert "would be cut" in result.stderr
+    assert "would be cut" in result.stderr or "is empty" in result.stderr
     assert [path.name for path in long_texts.iterdir()] == ["corpus.jsonl"]
+
+
+def test_a_step_of_a_strict_recipe_is_strict():
+    with (
+        oddities.collected(strict=True),
+        oddities.collected(),
+        pytest.raises(InputError, match=r"Odd\. \(An error because of --strict"),
+    ):
+        oddities.note("Odd.")
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A corpus with two empty passages, a run of two hits, and examples of which one lacks a positive."""
+    passages = {"a": "rome is the city", "b": " ", "c": "", "d": "people pay with the peso in the city of rome"}
+    _write(tmp_path / "corpus.jsonl", [{"_id": one, "text": text} for one, text in passages.items()])
+    _write(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "rome"}, {"_id": "q2", "text": " "}])
+    examples = [{"query_id": "q1", "query": "rome", "positives": ["a"], "negatives": ["d"]}]
+    _write(tmp_path / "dev.jsonl", examples)
+    examples.append({"query_id": "q3", "query": "the city", "positives": [], "negatives": ["a"]})
+    _write(tmp_path / "examples.jsonl", examples)
+    write_run(tmp_path / "run", {"q1": [("a", 2.0), ("d", 1.0)]})
+    write_run(tmp_path / "other", {"q1": [("d", 2.0), ("a", 1.0)]})
+    return tmp_path
+
+
+def _write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+EMPTY = "2 of the 4 passages of '{corpus}' are empty: b, c."
+EMPTY_QUERY = "1 of the 2 queries of '{queries}' is empty: q2."
+WITHOUT_POSITIVE = "1 of the 2 examples of '{examples}' has no positive and is left out."
+SEEN = "1 of the 1 dev questions are training questions too"
+SHALLOW = "the run 'run' ends before rank 200, so --depth looks no further."
+ODD_COMMANDS = {
+    "index": ("index {corpus} -o {out}", [EMPTY]),
+    "convert": ("convert {corpus} {out} --kind corpus", [EMPTY]),
+    "pretrain": ("pretrain --pretrainer mlm --model {model} --corpus {corpus} -o {out} --steps 1", [EMPTY]),
+    "train": (
+        "train --model {model} --examples {examples} --dev {dev} --corpus {corpus} -o {out} --epochs 1",
+        [EMPTY, WITHOUT_POSITIVE, SEEN],
+    ),
+    "rerank train": (
+        "rerank train --model {model} --examples {examples} --corpus {corpus} -o {out} --epochs 1",
+        [EMPTY, WITHOUT_POSITIVE],
+    ),
+    "mine-negatives": (
+        "mine-negatives --from {run} --examples {examples} --corpus {corpus} -o {out}",
+        [EMPTY, WITHOUT_POSITIVE, SHALLOW],
+    ),
+    "encode": ("encode {model} {queries} --side query -o {out}", [EMPTY_QUERY]),
+    "search": ("search {run} {other} --depth 200 -o {out}", [SHALLOW]),
+}
+
+
+@pytest.mark.parametrize("name", ODD_COMMANDS)
+def test_each_command_tells_what_is_odd_and_refuses_it_if_strict(name, odd, tiny_model):
+    """Once at the end; with --strict nothing is written."""
+    if name in ("index",):
+        pytest.importorskip("retrievalkit_pyserini")
+    files = {place.stem: place for place in odd.iterdir()} | {"model": tiny_model}
+    line, notes = ODD_COMMANDS[name]
+    words = line.format(**files, out=odd / "out").split()
+    before = sorted(odd.iterdir())
+    refused = rkit(*words, "--strict")
+    assert refused.exit_code == 2
+    assert refused.stderr.splitlines()[-1].endswith("(An error because of --strict.)")
+    assert sorted(odd.iterdir()) == before
+    told = rkit(*words)
+    assert told.exit_code == 0, told.output
+    for note in notes:
+        assert told.stderr.count(f"Note: {note.format(**files)}") == 1
+
+
+def test_a_reranker_tells_of_empty_queries_and_of_a_run_that_ends_before_k(odd, tiny_model):
+    words = [
+        "rerank",
+        "train",
+        "--model",
+        tiny_model,
+        "--examples",
+        odd / "dev.jsonl",
+        "--corpus",
+        odd / "corpus.jsonl",
+    ]
+    assert rkit(*words, "--output", odd / "reranker", "--epochs", 1).exit_code == 0
+    words = ["rerank", "apply", odd / "reranker", "--run", odd / "run", "--queries", odd / "queries.jsonl"]
+    words += ["--corpus", odd / "corpus.jsonl", "--output", odd / "out"]
+    told = rkit(*words, "--k", 10).stderr
+    assert EMPTY_QUERY.format(queries=odd / "queries.jsonl") in told
+    assert "has at most 2 documents per query, so --k 10 looks no further" in told
+    assert "looks no further" not in rkit(*words).stderr
+
+
+def test_tuning_tells_of_judged_queries_without_a_text(odd):
+    (odd / "qrels").write_text("q1 0 a 1\nq9 0 a 1\n")
+    words = ["search", odd / "run", odd / "other", "--fusion", "linear", "--tune", odd / "qrels", "-o", odd / "weights"]
+    assert "1 of the 2 judged queries are not among the queries to tune on" in rkit(*words).stderr
+
+
+def test_a_check_with_queries_from_a_file_tells_of_cut_texts(odd, tiny_model):
+    _write(odd / "long.jsonl", [{"_id": "q", "text": "rome " * 1_000}])
+    assert rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").exit_code == 0
+    result = rkit("index", odd / "vectors", "-o", odd / "index", "--check", "--check-queries", odd / "long.jsonl")
+    assert "Note: 1 query texts had more than 64 tokens and were cut" in result.stderr
+
+
+def test_hits_are_shown_without_a_word_about_other_passages(odd, tiny_model):
+    assert rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").exit_code == 0
+    assert rkit("index", odd / "vectors", "-o", odd / "index").exit_code == 0
+    assert rkit("search", odd / "index", "--query", "rome", "--strict").stderr == ""
+
+
+def test_a_tokenizer_in_python_does_not_hide_what_it_cuts(capsys):
+    """It does not say what it cut."""
+    import transformers
+
+    from retrievalkit.data.truncation import count_cut
+
+    tokenizer = transformers.ByT5Tokenizer()
+    texts = ["hello world", "hello w", "a"]
+    with oddities.collected():
+        encoded = tokenizer(texts, truncation=True, max_length=8)
+        count_cut(tokenizer, encoded, texts, kind="texts", limit=8)
+    assert "1 texts had more than 8 tokens and were cut, by up to 4 tokens" in capsys.readouterr().err
+
+
+def test_a_passage_id_with_one_text_in_training_and_another_in_dev_is_refused(tmp_path):
+    """The text of the dev examples would be trained on."""
+    for name, text in (("train", "rome"), ("dev", "lima")):
+        positive = {"docid": "p", "title": "", "text": text}
+        _write(
+            tmp_path / name,
+            [{"query_id": name, "query": name, "positive_passages": [positive], "negative_passages": []}],
+        )
+    with pytest.raises(DataError, match="the passage id 'p' stands for another text in the training examples"):
+        ExampleData.read(str(tmp_path / "train"), None, str(tmp_path / "dev"))
 
 
 def test_few_scores_of_a_sampled_question_are_kept():

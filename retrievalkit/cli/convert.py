@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import echo, given_flags, json_option, reserved
+from retrievalkit.cli.options import echo, given_flags, json_option, reserved, strict_option
 
 
 @click.command()
@@ -15,6 +15,7 @@ from retrievalkit.cli.options import echo, given_flags, json_option, reserved
 @click.option("--kind", type=click.Choice(["corpus", "queries", "examples", "qrels", "run", "collection"]))
 @click.option("--split", help="Which split of a collection with several.")
 @click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="The format to write a run or qrels in.")
+@strict_option
 @json_option
 @reserved
 def convert(source: str, output: str, as_json: bool, **flags: Any) -> None:

@@ -32,7 +32,7 @@ Side = Literal["document", "query"]
 @click.option("--encoder", help="For a pretrained model; a checkpoint has its own.")
 @click.option("--pooler", help="For a pretrained model: its own (modules.json), else cls, where not given.")
 @precision_option("texts are encoded in", "auto")
-@click.option("--batch-tokens", type=int, help="Most tokens in a batch, padding included.")
+@click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens in a batch, padding included.")
 @verify_option
 @overwrite_option
 @strict_option

@@ -57,10 +57,16 @@ def evaluate(
     Means are over all queries of the qrels, those that a run lacks count 0, and a grade is its own gain in nDCG, as in
     trec_eval -c. For the values of MS MARCO's script: --metrics RR@10 --ties run; of BEIR: --exclude-self.
     """
+    from pathlib import Path
+
     from retrievalkit.data.queries import read_queries
+    from retrievalkit.errors import OptionError
     from retrievalkit.evaluate.metrics import Conventions
     from retrievalkit.evaluate.program import AnswerOptions, as_text, cutoffs, evaluate_runs
 
+    if split is not None and (queries is None or Path(queries).is_file()):
+        msg = "--split has no effect here: it goes with --answers FOLDER. Leave it out."
+        raise OptionError(msg)
     found = evaluate_runs(
         run,
         queries=read_queries(queries, split) if queries is not None else None,

@@ -95,6 +95,13 @@ class RkitGroup(click.Group):
         """List the commands, each with its first sentence in full."""
         _write(formatter, "Commands", [(name, _summary(one)) for name, one in sorted(self.commands.items())])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does, but Ctrl-C goes to `main` as what click makes of it: it would print an empty line before."""
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, EOFError) as error:
+            raise click.Abort from error
+
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Run, and turn the errors that a user can cause into a message and an exit code."""
         if not standalone_mode:
@@ -234,7 +241,9 @@ def report(error: BaseException) -> int:
         number = error.number if isinstance(error, signals.Terminated) else signal.SIGINT
         how = "Interrupted" if number == signal.SIGINT else "Terminated"
         notes = getattr(error, "__notes__", None) or ["Interrupted."]
-        click.echo(notes[-1].replace("Interrupted", how, 1), err=True)
+        # A terminal shows "^C" where the cursor is.
+        start = "\n" if sys.stderr.isatty() else ""
+        click.echo(start + notes[-1].replace("Interrupted", how, 1), err=True)
         return 128 + number
     assert isinstance(error, OSError)
     if isinstance(error, BrokenPipeError):

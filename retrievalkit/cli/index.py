@@ -16,6 +16,7 @@ from retrievalkit.cli.options import (
     reserved,
     section,
     set_option,
+    strict_option,
     verify_option,
 )
 from retrievalkit.errors import OptionError
@@ -33,6 +34,7 @@ from retrievalkit.errors import OptionError
 @click.option("--model", help="With --check-queries: where the checkpoint that encodes them is, if it was moved.")
 @precision_option("the queries of --check-queries are encoded in", "fp32", unset=True)
 @verify_option
+@strict_option
 @json_option
 @set_option
 @reserved

@@ -152,7 +152,7 @@ def _name(component: registry.Component) -> str:
 def _named(name: str) -> list[registry.Component]:
     found = [registry.component(kind, name) for kind in registry.HOOKS if name in registry.names(kind)]
     if not found:
-        known = [one for kind in registry.HOOKS for one in registry.names(kind)]
+        known = dict.fromkeys(one for kind in registry.HOOKS for one in registry.names(kind))
         raise UnknownNameError("component", name, known, hint="See rkit plugins list.")
     return found
 

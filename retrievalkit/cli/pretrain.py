@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, training_options
+from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, strict_option, training_options
 
 
 @click.command()
@@ -20,6 +20,7 @@ from retrievalkit.cli.options import echo, given_flags, output_option, parse, se
 @click.option("--micro-batch-size", type=int, help="Samples computed at once.")
 @click.option("--learning-rate", type=float)
 @click.option("--max-length", type=int, help="Maximum number of tokens per text.")
+@strict_option
 @training_options("pretraining", training="pre-training")
 def pretrain(
     pretrainer: str,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import json_option, parse, root_group, set_option
+from retrievalkit.cli.options import json_option, parse, root_group, set_option, strict_option
 
 
 @click.command()
@@ -18,6 +18,7 @@ from retrievalkit.cli.options import json_option, parse, root_group, set_option
 @click.option("--qrels", help="Your own judgements of the test queries.")
 @click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
 @click.option("--verbose", "-v", is_flag=True, help="Show the command line of each step.")
+@strict_option
 @json_option
 @set_option
 def quickstart(as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:

@@ -99,7 +99,7 @@ def rerank_apply(
     **flags: Any,
 ) -> None:
     """Rank a run anew with RERANKER (a folder or a hub name), or give training examples a teacher's scores."""
-    from retrievalkit.rerank import DEPTH, Settings, rerank_run, score_examples
+    from retrievalkit.rerank import Settings, rerank_run, score_examples
 
     if (run is None) == (examples is None):
         msg = "give either --run RUN with --queries QUERIES, or --examples EXAMPLES."
@@ -116,7 +116,5 @@ def rerank_apply(
     if queries is None:
         msg = "--run holds no texts: give its queries, --queries QUERIES."
         raise click.UsageError(msg)
-    found = rerank_run(
-        reranker, run=run or "", queries=queries, corpus=corpus, output=output, k=k or DEPTH, settings=settings
-    )
+    found = rerank_run(reranker, run=run or "", queries=queries, corpus=corpus, output=output, k=k, settings=settings)
     echo(as_json, found, f"{output}: {found['queries']:,} queries, {found['pairs']:,} pairs scored")

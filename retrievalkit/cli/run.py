@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from retrievalkit.cli.options import echo, json_option, parse, root_group, set_option
+from retrievalkit.cli.options import echo, json_option, parse, root_group, set_option, strict_option
 
 
 @click.command()
@@ -13,6 +13,7 @@ from retrievalkit.cli.options import echo, json_option, parse, root_group, set_o
 @click.option("--variants", help="Only these rows of its table: names or patterns, such as mlr,dpr_*.")
 @click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
 @click.option("--verbose", "-v", is_flag=True, help="Show the command line of each step.")
+@strict_option
 @json_option
 @set_option
 def run(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import get_args
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples, write_examples
@@ -69,6 +69,9 @@ def convert(
         return _write_in_form(kind, source, path, split, form)
     if _is_file(path):
         return _write_file(kind, source, path, split, corpus)
+    if path.is_dir() and any(path.iterdir()):
+        msg = f"output folder '{path}' exists already. Choose another name, or remove it."
+        raise ArtifactError(msg)
     with artifacts.write_folder(path) as staging:
         counts = _write_folder(kind, source, staging, split, corpus)
         inputs = {"source": artifacts.describe_input(source, fingerprint(source))}
@@ -175,6 +178,9 @@ def _examples(
     """Write examples, and the passages that came with them into the file `beside`."""
     known = None if corpus is None else open_corpus(corpus)
     examples = read_examples(source, corpus=known, split=split or "train")
+    if examples.dropped:
+        # The command's last line counts them.
+        oddities.check(f"{examples.dropped:,} of the examples of '{examples.source}' have no positive.")
     if examples.passages and beside is None and known is None:
         msg = (
             f"'{source}' contains the texts of {len(examples.passages)} passages, and '{path}' would hold ids alone. "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit.artifacts import fingerprint_value
+from retrievalkit.data.blank import Blanks
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, corpus_table
 from retrievalkit.data.positions import Duplicates, Positions
 from retrievalkit.data.records import Record, table_of
@@ -34,7 +35,8 @@ class Passage:
 class Corpus:
     """A collection of passages, iterated over in the order of the source, any number of times.
 
-    Iterating finds duplicate ids, missing fields and an empty corpus, and reports the file and line.
+    Iterating finds duplicate ids, missing fields and an empty corpus, and reports the file and line; empty passages are
+    counted.
 
     Args:
         source: The address, as the user wrote it.
@@ -42,6 +44,9 @@ class Corpus:
         fingerprint: Computes the fingerprint of the content.
         files: The plain files behind it, in order, if a passage can be read by its byte position.
         size: Returns the number of passages without reading them, or None if it is unknown.
+
+    Attributes:
+        counts_empty: Whether empty passages are told of.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Corpus:
         self._count: int | None = None
         self._print: str | None = None
         self._again: tuple[Any, ...] = (open_corpus, (source,))
+        self.counts_empty = True
 
     @classmethod
     def of(cls, passages: Iterable[Passage], source: str = "memory") -> Corpus:
@@ -90,14 +96,16 @@ class Corpus:
         if self._held is not None:
             yield from self._held.values()
             return
-        duplicates = Duplicates(self._identified)
+        duplicates, blanks = Duplicates(self._identified), Blanks("passages", self.source)
         count = 0
         for _, passage in self._records():
             if self._count is None:
                 duplicates.add(passage.id)
+                blanks.see(passage.id, passage.title, passage.text)
             count += 1
             yield passage
         duplicates.check()
+        self._tell(blanks)
         self._count = self._filled(count)
 
     def __len__(self) -> int:
@@ -156,8 +164,15 @@ class Corpus:
         return self._print
 
     def _identified(self) -> Iterator[tuple[Record, str]]:
+        blanks = Blanks("passages", self.source)
         for record, passage in self._records():
+            blanks.see(passage.id, passage.title, passage.text)
             yield record, passage.id
+        self._tell(blanks)
+
+    def _tell(self, blanks: Blanks) -> None:
+        if self.counts_empty:
+            blanks.tell()
 
     def _filled(self, count: int) -> int:
         if not count:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from retrievalkit import oddities
 from retrievalkit.data import files
+from retrievalkit.data.blank import Blanks
 from retrievalkit.data.corpus import Corpus, Passage, text_digest
 from retrievalkit.data.forms import ANCHORS, EMBEDDED_IDS, EXAMPLES, NEGATIVES, POSITIVES, is_example, is_numbered
 from retrievalkit.data.json_text import field_names
@@ -92,9 +94,29 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
         problem = f"none of the {count} examples has a positive." if count else "there is no example in it."
         msg = f"{problem} Training needs a passage that answers each query."
         raise DataError(msg, file=source)
+    _tell_empty(examples)
     if corpus is not None:
         check_examples(examples, corpus)
     return examples
+
+
+def _tell_empty(examples: Examples) -> None:
+    queries, passages = (Blanks(kind, examples.source) for kind in ("queries", "passages"))
+    for identifier, text in {row.query_id: row.query for row in examples.rows}.items():
+        queries.see(identifier, text)
+    for passage in examples.passages.values():
+        passages.see(passage.id, passage.title, passage.text)
+    queries.tell()
+    passages.tell()
+
+
+def note_dropped(examples: Examples) -> None:
+    """Tell `oddities` of examples that were dropped because they have no positive."""
+    if count := examples.dropped:
+        whole = f"{count:,} of the {count + len(examples):,} examples of '{examples.source}'"
+        oddities.note(
+            f"{whole} {'has' if count == 1 else 'have'} no positive and {'is' if count == 1 else 'are'} left out."
+        )
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:

@@ -44,6 +44,8 @@ class Form(NamedTuple):
 def corpus_table(row: list[str]) -> Table | None:
     """A corpus in a table: DPR's, with or without a header, or MS MARCO's."""
     names = _names(row)
+    if is_judgement_header(row):
+        return None
     if names[0] in PASSAGE_IDS and ("text" in names or "contents" in names):
         return Table(names, header=True, quoted=True, bare="text" if "text" in names else "contents")
     if len(row) == 2:

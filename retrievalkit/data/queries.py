@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrievalkit.data import files
+from retrievalkit.data.blank import Blanks
 from retrievalkit.data.forms import QUERIES, QUERY_IDS, QUERY_TEXTS
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import HALF_CHARACTER, Record
@@ -27,6 +28,8 @@ class Query:
 def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
     """Read queries: BEIR, TSV, DPR, examples in any form, a BEIR folder, or a source such as `irds:NAME`.
 
+    Empty ones are counted.
+
     Args:
         source: A file, a folder or `PREFIX:NAME`.
         split: For a BEIR folder, read only the queries judged in this split.
@@ -43,6 +46,10 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
 
         judged = read_qrels(source, split)
         queries = [query for query in queries if query.id in judged]
+    blanks = Blanks("queries", str(source))
+    for query in queries:
+        blanks.see(query.id, query.text)
+    blanks.tell()
     return queries
 
 

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from retrievalkit import oddities
 
 
-def count_cut(encoded: Any, kind: str, limit: int) -> None:
+def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, limit: int) -> None:
     """Tell `oddities` which texts were cut.
 
     Args:
-        encoded: What a Hugging Face tokenizer returned for a list of texts; a slow one does not say what it cut.
+        tokenizer: A Hugging Face tokenizer.
+        encoded: What it returned for the texts.
+        texts: The texts, or the first and the second of each pair.
         kind: What the texts are, in the plural.
         limit: How many tokens are allowed.
     """
-    for one in encoded.encodings or ():
+    if encoded.encodings is None:
+        _count_cut_slowly(tokenizer, encoded, texts, kind, limit)
+        return
+    for one in encoded.encodings:
         if rest := one.overflowing:
             # Of a pair, each stretch of the rest begins with the first text again.
             repeated = one.sequence_ids.count(0) if one.n_sequences == 2 else 0
             special = sum(one.special_tokens_mask)
             oddities.cut(kind, limit, max(1, sum(max(0, len(part) - special - repeated) for part in rest)))
+
+
+def _count_cut_slowly(tokenizer: Any, encoded: Any, texts: Sequence[Sequence[str]], kind: str, limit: int) -> None:
+    """For a tokenizer in Python, which does not say what it cut: the longest texts are tokenised again, in full."""
+    lengths = list(map(len, encoded["input_ids"]))
+    longest = max(lengths, default=0)
+    for row, length in enumerate(lengths):
+        if length == longest:
+            whole = tokenizer(*(side[row] for side in texts), verbose=False)["input_ids"]
+            if lost := len(whole) - length:
+                oddities.cut(kind, limit, lost)

@@ -20,7 +20,7 @@ from typing import Any
 
 from retrievalkit import artifacts, oddities, registry
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.examples import Example, Examples, against_corpus, read_examples, write_examples
+from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, OptionError
@@ -201,6 +201,7 @@ def _read(source: str | Path, options: MiningOptions) -> Examples:
     """The examples without their negatives; if positives are mined, also questions without a positive."""
     if options.positives == "keep":
         examples = read_examples(source)
+        note_dropped(examples)
         return replace(examples, rows=[replace(row, negatives=()) for row in examples.rows])
     try:
         examples = read_examples(source)

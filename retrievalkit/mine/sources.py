@@ -89,8 +89,9 @@ class Sources:
             msg = f"model is for an index, but '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
             raise OptionError(msg)
         if self.fusion and len(self.names) == 1:
+            named = ", ".join("fusion" if name == "method" else name for name in self.fusion)
             msg = (
-                f"{', '.join(self.fusion)} says how several sources are fused, but there is only one. Leave it out, or "
+                f"{named} says how several sources are fused, but there is only one. Leave it out, or "
                 "give another --from."
             )
             raise OptionError(msg)
@@ -140,6 +141,7 @@ class Sources:
                 batch = questions[start : start + BATCH_QUERIES]
                 found = searcher.search(searcher.ask([question.query for question in batch]), depth, fusion)
                 yield from ((ids, np.asarray(scores).tolist()) for ids, scores in found.rankings)
+            searcher.note_short_runs(depth)
 
         return search
 

@@ -33,6 +33,7 @@ _CPU_BATCH_TOKENS = 1_024
 _GPU_BATCH_TOKENS = 65_536
 _RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
 _ENDLESS = 1_000_000
+_MOST_SHOWN = 300
 
 Pair = tuple[np.ndarray, int]
 """The token ids of a query and a passage, and the position at which the passage begins."""
@@ -62,6 +63,10 @@ class CrossEncoder(nn.Module):
             msg = f"max_length is {self.max_length}, and '{source}' takes {least} to {limit} tokens. Set --max-length."
             raise UnsupportedError(msg)
         self._typed = "token_type_ids" in tokenizer.model_input_names
+        if model.config.pad_token_id is None:
+            # Decoders look for the last token that is no padding.
+            model.config.pad_token_id = tokenizer.pad_token_id
+        self._check_scores()
 
     @classmethod
     def create(cls, source: str | Path, *, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
@@ -123,15 +128,15 @@ class CrossEncoder(nn.Module):
     def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> list[Pair]:
         """The tokens of each pair; the longer of query and passage is cut where both are too long together."""
         texts = [f"{title} {text}".strip() if title else text for title, text in passages]
+        both = list(queries), texts
         encoded = self.tokenizer(
-            list(queries),
-            texts,
+            *both,
             truncation="longest_first",
             max_length=self.max_length,
             return_attention_mask=False,
             return_token_type_ids=self._typed,
         )
-        count_cut(encoded, "pairs", self.max_length)
+        count_cut(self.tokenizer, encoded, *both, kind="pairs", limit=self.max_length)
         token_ids = [np.asarray(ids, dtype=np.int32) for ids in encoded["input_ids"]]
         if not self._typed:
             return [(ids, len(ids)) for ids in token_ids]
@@ -212,7 +217,10 @@ class CrossEncoder(nn.Module):
 
     def _check_tokenizer(self) -> None:
         if self.tokenizer.pad_token_id is None:
-            msg = f"the tokenizer of '{self.source}' has no padding token, which batches of pairs need."
+            msg = (
+                f"the tokenizer of '{self.source}' has no padding token, which batches of pairs need. Choose another "
+                f"model, or name a token that texts do not use in its tokenizer_config.json ('pad_token')."
+            )
             raise UnsupportedError(msg)
         size, largest = self.model.config.vocab_size, max(self.tokenizer.get_vocab().values())
         if largest >= size:
@@ -221,6 +229,19 @@ class CrossEncoder(nn.Module):
                 f"0 to {size - 1}. Give the model its own tokenizer."
             )
             raise InputError(msg)
+
+    def _check_scores(self) -> None:
+        """Refuse a model that cannot score two pairs of different lengths, such as T5 without an end token."""
+        try:
+            with torch.no_grad():
+                self(to_device(self.collate(self.tokenize(["a", "a"], [("", "a"), ("", "")])), self.device))
+        except Exception as error:
+            reason = " ".join(str(error).split()).rstrip(".")[:_MOST_SHOWN]
+            msg = (
+                f"the model '{self.source}' cannot score pairs: {type(error).__name__}: {reason}. Its configuration "
+                f"or its tokenizer lacks what its architecture needs: correct them, or choose another model."
+            )
+            raise UnsupportedError(msg) from error
 
 
 def default_batch_tokens(device: torch.device) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts, consent
 from retrievalkit.artifacts import NOT_WEIGHTS
-from retrievalkit.errors import InputError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 from retrievalkit.modules import package_folder
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
         InputError: There is no such model, it is damaged, it needs a missing package or code of its own that the user
             has not allowed, or the hub cannot be reached.
     """
+    _check_kind(source)
     unreachable = None if os.path.isdir(source) else _hub_problem()
     from retrievalkit.model.configuration import check_configuration
 
@@ -83,6 +84,22 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
         loaded = kind.from_pretrained(source, **options, trust_remote_code=consent.code_allowed())
     check_attention(getattr(loaded, "_attn_implementation", None), source)
     return loaded
+
+
+def _check_kind(source: str) -> None:
+    """Refuse folders of ours that are no model."""
+    kind = artifacts.kind_of(source)
+    if kind == "checkpoint":
+        inner = next((name for name in ("encoder", "query") if os.path.isdir(os.path.join(source, name))), "encoder")
+        msg = (
+            f"'{source}' is a checkpoint (rkit train), not a pretrained model. Its encoder alone is one: give "
+            f"'{os.path.join(source, inner)}'."
+        )
+        raise ArtifactError(msg)
+    if kind in ("vectors", "index"):
+        holds = "vectors" if kind == "vectors" else "an index"
+        msg = f"'{source}' holds {holds}, not a model. Give the name or folder of a pretrained model, or a checkpoint."
+        raise ArtifactError(msg)
 
 
 def check_attention(implementation: object, source: str) -> None:

@@ -162,6 +162,9 @@ class Retriever(nn.Module):
     def from_description(cls, description: dict[str, Any], device: torch.device | str | None = None) -> Retriever:
         """Make an untrained retriever again, from the `description` of the one that `create` made."""
         encoder, pooler = description["encoder"], description["pooler"]
+        if encoder["name"] == "transformer":
+            lost = left_out(description["model"], pooler["name"], pooler["options"], encoder["options"], all_given=True)
+            oddities.note(*lost)
         with _missing_plugins_explained(description, description["model"]):
             retriever = cls.create(
                 description["model"],
@@ -331,8 +334,18 @@ def open_retriever(
             msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}."
             raise InputError(msg)
         return Retriever.load(model)
-    if pooler is not None and (encoder or "transformer") == "transformer":
-        oddities.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
+    if artifacts.kind_of(model) == "reranker":
+        msg = (
+            f"'{model}' is a re-ranker, which scores pairs and makes no vectors. Give a checkpoint (rkit "
+            f"train) or a pretrained model, or re-rank with it: rkit rerank apply {model}"
+        )
+        raise ArtifactError(msg)
+    if Path(model).name in ("encoder", *SIDES) and (Path(model).parent / CONFIGURATION).is_file():
+        oddities.note(
+            f"'{model}' is the encoder of the checkpoint '{Path(model).parent}' without the pooler that it was trained "
+            f"with. Give the checkpoint to encode as it was trained."
+        )
+    note_left_out(model, encoder, pooler, encoder_options, pooler_options)
     retriever = Retriever.create(
         model,
         encoder=encoder or "transformer",
@@ -341,6 +354,22 @@ def open_retriever(
         pooler_options=pooler_options,
     )
     return retriever.to(default_device()).eval()
+
+
+def note_left_out(
+    model: str | Path,
+    encoder: str | None,
+    pooler: str | None,
+    encoder_options: Mapping[str, Any] | None,
+    pooler_options: Mapping[str, Any] | None,
+) -> None:
+    """Tell `oddities` what a named pooler leaves out of the settings that a model was trained with.
+
+    Raises:
+        InputError: The command is strict.
+    """
+    if pooler is not None and (encoder or "transformer") == "transformer":
+        oddities.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
 
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:

@@ -73,7 +73,12 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
 
 
 def left_out(
-    model: str | Path, pooler: str, pooler_options: Mapping[str, Any], encoder_options: Mapping[str, Any]
+    model: str | Path,
+    pooler: str,
+    pooler_options: Mapping[str, Any],
+    encoder_options: Mapping[str, Any],
+    *,
+    all_given: bool = False,
 ) -> list[str]:
     """A sentence about what a model was trained with and these options leave out, lengths apart; [] if nothing.
 
@@ -82,12 +87,12 @@ def left_out(
         pooler: The pooler named for it.
         pooler_options: The options given for the pooler.
         encoder_options: The options given for the encoder.
+        all_given: Defaults are among the options, as in a description; else an option that is given is meant so.
     """
     try:
         own = own_settings(model, revision=encoder_options.get("revision"))
-    except UnsupportedError:
-        # It has parts without an equivalent; naming a pooler is how one does without them.
-        return []
+    except _WithoutEquivalentError as error:
+        return [f"{error.problem}: --pooler {pooler} does without."]
     if own is None:
         return []
     lost = [] if own.pooler == pooler else [f"--pooler {own.pooler}"]
@@ -97,14 +102,24 @@ def left_out(
         f"--set {part}.{name}={json.dumps(value) if isinstance(value, bool) else value}"
         for part, options in wanted.items()
         for name, value in options.items()
-        if value is not False and name not in given[part] and not name.endswith("_length")
+        if value is not False and not name.endswith("_length")
+        if (given[part].get(name) != value if all_given else name not in given[part])
     ]
     if not lost:
         return []
     return [
         f"--pooler {pooler} leaves out settings that the model '{model}' was trained with ({MODULES}): "
-        f"{' '.join(lost)}. Give them too, or drop --pooler to take all of the model's own."
+        f"{' '.join(lost)}. Encode or train with them too, or without --pooler to take all of the model's own."
     ]
+
+
+class _WithoutEquivalentError(UnsupportedError):
+    """A model has a part that cannot be read."""
+
+    def __init__(self, problem: str) -> None:
+        do = "Name a pooler to do without the model's own settings, such as --pooler mean --set pooler.normalize=true."
+        super().__init__(f"{problem}. {do}")
+        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -124,11 +139,8 @@ class _Files:
         return value
 
     def refuse(self, problem: str) -> NoReturn:
-        msg = (
-            f"the model '{self.model}' is a sentence-transformers model with {problem}, which has no equivalent here. "
-            f"Name a pooler to do without the model's own settings, such as --pooler mean --set pooler.normalize=true."
-        )
-        raise UnsupportedError(msg)
+        msg = f"the model '{self.model}' is a sentence-transformers model with {problem}, which has no equivalent here"
+        raise _WithoutEquivalentError(msg)
 
 
 @dataclass(frozen=True)

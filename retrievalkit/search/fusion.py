@@ -64,6 +64,9 @@ class Fusion:
         if self.weights is not None and not all(map(math.isfinite, self.weights)):
             msg = f"weights {list(self.weights)} are not all finite numbers. Give one number per run."
             raise OptionError(msg)
+        if self.weights is not None and not any(self.weights):
+            msg = f"weights {list(self.weights)} are all 0: every score would be 0. Raise one."
+            raise OptionError(msg)
         if self.rrf_k is not None and not 0 <= self.rrf_k <= LARGEST_RRF_K:
             most = f"{LARGEST_RRF_K:,} at most"
             msg = f"k of reciprocal rank fusion is {self.rrf_k}; it must be 0 or more ({RRF_K} is usual), and {most}."

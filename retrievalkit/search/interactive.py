@@ -134,6 +134,9 @@ class Reader:
 
     def __post_init__(self) -> None:
         self._texts = self._open_texts()
+        if self._texts is not None:
+            # They were told of when the corpus was indexed, and hits are shown one by one.
+            self._texts.counts_empty = False
 
     def hits(self, text: str, k: int) -> list[DescribedHit]:
         """The hits of a query, described.

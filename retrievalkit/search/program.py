@@ -115,6 +115,8 @@ def find(
         found = searcher.search(searcher.ask(batch), k, fusion, depth)
         for query, hits in zip(batch, found.rankings, strict=True):
             yield query.id, as_hits(*hits)
+    if depth is not None:
+        searcher.note_short_runs(depth)
 
 
 def queries_at_once(k: int, depth: int | None = None, most: int = BATCH_QUERIES) -> int:
@@ -157,6 +159,10 @@ def tune(
         raise InputError(msg)
     if searcher.indexes:
         check_queries(judged)
+    if lacking := len(qrels) - len(judged):
+        searcher.note(
+            f"{lacking:,} of the {len(qrels):,} judged queries are not among the queries to tune on and are left out."
+        )
     _check_runs(searcher, judged)
     names: dict[str, str] = {}
     found: dict[str, Candidates] = {}
@@ -165,6 +171,8 @@ def tune(
             # One string per id, however many queries found it: ids take most of the memory.
             hits.ids = [names.setdefault(name, name) for name in hits.ids]
             found[query.id] = hits
+    if depth is not None:
+        searcher.note_short_runs(depth)
     with ProgressBar("tune") as bar:
         return tune_fusion(
             found,

@@ -84,6 +84,7 @@ class Request:
             "hits to read (--query, --interactive)",
         )
         check_effect({"--split": self.split}, self.queries is not None, "--queries")
+        check_effect({"--split": self.split}, not Path(self.queries or "").is_file(), "a folder of --queries")
         check_effect({"--output": self.output}, not self.interactive, "--queries, --query or --tune")
         check_effect({"--tune": self.tune}, not self.shows_hits, "--queries, or stands alone")
         tuned_by = {"--tune-queries": self.tune_queries, "--tune-metric": self.tune_metric}

@@ -13,7 +13,7 @@ from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.precision import Precision
 from retrievalkit.search.encoders import Encoders, QueryBatch
 from retrievalkit.search.fusion import Candidates, Fusion, Missing, Ranking, gather
-from retrievalkit.search.sources import OpenIndex, Options, Place, open_sources
+from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, open_sources
 
 BATCH_QUERIES = 1024
 FUSION_DEPTH = 1000
@@ -70,6 +70,8 @@ class Searcher:
         self._lacking_documents: set[int] = set()
         if problem := _different_corpora(self.indexes):
             note(problem)
+        if len({Path(place).resolve() for place in places}) < len(places):
+            note("an index or run is given twice: what it finds counts twice. Give each once; --weights weighs it.")
 
     @property
     def indexes(self) -> list[OpenIndex]:
@@ -85,6 +87,12 @@ class Searcher:
     def identities(self) -> list[str]:
         """A fingerprint of each source."""
         return [source.identity for source in self.sources]
+
+    def note_short_runs(self, depth: int) -> None:
+        """Tell of runs that end before the depth that was asked for, once they were searched."""
+        for source in self.sources:
+            if isinstance(source, OpenRun) and 0 < source.deepest < depth:
+                self.note(f"the run '{source.label}' ends before rank {depth:,}, so --depth looks no further.")
 
     def ask(self, queries: Sequence[Query]) -> QueryBatch:
         """Prepare queries for `search`."""

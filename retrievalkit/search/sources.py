@@ -101,12 +101,14 @@ class OpenRun:
         run: Its content, read when it is wanted.
         label: Its display name: the file's name, unless another source has the same name.
         names: Query id -> the run's own id of that query, where it has another.
+        deepest: The most hits of a query so far.
     """
 
     path: Path
     run: Mapping[str, Hits]
     label: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    deepest: int = 0
 
     def __post_init__(self) -> None:
         self.label = self.label or self.path.name
@@ -119,7 +121,11 @@ class OpenRun:
     def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
         """For each query the first hits of the run."""
         hits = (ranking(self.run, self.names.get(query.id, query.id)) for query in queries)
-        return [(ids[:k], scores[:k]) for ids, scores in hits]
+        found = []
+        for ids, scores in hits:
+            self.deepest = max(self.deepest, len(ids))
+            found.append((ids[:k], scores[:k]))
+        return found
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Refused: a run has scores for its hits only."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
-from retrievalkit.data.examples import Examples, check_examples, read_examples
+from retrievalkit.data.examples import Examples, check_examples, note_dropped, read_examples
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.errors import InputError
+from retrievalkit.errors import DataError, InputError
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class ExampleData:
         opened = open_corpus(corpus) if corpus else None
         train = _read(examples, opened, "train")
         held_out = _read(dev, opened, "dev") if dev else None
+        if held_out is not None:
+            _check_together(train, held_out)
         sources = {"examples": examples, "corpus": corpus, "dev": dev}
         inputs = {name: artifacts.describe_input(one, fingerprint(one)) for name, one in sources.items() if one}
         return cls(train, held_out, opened, inputs)
@@ -55,7 +57,25 @@ class ExampleData:
 def _read(source: str, corpus: Corpus | None, split: str) -> Examples:
     examples = read_examples(source, corpus=corpus, split=split)
     check_examples(examples, corpus)
+    note_dropped(examples)
     if not examples.rows:
         msg = f"'{source}' has no example with a positive passage, so there is nothing to train on."
         raise InputError(msg)
     return examples
+
+
+def _check_together(train: Examples, dev: Examples) -> None:
+    """Refuse a passage id with two texts, and note questions that are in both."""
+    for identifier, passage in dev.passages.items():
+        if (other := train.passages.get(identifier)) is not None and other.text != passage.text:
+            msg = (
+                f"the passage id '{identifier}' stands for another text in the training examples ('{train.source}'). "
+                f"An id must always mean the same."
+            )
+            raise DataError(msg, file=dev.source)
+    known = {row.query for row in train.rows}
+    if seen := sum(row.query in known for row in dev.rows):
+        oddities.note(
+            f"{seen:,} of the {len(dev):,} dev questions are training questions too: the state that is best on these "
+            f"may not be best on new ones. Hold them out of the training examples."
+        )

@@ -16,6 +16,9 @@ from retrievalkit.errors import InputError, UnknownNameError
 
 Bounds = Mapping[str, tuple[float, float]]
 
+LARGEST_SEED = 2**32 - 1
+"""NumPy takes no larger one."""
+
 
 @dataclass(kw_only=True, frozen=True)
 class LoopOptions:
@@ -51,9 +54,9 @@ class LoopOptions:
     seed: int = 42
 
     bounds: ClassVar[Bounds] = {
-        **dict.fromkeys(("epochs", "learning_rate", "weight_decay", "adam_epsilon"), (0, math.inf)),
-        # numpy takes no more.
-        "seed": (0, 2**32 - 1),
+        **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon"), (0, math.inf)),
+        "epochs": (0, 1_000_000),
+        "seed": (0, LARGEST_SEED),
         **dict.fromkeys(("batch_size", "micro_batch_size", "logging_steps", "save_steps"), (1, math.inf)),
         "max_gradient_norm": (0, math.inf),
         "warmup_ratio": (0, 1),
@@ -68,8 +71,9 @@ class LoopOptions:
         for name, (least, most) in self.bounds.items():
             value = getattr(self, name)
             if value is not None and not (least <= value <= most and value < math.inf):
-                upper = "" if most == math.inf else f" and at most {most:g}"
-                msg = f"{name} is {value}, and must be at least {least}{upper}."
+                upper = "" if most == math.inf else f" and at most {most:,}"
+                number = "a number, " if isinstance(value, float) and not math.isfinite(value) else ""
+                msg = f"{name} is {value}, and must be {number}at least {least}{upper}."
                 raise InputError(msg)
 
     def total_steps(self, steps_per_epoch: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from retrievalkit import oddities
 from retrievalkit.contracts import LossValue, Pretrainer, Progress
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.errors import InputError
@@ -147,6 +148,9 @@ class PretrainingStep(TrainingStep[Parts]):
                 f"smaller --max-length."
             )
             raise InputError(msg)
+        if dropped := store.counts["dropped"]:
+            # The command's last line counts them.
+            oddities.check(f"{dropped:,} of the {len(store):,} documents have no {self.pretrainer.wants}.")
         self.samples = CorpusSamples(store, self.pretrainer, self.options.seed)
         self.collator = PartCollator(self.samples, self.pretrainer, self.options.micro_batch_size)
 

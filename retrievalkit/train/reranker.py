@@ -15,7 +15,7 @@ from pathlib import Path
 
 import transformers
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.data.examples import Example, Examples
 from retrievalkit.errors import InputError
 from retrievalkit.model.cross_encoder import KIND, CrossEncoder
@@ -85,7 +85,11 @@ def _with_negatives(examples: Examples) -> tuple[list[Example], int]:
             f"rank a positive before them. Mine some: rkit mine-negatives --from bm25"
         )
         raise InputError(msg)
-    return kept, len(examples) - len(kept)
+    dropped = len(examples) - len(kept)
+    if dropped:
+        # The command's last line counts them.
+        oddities.check(f"{dropped:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
+    return kept, dropped
 
 
 def _card(max_length: int, manifest: Manifest) -> ModelCard:

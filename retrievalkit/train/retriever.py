@@ -21,7 +21,7 @@ import transformers
 from retrievalkit import artifacts
 from retrievalkit.data.examples import against_corpus
 from retrievalkit.errors import InputError
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.model.retriever import Retriever, note_left_out
 from retrievalkit.train.card import ModelCard, how_trained
 from retrievalkit.train.data import ExampleData
 from retrievalkit.train.objective import Objective, create_loss, describe_loss
@@ -97,6 +97,7 @@ def _prepare(spec: RetrieverSpec, options: TrainingOptions) -> Training:
         spec.refresh.check_for(epochs=options.epochs, negatives=options.negatives)
     data = ExampleData.read(spec.examples, spec.corpus, spec.dev)
     miner = None if spec.refresh is None else _miner(data, options, spec.refresh)
+    note_left_out(spec.model, spec.encoder, spec.pooler, spec.encoder_options, spec.pooler_options)
     retriever = Retriever.create(
         spec.model,
         encoder=spec.encoder,

@@ -58,7 +58,7 @@ def test_a_signal_ends_a_command_in_one_line_that_says_what_is_kept(commands, tm
     os.kill(command.process.pid, number)
     ended = command.end(90)
     assert ended.code == code
-    assert ended.err.strip() == f"{how}; what was finished is kept: run the same command again to go on from there."
+    assert ended.err == f"{how}; what was finished is kept: run the same command again to go on from there.\n"
     assert sorted(one.name for one in tmp_path.iterdir()) == [".out.partial", "ready"]
 
 

@@ -310,3 +310,29 @@ def test_the_default_budget_of_tokens_depends_on_the_device():
     assert cross_encoder.default_batch_tokens(torch.device("cpu")) < cross_encoder.default_batch_tokens(
         torch.device("cuda")
     )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "file", "changes", "problem"),
+    [
+        ("t5", "tokenizer.json", {"post_processor": None}, "at least one <eos> token"),
+        ("t5", "config.json", {"eos_token_id": None}, "TypeError"),
+        ("t5", "config.json", {"decoder_start_token_id": None}, "decoder_start_token_id has to be defined"),
+        ("bert", "tokenizer_config.json", {"pad_token": None}, "no padding token"),
+    ],
+)
+def test_a_model_without_a_token_that_it_needs_is_refused(tmp_path, architecture, file, changes, problem):
+    """Not by a traceback of the first step."""
+    testing.tiny_model(tmp_path / "model", architecture=architecture)
+    edit(tmp_path / "model", file, **changes)
+    with pytest.raises(UnsupportedError, match=f"(?s)'{tmp_path / 'model'}'.*{problem}.*(choose|Choose) another model"):
+        CrossEncoder.create(tmp_path / "model")
+
+
+def test_a_decoder_whose_configuration_lacks_the_padding_token_takes_the_tokenizers(tmp_path):
+    testing.tiny_model(tmp_path / "model", architecture="llama")
+    edit(tmp_path / "model", "config.json", pad_token_id=None)
+    made = CrossEncoder.create(tmp_path / "model")
+    pairs = made.tokenize(["rome", "what is the capital of peru"], [("", "lima"), ("", "people pay with the peso")])
+    alone = [made.score([pair])[0] for pair in pairs]
+    np.testing.assert_allclose(made.score(pairs), alone, rtol=1e-4, atol=1e-5)

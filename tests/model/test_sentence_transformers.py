@@ -229,3 +229,33 @@ def test_a_named_pooler_says_what_it_leaves_out(published, tmp_path):
     assert strict.exit_code == 2
     restored = [*words, "--set", "pooler.normalize=true", "--output", str(tmp_path / "x")]
     assert "was trained with" not in CliRunner().invoke(main, restored).stderr
+
+
+def test_training_and_searching_say_what_a_named_pooler_leaves_out(published, tiny_collection, tmp_path):
+    """Every command that reads such a model, with or without an option of its own."""
+    folder = published()
+    positives = [{"query_id": "q", "query": "peru", "positives": ["c0"], "negatives": []}]
+    (tmp_path / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in positives))
+    lost = "was trained with (modules.json): --set pooler.normalize=true."
+    train = ["train", "--model", folder, "--pooler", "mean", "--corpus", tiny_collection.corpus, "--epochs", "1"]
+    for words in (
+        ["encode", folder, tiny_collection.corpus, "--pooler", "mean", "--output", tmp_path / "vectors"],
+        ["index", tmp_path / "vectors", "--output", tmp_path / "index"],
+        ["search", tmp_path / "index", "--query", "peru"],
+        [*train, "--examples", tmp_path / "examples.jsonl", "--output", tmp_path / "checkpoint"],
+    ):
+        result = CliRunner().invoke(main, list(map(str, words)))
+        assert result.exit_code == 0, result.output
+        assert result.stderr.count(lost) == (words[0] != "index")
+
+
+def test_a_named_pooler_says_which_module_it_does_without(published, capsys):
+    open_retriever(published(modules=("Transformer", "Pooling", "Dense")), pooler="mean")
+    assert "with the module Dense, which has no equivalent here: --pooler mean does without." in capsys.readouterr().err
+
+
+def test_the_encoder_of_a_checkpoint_alone_lacks_its_pooler(tiny_model, tmp_path, capsys):
+    (tmp_path / "checkpoint").mkdir()
+    Retriever.create(tiny_model, pooler="mean").save(tmp_path / "checkpoint")
+    open_retriever(tmp_path / "checkpoint" / "encoder")
+    assert "without the pooler that it was trained with" in capsys.readouterr().err

@@ -183,15 +183,15 @@ class Transformer(Encoder):
         plain = [row for row, (title, _) in enumerate(texts) if not (title and self.title == "pair")]
         ids: list[list[int]] = [[]] * len(texts)
         if pairs:
-            firsts = [prefix + texts[row][0] for row in pairs]
-            encoded = self.tokenizer(firsts, [texts[row][1] for row in pairs], **options)
-            count_cut(encoded, f"{side} texts", self.lengths[side])
+            both = [prefix + texts[row][0] for row in pairs], [texts[row][1] for row in pairs]
+            encoded = self.tokenizer(*both, **options)
+            count_cut(self.tokenizer, encoded, *both, kind=f"{side} texts", limit=self.lengths[side])
             for row, tokens in zip(pairs, encoded["input_ids"], strict=True):
                 ids[row] = tokens
         if plain:
             joined = [prefix + self._joined(*texts[row]) for row in plain]
             encoded = self.tokenizer(joined, **options)
-            count_cut(encoded, f"{side} texts", self.lengths[side])
+            count_cut(self.tokenizer, encoded, joined, kind=f"{side} texts", limit=self.lengths[side])
             for row, tokens in zip(plain, encoded["input_ids"], strict=True):
                 ids[row] = tokens
         if self.extra.ids[side] or self.end:

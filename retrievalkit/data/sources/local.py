@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from retrievalkit.artifacts import fingerprint_folder, fingerprint_value
+from retrievalkit.artifacts import fingerprint_folder, fingerprint_value, kind_of
 from retrievalkit.data import files, forms
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.packing import COMPRESSIONS, reading
@@ -19,6 +19,13 @@ from retrievalkit.errors import DataError
 
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
 _RUN_WIDTH = 6
+_WITHOUT_DATA = {
+    "checkpoint": "a checkpoint",
+    "model": "a model",
+    "reranker": "a re-ranker",
+    "vectors": "vectors",
+    "index": "an index",
+}
 _LONGEST_LITERAL = 1 << 20
 
 
@@ -138,6 +145,7 @@ class Local(Source):
         for name in _CORPUS_FILES:
             if corpus := files.find_file(self.path, name):
                 return [corpus]
+        self._refuse_folder_without_data()
         endings = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv") for end in COMPRESSIONS)
         paths = [self.path / name for name in files.names_in(self.path) if name.endswith(endings)]
         found = [path for path in paths if os.path.isfile(path)]
@@ -146,6 +154,15 @@ class Local(Source):
             msg = f"the folder holds no corpus.jsonl and no .jsonl, .json or .tsv file, but {held}."
             raise DataError(msg, file=self.path)
         return found
+
+    def _refuse_folder_without_data(self) -> None:
+        """Refuse models and what commands made of data: their JSON files are no data."""
+        kind = kind_of(self.path)
+        if kind not in _WITHOUT_DATA and os.path.isfile(self.path / "config.json"):
+            kind = "model"
+        if kind in _WITHOUT_DATA:
+            msg = f"the folder holds {_WITHOUT_DATA[kind]}, and no data. Give a corpus: a file, or a folder of files."
+            raise DataError(msg, file=self.path)
 
     def _judged_splits(self) -> list[str]:
         folder = self.path / "qrels"

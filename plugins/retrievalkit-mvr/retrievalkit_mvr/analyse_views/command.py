@@ -16,6 +16,7 @@ from retrievalkit.commands import (
     refuse,
     section,
     set_option,
+    strict_option,
 )
 
 
@@ -40,6 +41,7 @@ from retrievalkit.commands import (
 @precision_option("texts are encoded in", "auto")
 @click.option("--plot/--no-plot", default=True, help="Draw views.png, which needs matplotlib.")
 @overwrite_option
+@strict_option
 @json_option
 @set_option
 def analyse_views(model: str, as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:

@@ -29,6 +29,7 @@ from retrievalkit.commands import (
     check_output,
     describe_retriever,
     open_retriever,
+    refuse_if_strict,
     resolve_precision,
     write_folder,
     write_json,
@@ -98,6 +99,7 @@ def analyse_views(
         check_matplotlib()
     normalise = Normalisation.of(scores, temperature)
     judged = Judged.read(corpus, queries, qrels, examples, limit)
+    refuse_if_strict(*judged.notes)
     retriever = open_retriever(
         model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options
     )

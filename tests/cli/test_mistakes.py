@@ -1,0 +1,97 @@
+"""What users do wrong ends in one message that names it, exit code 2, and nothing left behind, in every command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from retrievalkit.cli import main
+from retrievalkit.data.runs import write_run
+from retrievalkit.model.cross_encoder import CrossEncoder
+from retrievalkit.model.retriever import Retriever
+
+pytestmark = pytest.mark.precision
+
+MISTAKES = {
+    "convert {model} out.jsonl": "the folder holds a model, and no data",
+    "convert {corpus} out --kind corpsu": "is not one of",
+    "convert {corpus} checkpoint --kind corpus": "'checkpoint' exists already. Choose another name, or remove it",
+    "convert empty.jsonl out.jsonl": "the file is empty",
+    "convert {corpus} out.tsv --kind corpus --form trec": "--form is for runs and qrels",
+    "encode nothere {corpus} -o out": "cannot load the model 'nothere'",
+    "encode {model} nothere.jsonl -o out": "'nothere.jsonl' does not exist",
+    "encode {model} {qrels} -o out": "no passages come in 3 tab-separated columns",
+    "encode {model} {model} -o out": "the folder holds a model, and no data",
+    "encode {model} {corpus} -o out --batch-tokens 0": "0 is not in the range",
+    "encode {model} {corpus} -o out --set pooler.normalise=true": "did you mean 'normalize'?",
+    "encode reranker {corpus} -o out": "'reranker' is a re-ranker, which scores pairs",
+    "encode vectors {corpus} -o out": "'vectors' holds vectors, not a model",
+    "index checkpoint -o out": "'checkpoint' is a checkpoint. Encode a corpus",
+    "index vectors -o out --indexer falt": "did you mean 'flat'?",
+    "index vectors -o out --check-k 3": "Add --check",
+    "train --model checkpoint --examples examples.jsonl --corpus {corpus} -o out": "give 'checkpoint/encoder'",
+    "train --model {model} --examples examples.jsonl --corpus vectors -o out": "the folder holds vectors, and no data",
+    "train --model {model} --examples {corpus} --corpus {corpus} -o out": "no form of a training example",
+    "train --model {model} --examples examples.jsonl -o out": "Give the corpus: --corpus",
+    "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --seed 4294967296": "at most 4,294,967",
+    "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --epochs 1e300": "at most 1,000,000",
+    "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --learning-rate inf": "must be a number",
+    "pretrain --pretrainer mlm --model checkpoint --corpus {corpus} -o out": "give 'checkpoint/encoder'",
+    "pretrain --pretrainer nope --model {model} --corpus {corpus} -o out": "unknown pretrainer 'nope'",
+    "rerank apply checkpoint --run run.trec --queries {queries} --corpus {corpus} -o out": "is a retriever (rkit",
+    "rerank train --model {model} --examples examples.jsonl --corpus {corpus} -o out": "has negatives",
+    "rerank apply {model} --run run.trec --queries {queries} --corpus {corpus} -o out": "is not a re-ranker",
+    "rerank apply reranker --run {qrels} --queries {queries} --corpus {corpus} -o out": "these are judgements",
+    "search vectors --query peru": "'vectors' is a vectors folder. Make an index",
+    "search run.trec other.trec --weights 0,0 -o out": "are all 0: every score would be 0",
+    "search run.trec other.trec --queries {queries} --split test -o out": "it goes with a folder of --queries",
+    "mine-negatives --from {model} --examples examples.jsonl --corpus {corpus} -o out": "--from takes bm25",
+    "mine-negatives --from run.trec --fusion rrf --examples examples.jsonl --corpus {corpus} -o out": "fusion says how",
+    "evaluate run.trec --qrels run.trec": "this is a run",
+    "evaluate run.trec --qrels {qrels} --metrics nDCG@0": "has cutoff 0",
+    "evaluate run.trec --qrels {qrels} --split dev": "--split has no effect here",
+    "compare run.trec run.trec --qrels {qrels} -o out": "a run is given twice",
+    "compare run.trec other.trec --qrels {qrels} --confidence nan -o out": "confidence=nan",
+    "run nothere -o out": "unknown recipe 'nothere'",
+    "quickstart --corpus {corpus} -o out": "your own data needs all four",
+    "plugins show nope": "unknown component 'nope'",
+    "clean nothere": "'nothere' does not exist",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tiny_model, tiny_collection):
+    """A folder with a checkpoint, a re-ranker, vectors, runs and examples."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "empty.jsonl").touch()
+    example = {"query_id": "q0-0", "query": "peru", "positives": ["c0"], "negatives": []}
+    (folder / "examples.jsonl").write_text(json.dumps(example) + "\n")
+    for name, document in (("run", "c0"), ("other", "c1")):
+        write_run(folder / f"{name}.trec", {"q0-0": [(document, 1.0)]})
+    for name in ("checkpoint", "reranker"):
+        (folder / name).mkdir()
+    Retriever.create(tiny_model).save(folder / "checkpoint")
+    CrossEncoder.create(tiny_model).save(folder / "reranker")
+    for name, kind in (("checkpoint", "checkpoint"), ("reranker", "reranker"), ("vectors", "vectors")):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "manifest.json").write_text(json.dumps({"kind": kind}))
+    return folder
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_ends_in_one_message(line, place, tiny_model, tiny_collection, monkeypatch):
+    """Also without a warning of another library."""
+    monkeypatch.chdir(place)
+    files = {name: getattr(tiny_collection, name) for name in ("corpus", "queries", "qrels")}
+    before = sorted(place.rglob("*"))
+    result = CliRunner().invoke(main, shlex.split(line.format(model=tiny_model, **files)))
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = [one for one in result.stderr.splitlines() if one.strip() and not one.startswith(("Usage:", "Try "))]
+    assert len(said) == 1
+    assert said[0].startswith("Error: ")
+    assert MISTAKES[line] in said[0]
+    assert sorted(place.rglob("*")) == before

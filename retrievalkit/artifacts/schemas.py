@@ -44,6 +44,7 @@ def _of_vectors(name: str) -> str:
 Word = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
 PathText = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_without_nul)]
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+InnerName = Annotated[str, AfterValidator(_inner)]
 _MISSING: Any = Field(None)
 """The default of an entry that may be missing, but not null: defaults are not checked."""
 
@@ -112,7 +113,7 @@ class Manifest(BaseModel):
     counts: dict[str, float] = _MISSING
     versions: dict[str, Word] = _MISSING
     fingerprint: Word = _MISSING
-    files: dict[Annotated[str, AfterValidator(_inner)], File] = _MISSING
+    files: dict[InnerName, File] = _MISSING
 
 
 class Vectors(Manifest):

@@ -22,6 +22,7 @@ from retrievalkit.errors import ArtifactError
 from retrievalkit.train import loop, session, states
 from retrievalkit.train.refresh import RefreshOptions
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from trainings import bytes_of
 
 SETTINGS = {"epochs": 4.0, "limit": 24, "batch_size": 8, "learning_rate": 1e-2, "logging_steps": 1, "save_steps": 4}
 OPTIONS = TrainingOptions(precision="fp32", **SETTINGS)
@@ -77,11 +78,6 @@ def killed(resume, tmp_path_factory):
 def cut_off(killed, tmp_path):
     """A copy of it, to be damaged; the state is the one after step 8."""
     return shutil.copytree(killed, tmp_path / ".out.partial") / "trainer" / "checkpoint-8"
-
-
-def bytes_of(folder):
-    files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.relative_to(folder).parts]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def files_of(state):

@@ -6,7 +6,7 @@ what made it: the command's options, the fingerprints of its inputs, counts and 
 
 from __future__ import annotations
 
-from retrievalkit.artifacts.documents import check_document, loads_json, read_document, read_json
+from retrievalkit.artifacts.documents import check_document, json_problem, loads_json, read_document, read_json
 from retrievalkit.artifacts.failures import full_disk_named, was_written
 from retrievalkit.artifacts.fingerprints import fingerprint_file, fingerprint_folder, fingerprint_value
 from retrievalkit.artifacts.integrity import (
@@ -28,14 +28,12 @@ from retrievalkit.artifacts.manifest import (
     kind_of,
     read_manifest,
     recorded_fingerprint,
-    versions,
     write_manifest,
 )
 from retrievalkit.artifacts.names import inside
 from retrievalkit.artifacts.outputs import (
     MANIFEST,
     check_output,
-    check_output_file,
     partial_folder,
     replaced_folder,
     restore,
@@ -44,7 +42,7 @@ from retrievalkit.artifacts.outputs import (
     write_folder,
     write_json,
 )
-from retrievalkit.artifacts.places import is_stream, place_of
+from retrievalkit.artifacts.places import check_output_file, is_stream, place_of
 
 __all__ = [
     "CURVES",
@@ -70,6 +68,7 @@ __all__ = [
     "held",
     "inside",
     "is_stream",
+    "json_problem",
     "kind_of",
     "link_file",
     "loads_json",
@@ -83,7 +82,6 @@ __all__ = [
     "replaced_folder",
     "restore",
     "verifying",
-    "versions",
     "was_written",
     "work_folder",
     "write_file",

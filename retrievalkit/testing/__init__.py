@@ -11,8 +11,6 @@ nothing; saving and loading give equal vectors; gradients reach the encoder; an 
 
 from __future__ import annotations
 
-from retrievalkit.contracts import Progress
-from retrievalkit.score import scores
 from retrievalkit.testing.collection import Collection, tiny_collection
 from retrievalkit.testing.indexers import check_indexer
 from retrievalkit.testing.losses import check_loss
@@ -29,7 +27,4 @@ __all__ = [
     "check_loss",
     "check_indexer",
     "check_pretrainer",
-    # Tests of plugins took these from here when the test kit was one module.
-    "Progress",
-    "scores",
 ]

@@ -251,8 +251,7 @@ def _whole_shards(folder: Path) -> list[int]:
 
 def _check_shard(folder: Path, number: int) -> None:
     description, do = folder / _SHARD.format(number), "The rest of the corpus is read again."
-    files = artifacts.read_json(description, do=do)
-    artifacts.check_document(files, dict[InnerName, File], file=description, do=do)
+    files = artifacts.read_json(description, dict[InnerName, File], do=do)
     if set(files) != {_path(folder, kind, number).name for kind in _FILES}:
         msg = f"'{description}' is damaged: it lists other files. {do}"
         raise ArtifactError(msg)

@@ -129,14 +129,13 @@ def _checked(state: Path) -> int:
     Raises:
         ArtifactError: It is not as it was written.
     """
-    recorded = artifacts.read_json(state / STATE, do=_REMEDY)
-    count = artifacts.check_document(recorded, _State, file=state / STATE, do=_REMEDY).processes
+    recorded = artifacts.read_json(state / STATE, _State, do=_REMEDY)
     artifacts.check_unlisted(state, recorded["files"], skip=(STATE,), remedy=_REMEDY)
     artifacts.check_files(state, recorded["files"], remedy=_REMEDY)
     if problem := _unreadable(state, recorded["files"]):
         msg = f"'{state}' is damaged: {problem}. {_REMEDY}"
         raise ArtifactError(msg)
-    return count
+    return int(recorded["processes"])
 
 
 def _unreadable(state: Path, names: Iterable[str]) -> str | None:

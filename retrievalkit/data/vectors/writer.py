@@ -140,9 +140,8 @@ class VectorWriter:
         return self.folder / f"shard-{number:05d}.json"
 
     def _read_record(self, number: int) -> dict[str, Any]:
-        path, do = self._record(number), "Remove the folder, and encode again."
-        record: dict[str, Any] = artifacts.read_json(path, do=do)
-        artifacts.check_document(record, _Record, file=path, do=do)
+        do = "Remove the folder, and encode again."
+        record: dict[str, Any] = artifacts.read_json(self._record(number), _Record, do=do)
         return record
 
     def _parts(self, pattern: str) -> list[Path]:
@@ -152,7 +151,7 @@ class VectorWriter:
         path = self.folder / name
         with artifacts.write_file(path) as staging:
             write(staging)
-        return {name: {"bytes": path.stat().st_size, "blake2b": artifacts.fingerprint_file(path)}}
+        return artifacts.describe_files(self.folder, names=[name])
 
     def _write_offsets(self, texts: int) -> int:
         offsets = np.zeros(texts + 1, dtype=np.int64)

@@ -34,6 +34,7 @@ from retrievalkit.artifacts.names import inside
 from retrievalkit.artifacts.outputs import (
     MANIFEST,
     check_output,
+    discard,
     partial_folder,
     replaced_folder,
     restore,
@@ -60,6 +61,7 @@ __all__ = [
     "checked_fingerprint",
     "describe_files",
     "describe_input",
+    "discard",
     "fingerprint_file",
     "fingerprint_files",
     "fingerprint_folder",

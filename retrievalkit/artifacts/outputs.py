@@ -100,6 +100,14 @@ def restore(path: str | Path) -> bool:
     return True
 
 
+def discard(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def _naming(staging: Path, path: str | Path) -> Iterator[None]:
     """Say where a finished output is that cannot get its name."""

@@ -100,10 +100,7 @@ def choose(folder: Path, *, processes: int) -> tuple[Path | None, list[str]]:
 def restore(state: Path | None, beside: Sequence[Path]) -> None:
     """Put what lies beside the states back to what it was when the state was saved; None = the beginning."""
     for path in beside:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        artifacts.discard(path)
         if state is not None and (state / _BESIDE / path.name).exists():
             _copy(state / _BESIDE / path.name, path, link=path.suffix != ".jsonl")
 

@@ -174,10 +174,7 @@ def _clear(folder: Path) -> None:
         msg = f"'{folder}' is not empty, but vectors should be written there. Choose another folder."
         raise ArtifactError(msg)
     for path in left:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        artifacts.discard(path)
 
 
 def _check_ids(ids: Iterable[str]) -> None:

@@ -27,23 +27,9 @@ from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError
 from retrievalkit.options import Option, check_options, convert, options
 
 __all__ = [
-    "HOOKS",
-    "Component",
-    "Plugin",
-    "Registry",
-    "default_registry",
-    "names",
-    "component",
-    "plugins",
-    "get",
-    "create",
-    "describe",
-    "PluginError",
-    "Option",
-    "options",
-    "check_options",
-    "convert",
-]
+    "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
+    "describe", "PluginError", "Option", "options", "check_options", "convert",
+]  # fmt: skip
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
 

@@ -240,27 +240,11 @@ def test_the_best_state_on_the_dev_questions_is_kept(quick, tmp_path, euro, monk
 
 
 OTHERWISE = {
-    "loss": "pointwise",
-    "epochs": 1,
-    "limit": 8,
-    "batch_size": 3,
-    "micro_batch_size": 2,
-    "negatives": 2,
-    "negative_pool": 1,
-    "positive": "random",
-    "false_negatives": "keep",
-    "max_length": 20,
-    "learning_rate": 2e-2,
-    "warmup_ratio": 0.5,
-    "weight_decay": 0.1,
-    "adam_epsilon": 1e-3,
-    "max_gradient_norm": 0.01,
-    "batch_tokens": 50,
-    "precision": "bf16",
-    "logging_steps": 1,
-    "save_steps": 1,
-    "seed": 43,
-}
+    "loss": "pointwise", "epochs": 1, "limit": 8, "batch_size": 3, "micro_batch_size": 2, "negatives": 2,
+    "negative_pool": 1, "positive": "random", "false_negatives": "keep", "max_length": 20, "learning_rate":
+    2e-2, "warmup_ratio": 0.5, "weight_decay": 0.1, "adam_epsilon": 1e-3, "max_gradient_norm": 0.01,
+    "batch_tokens": 50, "precision": "bf16", "logging_steps": 1, "save_steps": 1, "seed": 43,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

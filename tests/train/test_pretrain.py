@@ -272,24 +272,11 @@ def test_a_document_is_masked_anew_in_each_epoch_and_the_same_each_time(tiny_col
 
 # Each option with another value than in QUICK; and what must differ then, where it is not the weights.
 OTHERWISE = {
-    "steps": 5,
-    "epochs": 0.3,
-    "batch_size": 6,
-    "micro_batch_size": 3,
-    "max_length": 12,
-    "short_spans": 0.9,
-    "titles": False,
-    "language": "ja",
-    "learning_rate": 2e-2,
-    "warmup_ratio": 0.5,
-    "weight_decay": 0.1,
-    "adam_epsilon": 1e-3,
-    "max_gradient_norm": 0.1,
-    "precision": "bf16",
-    "logging_steps": 1,
-    "save_steps": 1,
+    "steps": 5, "epochs": 0.3, "batch_size": 6, "micro_batch_size": 3, "max_length": 12, "short_spans": 0.9,
+    "titles": False, "language": "ja", "learning_rate": 2e-2, "warmup_ratio": 0.5, "weight_decay": 0.1,
+    "adam_epsilon": 1e-3, "max_gradient_norm": 0.1, "precision": "bf16", "logging_steps": 1, "save_steps": 1,
     "seed": 43,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

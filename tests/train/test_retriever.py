@@ -225,27 +225,11 @@ def test_gradient_caching_does_not_change_the_training(quick, tmp_path):
 
 # Each option with another value than in QUICK; and what must differ then, where it is not the weights.
 OTHERWISE = {
-    "epochs": 1,
-    "limit": 16,
-    "batch_size": 6,
-    "micro_batch_size": 3,
-    "negatives": 2,
-    "negative_pool": 1,
-    "positive": "random",
-    "sampling": "window",
-    "false_negatives": "keep",
-    "learning_rate": 2e-2,
-    "warmup_ratio": 0.5,
-    "weight_decay": 0.1,
-    "adam_epsilon": 1e-3,
-    "max_gradient_norm": 0.1,
-    "rank_from": 0,
-    "batch_tokens": 20,
-    "precision": "bf16",
-    "logging_steps": 1,
-    "save_steps": 1,
-    "seed": 43,
-}
+    "epochs": 1, "limit": 16, "batch_size": 6, "micro_batch_size": 3, "negatives": 2, "negative_pool": 1,
+    "positive": "random", "sampling": "window", "false_negatives": "keep", "learning_rate": 2e-2,
+    "warmup_ratio": 0.5, "weight_decay": 0.1, "adam_epsilon": 1e-3, "max_gradient_norm": 0.1, "rank_from": 0,
+    "batch_tokens": 20, "precision": "bf16", "logging_steps": 1, "save_steps": 1, "seed": 43,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

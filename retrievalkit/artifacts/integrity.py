@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,7 @@ def verifying() -> Iterator[None]:
             os.environ[VERIFY] = before
 
 
-def describe_files(
-    folder: str | Path, *, skip: tuple[str, ...] = (), names: Sequence[str] | None = None
-) -> dict[str, dict[str, Any]]:
+def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
     """The size and checksum of each file of a folder, for its manifest's entry `files`.
 
     Left out are the manifest itself, hidden files, and the files of a subfolder with a manifest of its own, which lists
@@ -57,10 +55,9 @@ def describe_files(
     Args:
         folder: The folder.
         skip: Names of further files and folders to leave out.
-        names: The files, if not all of them.
     """
     folder = Path(folder)
-    names = _names(folder, skip) if names is None else names
+    names = _names(folder, skip)
     digests = _each(lambda name, stopped: _digest(folder / name, stopped), names)
     return {
         name: {"bytes": (folder / name).stat().st_size, "blake2b": digest}
@@ -106,7 +103,7 @@ def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
 
 
 def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = (), remedy: str) -> None:
-    """Refuse files that are not listed, where a library reads whatever it finds in a folder.
+    """Refuse files that the manifest does not list, where a library reads whatever it finds in a folder.
 
     Raises:
         ArtifactError: Names such a file.

@@ -217,8 +217,9 @@ class _Shard:
             _save(folder, kind, number, np.asarray(getattr(self, kind), dtype=np.uint32))
         _save(folder, "documents", number, np.asarray(self.documents, dtype=np.int64))
         # Last: a shard with this file is complete.
-        names = [_path(folder, kind, number).name for kind in _FILES]
-        write_json(folder / _SHARD.format(number), artifacts.describe_files(folder, names=names), indent=None)
+        paths = [_path(folder, kind, number) for kind in _FILES]
+        files = {path.name: artifacts.describe_file(path) for path in paths}
+        write_json(folder / _SHARD.format(number), files, indent=None)
 
 
 def _finish(folder: Path, shards: int) -> None:

@@ -225,7 +225,7 @@ class Runs:
 def described_anew(state):
     """Make `state.json` say that the files are as they were written."""
     recorded = json.loads((state / "state.json").read_text())
-    recorded["files"] = artifacts.describe_files(state, names=list(recorded["files"]))
+    recorded["files"] = {name: artifacts.describe_file(state / name) for name in recorded["files"]}
     (state / "state.json").write_text(json.dumps(recorded))
 
 

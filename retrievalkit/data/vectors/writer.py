@@ -151,7 +151,7 @@ class VectorWriter:
         path = self.folder / name
         with artifacts.write_file(path) as staging:
             write(staging)
-        return artifacts.describe_files(self.folder, names=[name])
+        return {name: artifacts.describe_file(path)}
 
     def _write_offsets(self, texts: int) -> int:
         offsets = np.zeros(texts + 1, dtype=np.int64)

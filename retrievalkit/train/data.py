@@ -8,6 +8,7 @@ from retrievalkit import artifacts
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import Examples, check_examples, read_examples
 from retrievalkit.data.sources import fingerprint
+from retrievalkit.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,9 @@ class ExampleData:
 
 
 def _read(source: str, corpus: Corpus | None, split: str) -> Examples:
-    examples = read_examples(source, split=split)
+    examples = read_examples(source, corpus=corpus, split=split)
     check_examples(examples, corpus)
+    if not examples.rows:
+        msg = f"'{source}' has no example with a positive passage, so there is nothing to train on."
+        raise InputError(msg)
     return examples

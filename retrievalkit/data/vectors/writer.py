@@ -140,8 +140,9 @@ class VectorWriter:
         return self.folder / f"shard-{number:05d}.json"
 
     def _read_record(self, number: int) -> dict[str, Any]:
-        do = "Remove the folder, and encode again."
-        record: dict[str, Any] = artifacts.read_json(self._record(number), _Record, do=do)
+        path, do = self._record(number), "Remove the folder, and encode again."
+        record: dict[str, Any] = artifacts.read_json(path, do=do)
+        artifacts.check_document(record, _Record, file=path, do=do)
         return record
 
     def _parts(self, pattern: str) -> list[Path]:
@@ -151,7 +152,7 @@ class VectorWriter:
         path = self.folder / name
         with artifacts.write_file(path) as staging:
             write(staging)
-        return {name: artifacts.describe_file(path)}
+        return {name: {"bytes": path.stat().st_size, "blake2b": artifacts.fingerprint_file(path)}}
 
     def _write_offsets(self, texts: int) -> int:
         offsets = np.zeros(texts + 1, dtype=np.int64)
@@ -174,7 +175,10 @@ def _clear(folder: Path) -> None:
         msg = f"'{folder}' is not empty, but vectors should be written there. Choose another folder."
         raise ArtifactError(msg)
     for path in left:
-        artifacts.discard(path)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _check_ids(ids: Iterable[str]) -> None:

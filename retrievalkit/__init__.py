@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 from pluggy import HookimplMarker
-
-from retrievalkit._moved import MovedModules
 
 __version__ = "0.1.0"
 
@@ -14,6 +10,3 @@ hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
 __all__ = ["__version__", "hookimpl"]
-
-if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
-    sys.meta_path.append(MovedModules())

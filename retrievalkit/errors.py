@@ -7,7 +7,7 @@ nearest match), and what to do.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class RetrievalkitError(Exception):
@@ -81,6 +81,16 @@ class MissingDependencyError(InputError):
     def __init__(self, package: str, needed_for: str, install: str | None = None) -> None:
         super().__init__(f"{needed_for} needs the package '{package}'. Install it: pip install {install or package}")
         self.package = package
+
+
+def check_choice(kind: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that is not among the known ones.
+
+    Raises:
+        UnknownNameError: Names the kind of name, and the known ones.
+    """
+    if name not in known:
+        raise UnknownNameError(kind, name, known)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -30,25 +30,10 @@ COMMAND_GROUPS = {
 }
 """Groups of commands in `rkit --help`, in its order: what `register` takes -> the heading."""
 
-BUILT_IN_COMMANDS = frozenset(
-    {
-        "clean",
-        "compare",
-        "convert",
-        "doctor",
-        "encode",
-        "evaluate",
-        "index",
-        "mine-negatives",
-        "plugins",
-        "pretrain",
-        "quickstart",
-        "rerank",
-        "run",
-        "search",
-        "train",
-    }
-)
+BUILT_IN_COMMANDS = frozenset((
+    "clean", "compare", "convert", "doctor", "encode", "evaluate", "index", "mine-negatives", "plugins", "pretrain",
+    "quickstart", "rerank", "run", "search", "train",
+))  # fmt: skip
 """Commands of retrievalkit itself: no plugin may register these names."""
 
 

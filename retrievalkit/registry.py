@@ -23,27 +23,13 @@ from typing import Any
 import pluggy
 
 from retrievalkit import __version__, hookspecs
-from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError
+from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice
 from retrievalkit.options import Option, check_options, convert, options
 
 __all__ = [
-    "HOOKS",
-    "Component",
-    "Plugin",
-    "Registry",
-    "default_registry",
-    "names",
-    "component",
-    "plugins",
-    "get",
-    "create",
-    "describe",
-    "PluginError",
-    "Option",
-    "options",
-    "check_options",
-    "convert",
-]
+    "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
+    "describe", "PluginError", "Option", "options", "check_options", "convert",
+]  # fmt: skip
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
 
@@ -205,8 +191,7 @@ class Registry:
         return self._kind(kind).get(name, [])
 
     def _kind(self, kind: str) -> dict[str, list[Component]]:
-        if kind not in self._components:
-            raise UnknownNameError("kind of component", kind, self._components)
+        check_choice("kind of component", kind, self._components)
         return self._components[kind]
 
     def broken_plugins(self) -> str:

@@ -155,7 +155,7 @@ def test_queries_are_encoded_as_queries(tiny_model, tiny_collection, tmp_path):
     assert len(store) == 126
     expected = Retriever.create(tiny_model, pooler="mean").encode([("", "what is the capital of Peru")], "query")
     row = list(store.ids).index("q33-0")
-    np.testing.assert_allclose(store.vectors_of(row)[0], expected.vectors[0, 0].numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(store.take([row]).vectors[0], expected.vectors[0, 0].numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_the_manifest_says_what_encoded_and_what_was_encoded(tiny_model, tiny_collection, tmp_path):

@@ -32,6 +32,7 @@ from retrievalkit.train.loop import StepTrainer
 from retrievalkit.train.reranker import RerankerOptions, RerankerSpec, train_reranker
 from retrievalkit.train.reranker_step import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
 from retrievalkit.train.sampling import ExampleSampler, StepAssembler
+from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states
 
 pytestmark = pytest.mark.precision
 
@@ -65,17 +66,9 @@ def euro(tiny_collection, tmp_path_factory):
 
 @pytest.fixture
 def quick(tiny_model, tiny_collection, euro):
-    """Trains for half a second or so; keywords are options, or arguments of `train_reranker`."""
-    fields = {field.name for field in dataclasses.fields(RerankerOptions)}
-
-    def quick(output, **changes):
-        arguments = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": euro["train"]}
-        arguments |= {name: value for name, value in changes.items() if name not in fields}
-        options = QUICK | {name: value for name, value in changes.items() if name in fields}
-        run = {name: arguments.pop(name) for name in ("resume", "overwrite") if name in arguments}
-        return train_reranker(RerankerSpec(**arguments), output, RerankerOptions(**options), **run)
-
-    return quick
+    """Trains for half a second or so."""
+    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": euro["train"]}
+    return quick_training(train_reranker, RerankerSpec, RerankerOptions, QUICK, **places)
 
 
 @pytest.fixture(scope="module")
@@ -86,16 +79,6 @@ def trained(tiny_model, tiny_collection, euro, tmp_path_factory):
     corpus = str(tiny_collection.corpus)
     train_reranker(RerankerSpec(model=tiny_model, corpus=corpus, examples=euro["train"]), output, options)
     return output
-
-
-def bytes_of(folder):
-    """All files but TensorBoard's, whose names and times differ."""
-    files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.relative_to(folder).parts]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def log_of(folder):
-    return [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
 
 
 def plain_scores(folder, pairs):
@@ -257,27 +240,11 @@ def test_the_best_state_on_the_dev_questions_is_kept(quick, tmp_path, euro, monk
 
 
 OTHERWISE = {
-    "loss": "pointwise",
-    "epochs": 1,
-    "limit": 8,
-    "batch_size": 3,
-    "micro_batch_size": 2,
-    "negatives": 2,
-    "negative_pool": 1,
-    "positive": "random",
-    "false_negatives": "keep",
-    "max_length": 20,
-    "learning_rate": 2e-2,
-    "warmup_ratio": 0.5,
-    "weight_decay": 0.1,
-    "adam_epsilon": 1e-3,
-    "max_gradient_norm": 0.01,
-    "batch_tokens": 50,
-    "precision": "bf16",
-    "logging_steps": 1,
-    "save_steps": 1,
-    "seed": 43,
-}
+    "loss": "pointwise", "epochs": 1, "limit": 8, "batch_size": 3, "micro_batch_size": 2, "negatives": 2,
+    "negative_pool": 1, "positive": "random", "false_negatives": "keep", "max_length": 20, "learning_rate":
+    2e-2, "warmup_ratio": 0.5, "weight_decay": 0.1, "adam_epsilon": 1e-3, "max_gradient_norm": 0.01,
+    "batch_tokens": 50, "precision": "bf16", "logging_steps": 1, "save_steps": 1, "seed": 43,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -295,12 +262,7 @@ def test_every_option_is_among_those_that_are_changed():
 
 @pytest.mark.parametrize("option", OTHERWISE)
 def test_every_option_changes_something(quick, tmp_path, baseline, monkeypatch, option):
-    saved = []
-    monkeypatch.setattr(
-        StepTrainer,
-        "_save_checkpoint",
-        lambda self, *rest, save=StepTrainer._save_checkpoint: saved.append(1) or save(self, *rest),
-    )
+    saved = saved_states(monkeypatch)
     manifest = quick(tmp_path / "out", **{option: OTHERWISE[option]})
     same = manifest["fingerprint"] == artifacts.read_manifest(baseline)["fingerprint"]
     assert same == (option in ("save_steps", "logging_steps"))
@@ -373,10 +335,7 @@ def test_a_finished_training_is_not_done_again(quick, tmp_path, monkeypatch):
 
 
 def test_an_interrupted_training_without_a_state_leaves_nothing(quick, tmp_path, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(StepTrainer, "training_step", interrupted)
+    interrupt_at(monkeypatch, 1)
     with pytest.raises(KeyboardInterrupt):
         quick(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

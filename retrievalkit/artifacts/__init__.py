@@ -6,9 +6,9 @@ what made it: the command's options, the fingerprints of its inputs, counts and 
 
 from __future__ import annotations
 
-from retrievalkit.artifacts.documents import check_document, loads_json, read_document, read_json
+from retrievalkit.artifacts.documents import check_document, json_problem, loads_json, read_document, read_json
 from retrievalkit.artifacts.failures import full_disk_named, was_written
-from retrievalkit.artifacts.fingerprints import fingerprint_file, fingerprint_folder, fingerprint_value
+from retrievalkit.artifacts.fingerprints import describe_file, fingerprint_file, fingerprint_folder, fingerprint_value
 from retrievalkit.artifacts.integrity import (
     VERIFY,
     check_files,
@@ -28,14 +28,13 @@ from retrievalkit.artifacts.manifest import (
     kind_of,
     read_manifest,
     recorded_fingerprint,
-    versions,
     write_manifest,
 )
 from retrievalkit.artifacts.names import inside
 from retrievalkit.artifacts.outputs import (
     MANIFEST,
     check_output,
-    check_output_file,
+    discard,
     partial_folder,
     replaced_folder,
     restore,
@@ -44,53 +43,17 @@ from retrievalkit.artifacts.outputs import (
     write_folder,
     write_json,
 )
-from retrievalkit.artifacts.places import is_stream, place_of
+from retrievalkit.artifacts.places import check_output_file, is_stream, place_of
 
 __all__ = [
-    "CURVES",
-    "FORMAT",
-    "MANIFEST",
-    "NEGATIVES",
-    "NOT_WEIGHTS",
-    "VERIFY",
-    "add_to_manifest",
-    "check_document",
-    "check_files",
-    "check_output",
-    "check_output_file",
-    "check_unlisted",
-    "checked_fingerprint",
-    "describe_files",
-    "describe_input",
-    "fingerprint_file",
-    "fingerprint_files",
-    "fingerprint_folder",
-    "fingerprint_value",
-    "full_disk_named",
-    "held",
-    "inside",
-    "is_stream",
-    "kind_of",
-    "link_file",
-    "loads_json",
-    "once",
-    "partial_folder",
-    "place_of",
-    "read_document",
-    "read_json",
-    "read_manifest",
-    "recorded_fingerprint",
-    "replaced_folder",
-    "restore",
-    "verifying",
-    "versions",
-    "was_written",
-    "work_folder",
-    "write_file",
-    "write_folder",
-    "write_json",
-    "write_manifest",
-]
+    "CURVES", "FORMAT", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "VERIFY", "add_to_manifest", "check_document",
+    "check_files", "check_output", "check_output_file", "check_unlisted", "checked_fingerprint", "describe_file",
+    "describe_files", "describe_input", "discard", "fingerprint_file", "fingerprint_files", "fingerprint_folder",
+    "fingerprint_value", "full_disk_named", "held", "inside", "is_stream", "json_problem", "kind_of", "link_file",
+    "loads_json", "once", "partial_folder", "place_of", "read_document", "read_json", "read_manifest",
+    "recorded_fingerprint", "replaced_folder", "restore", "verifying", "was_written", "work_folder", "write_file",
+    "write_folder", "write_json", "write_manifest",
+]  # fmt: skip
 
 NEGATIVES = "negatives"
 CURVES = "training.html"

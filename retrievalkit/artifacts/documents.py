@@ -39,20 +39,21 @@ def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
     """
     try:
         value = json.loads(text, parse_constant=None if nan else _refuse_constant, parse_float=_finite)
-    except RecursionError:
-        value, deep = None, True
-    except ValueError as error:
-        if "set_int_max_str_digits" not in str(error):
-            raise
-        msg = "an integer has thousands of digits"
-        raise ValueError(msg) from None
-    else:
-        deep = _brackets(text) > _MOST_DEPTH and _is_deeper(value, _MOST_DEPTH)
-    if deep:
-        msg = "its values are nested too deeply"
-        raise ValueError(msg)
+        if _brackets(text) > _MOST_DEPTH:
+            _check_depth(value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(json_problem(error)) from None
     _check_escapes(text, value)
     return value
+
+
+def json_problem(error: Exception) -> str:
+    """What is wrong with a text that Python's JSON parser refused, as a phrase."""
+    if isinstance(error, RecursionError):
+        return "its values are nested too deeply"
+    if "set_int_max_str_digits" in str(error):
+        return "a whole number in it has thousands of digits"
+    return str(error)
 
 
 def _check_escapes(text: str | bytes, value: Any) -> None:
@@ -85,18 +86,22 @@ def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MO
     return check_document(read_json(path, do=do, most=most, nan=nan), form, file=path, do=do)
 
 
-def read_json(path: str | Path, *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Any:
-    """The content of a JSON file that is a regular one of at most so many bytes.
+def read_json(path: str | Path, form: Any = None, *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Any:
+    """The content of a JSON file that is a regular one of at most so many bytes; as it is, in a form that was checked.
 
     Raises:
-        ArtifactError: It cannot be read, is larger, or is not JSON.
+        ArtifactError: It cannot be read, is larger, is not JSON, or has another form.
     """
     try:
-        return loads_json(_read(Path(path), most), nan=nan)
+        value = loads_json(_read(Path(path), most), nan=nan)
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
     except ValueError as error:
         problem = f"is not valid JSON ({error})"
+    else:
+        if form is not None:
+            check_document(value, form, file=path, do=do)
+        return value
     msg = f"'{path}' {problem}. {do}"
     raise ArtifactError(msg)
 
@@ -166,10 +171,10 @@ def _brackets(text: str | bytes) -> int:
     return text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
 
 
-def _is_deeper(value: Any, depth: int) -> bool:
-    """Whether lists and mappings are nested deeper than that."""
+def _check_depth(value: Any) -> None:
+    """Refuse lists and mappings that are nested too deeply, as the parser does from some depth on."""
     level = [value]
-    for _ in range(depth + 1):
+    for _ in range(_MOST_DEPTH + 1):
         level = [
             inner
             for outer in level
@@ -177,8 +182,8 @@ def _is_deeper(value: Any, depth: int) -> bool:
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
         if not level:
-            return False
-    return True
+            return
+    raise RecursionError
 
 
 def _refuse_constant(name: str) -> Any:

@@ -27,6 +27,11 @@ def fingerprint_file(path: str | Path) -> str:
         raise
 
 
+def describe_file(path: str | Path) -> dict[str, Any]:
+    """The size and fingerprint of a file, as the lists of files in manifests have them."""
+    return {"bytes": Path(path).stat().st_size, "blake2b": fingerprint_file(path)}
+
+
 def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:
     """A fingerprint of every file in a folder, by relative path, without hidden files and those in `skip`.
 

@@ -94,7 +94,7 @@ def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
 
         def compare() -> None:
             if _digest(path, reading) != expected:
-                msg = f"'{path}' was altered: its checksum is not that of '{folder / MANIFEST}'. {remedy}"
+                msg = f"'{path}' was altered: its checksum is not the one recorded in '{folder}'. {remedy}"
                 raise ArtifactError(msg)
 
         if not once(path, _checksum(expected), compare):
@@ -113,7 +113,7 @@ def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = 
     holding = {parent.as_posix() for path in listed for parent in path.parents}
     for name in _names(Path(folder), skip, lambda inner: f"{inner}/{MANIFEST}" in files and inner not in holding):
         if name not in files:
-            msg = f"'{Path(folder) / name}' is no file of '{folder}': its {MANIFEST} lacks it. Remove it. {remedy}"
+            msg = f"'{Path(folder) / name}' is no file of '{folder}', whose list lacks it. Remove it. {remedy}"
             raise ArtifactError(msg)
 
 

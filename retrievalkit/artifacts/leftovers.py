@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -25,7 +24,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from retrievalkit.artifacts.locks import held, lock_of
-from retrievalkit.artifacts.outputs import MANIFEST, restore
+from retrievalkit.artifacts.outputs import MANIFEST, discard, restore
 from retrievalkit.errors import ArtifactError
 
 TEMPORARY = "rkit-"
@@ -103,13 +102,13 @@ def remove(leftover: Leftover) -> bool:
     if leftover.kind in ("temporary", "lock"):
         if is_held(leftover):
             return False
-        _delete(leftover.path)
+        discard(leftover.path)
         return True
     try:
         with held(leftover.output):
             if leftover.kind == "lost":
                 return restore(leftover.output)
-            _delete(leftover.path)
+            discard(leftover.path)
             return True
     except ArtifactError:
         return False
@@ -145,10 +144,3 @@ def _is_our_lock(path: Path) -> bool:
     with suppress(OSError, UnicodeDecodeError):
         return path.stat().st_size < 300 and _LOCK_TEXT.fullmatch(path.read_text(encoding="utf-8")) is not None
     return False
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

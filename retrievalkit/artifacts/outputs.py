@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from retrievalkit.artifacts.failures import full_disk_named
 from retrievalkit.artifacts.locks import held, is_internal
-from retrievalkit.artifacts.places import check_file_place, check_parents, is_stream, place_of, pour
+from retrievalkit.artifacts.places import check_output_file, check_parents, is_stream, place_of, pour
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 
 MANIFEST = "manifest.json"
@@ -100,6 +100,14 @@ def restore(path: str | Path) -> bool:
     return True
 
 
+def discard(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def _naming(staging: Path, path: str | Path) -> Iterator[None]:
     """Say where a finished output is that cannot get its name."""
@@ -149,19 +157,6 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
     if not (place / MANIFEST).exists():
         msg = f"'{path}' was not written by rkit (it has no {MANIFEST}), so --overwrite leaves it alone. Remove it."
         raise ArtifactError(msg)
-
-
-def check_output_file(path: str | Path, *, stream: bool = False) -> None:
-    """Refuse an output file whose place is taken by a folder, or by something else that cannot become a file.
-
-    Args:
-        path: The file.
-        stream: Whether a pipe or a device will do, because the file is all that is written.
-
-    Raises:
-        ArtifactError: Names it.
-    """
-    check_file_place(path, stream=stream)
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def descriptor(path: str | Path) -> int | None:
     return None
 
 
-def check_file_place(path: str | Path, *, stream: bool) -> None:
+def check_output_file(path: str | Path, *, stream: bool = False) -> None:
     """Refuse an output file whose place is taken by a folder, or by something else that cannot become a file.
 
     Args:

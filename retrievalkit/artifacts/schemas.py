@@ -5,6 +5,7 @@ Imported when such a file is read, as pydantic takes its time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -12,37 +13,25 @@ from pydantic import AfterValidator, BaseModel, Field
 from retrievalkit.artifacts.names import is_inner_name
 
 
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    msg = "should be text without control characters"
-    raise ValueError(msg)
+def _only(fits: Callable[[str], bool], what: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if fits(text):
+            return text
+        msg = f"should be {what}"
+        raise ValueError(msg)
+
+    return AfterValidator(check)
 
 
-def _without_nul(path: str) -> str:
-    if "\0" not in path:
-        return path
-    msg = "should be a path"
-    raise ValueError(msg)
-
-
-def _inner(name: str) -> str:
-    if is_inner_name(name):
-        return name
-    msg = "should be the name of a file of this folder"
-    raise ValueError(msg)
-
-
-def _of_vectors(name: str) -> str:
+def _is_plain_name(name: str) -> bool:
     # Copied from folder to folder, so a folder inside, and the manifest itself, have no place there.
-    if "/" not in _inner(name) and name != "manifest.json":
-        return name
-    msg = "should be the plain name of a file of vectors"
-    raise ValueError(msg)
+    return is_inner_name(name) and "/" not in name and name != "manifest.json"
 
 
-Word = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
-PathText = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_without_nul)]
+Word = Annotated[str, Field(min_length=1, max_length=4096), _only(str.isprintable, "text without control characters")]
+PathText = Annotated[str, Field(min_length=1, max_length=4096), _only(lambda path: "\0" not in path, "a path")]
+InnerName = Annotated[str, _only(is_inner_name, "the name of a file of this folder")]
+PlainName = Annotated[str, _only(_is_plain_name, "the plain name of a file of vectors")]
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 _MISSING: Any = Field(None)
 """The default of an entry that may be missing, but not null: defaults are not checked."""
@@ -112,14 +101,14 @@ class Manifest(BaseModel):
     counts: dict[str, float] = _MISSING
     versions: dict[str, Word] = _MISSING
     fingerprint: Word = _MISSING
-    files: dict[Annotated[str, AfterValidator(_inner)], File] = _MISSING
+    files: dict[InnerName, File] = _MISSING
 
 
 class Vectors(Manifest):
     """The manifest of `rkit encode`."""
 
     inputs: dict[str, Input]
-    files: dict[Annotated[str, AfterValidator(_of_vectors)], File] = _MISSING
+    files: dict[PlainName, File] = _MISSING
     checkpoint: Checkpoint = _MISSING
     corpus: Source = _MISSING
 

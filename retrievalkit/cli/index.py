@@ -9,6 +9,7 @@ import click
 from retrievalkit.cli.options import (
     Settings,
     echo,
+    given_flags,
     json_option,
     overwrite_option,
     parse,
@@ -53,7 +54,7 @@ def index(
 
     values = parse(settings)
     options = section(values, "indexer") | values
-    given = {name: value for name, value in flags.items() if value is not None}
+    given = given_flags(flags)
     if given and not check:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         msg = f"{named} is about a check of the index. Add --check, or leave it out."

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from retrievalkit import artifacts
-from retrievalkit.errors import InputError, UnknownNameError
+from retrievalkit.errors import InputError, check_choice
 
 KINDS = ("pooler", "loss")
 
@@ -22,8 +22,7 @@ def new(name: str, kind: str, output: str | Path) -> str:
     if not name.isidentifier() or name != name.lower():
         msg = f"'{name}' is not snake_case, as names of components are. Choose a name such as 'first_token'."
         raise InputError(msg)
-    if kind not in KINDS:
-        raise UnknownNameError("template", kind, KINDS)
+    check_choice("template", kind, KINDS)
     values = {
         "my_name": name,
         "my-name": name.replace("_", "-"),

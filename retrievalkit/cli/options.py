@@ -179,7 +179,7 @@ def training_options(
 
 def parse(settings: tuple[str, ...]) -> Settings:
     """The values of `--set`, nested by their dots."""
-    from retrievalkit.recipe.recipe import parse_set
+    from retrievalkit.recipe.settings import parse_set
 
     return parse_set(settings)
 

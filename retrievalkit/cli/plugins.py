@@ -9,6 +9,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ def listing(width: int = 110) -> str:
     found = registry.plugins()
     lines: list[str] = []
     for kind in registry.HOOKS:
-        components = sorted((one for plugin in found for one in plugin.components if one.kind == kind), key=_name)
+        components = sorted(
+            (one for plugin in found for one in plugin.components if one.kind == kind), key=attrgetter("name")
+        )
         if components:
             lines += [f"{kind}s" if kind != "loss" else "losses", *_table(components, width), ""]
     broken = [plugin for plugin in found if plugin.error]
@@ -143,10 +146,6 @@ def check(name: str, *, model: str | None, options: Mapping[str, Any]) -> str:
                 raise InputError(msg) from error
         checked.append(f"{component.kind} '{name}': checked")
     return "\n".join(checked)
-
-
-def _name(component: registry.Component) -> str:
-    return component.name
 
 
 def _named(name: str) -> list[registry.Component]:

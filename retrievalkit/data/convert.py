@@ -110,9 +110,7 @@ def _write_in_form(kind: Kind, source: str | Path, path: Path, split: str | None
     if path.is_dir():
         msg = f"'{path}' is a folder. With --form give the name of a file."
         raise OptionError(msg)
-    if kind == "run":
-        return {"results": write_run(path, open_run(source), form=form)}
-    return {"judgements": write_qrels(path, read_qrels(source, split or "test"), form)}
+    return _results(source, path, split, form) if kind == "run" else _judgements(source, path, split, form)
 
 
 def _is_file(path: Path) -> bool:
@@ -154,12 +152,12 @@ def _queries(source: str | Path, path: Path, split: str | None) -> Counts:
     return {"queries": write_queries(path, read_queries(source, split))}
 
 
-def _judgements(source: str | Path, path: Path, split: str | None) -> Counts:
-    return {"judgements": write_qrels(path, read_qrels(source, split or "test"))}
+def _judgements(source: str | Path, path: Path, split: str | None, form: Form | None = None) -> Counts:
+    return {"judgements": write_qrels(path, read_qrels(source, split or "test"), form)}
 
 
-def _results(source: str | Path, path: Path, _: str | None) -> Counts:
-    return {"results": write_run(path, open_run(source))}
+def _results(source: str | Path, path: Path, _: str | None, form: Form = "trec") -> Counts:
+    return {"results": write_run(path, open_run(source), form=form)}
 
 
 _WRITERS: dict[str, Callable[[str | Path, Path, str | None], Counts]] = {

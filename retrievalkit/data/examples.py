@@ -5,7 +5,7 @@ Examples refer to documents by id. If a file also contains texts (Tevatron 1.x, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,15 @@ class Examples:
     def __iter__(self) -> Iterator[Example]:
         return iter(self.rows)
 
+    def located(self) -> Iterator[tuple[int | None, Example]]:
+        """The examples with their lines, as far as known."""
+        lines: Sequence[int | None] = self.lines or [None] * len(self.rows)
+        return zip(lines, self.rows, strict=True)
+
+    def documents(self) -> Iterator[tuple[int | None, str]]:
+        """The ids of all documents that the examples name, with the lines."""
+        return ((line, one) for line, row in self.located() for one in (*row.positives, *row.negatives))
+
 
 def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: str = "train") -> Examples:
     """Read training examples in any known form.
@@ -130,21 +139,20 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
     Raises:
         DataError: An id is in neither; the message names its line and the nearest id.
     """
-    wanted = {document for row in examples.rows for document in (*row.positives, *row.negatives)}
-    wanted -= examples.passages.keys()
+    wanted = {document for _, document in examples.documents()} - examples.passages.keys()
     if not wanted:
         return
     if corpus is None:
         msg = f"the examples name {len(wanted)} documents whose texts they do not hold. Give the corpus: --corpus."
         raise DataError(msg, file=examples.source)
-    missing = corpus.missing(wanted)
-    if not missing:
-        return
-    lines = examples.lines or [None] * len(examples.rows)  # type: ignore[list-item]
-    for row, line in zip(examples.rows, lines, strict=True):
-        for document in (*row.positives, *row.negatives):
-            if document in missing:
-                raise corpus.unknown(document, file=examples.source, line=line)
+    _refuse(corpus.missing(wanted), examples, corpus)
+
+
+def _refuse(unknown: Set[str], examples: Examples, corpus: Corpus) -> None:
+    """Name the first of the unknown documents, if there are any."""
+    for line, document in examples.documents() if unknown else ():
+        if document in unknown:
+            raise corpus.unknown(document, file=examples.source, line=line)
 
 
 def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
@@ -161,8 +169,7 @@ def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
     if negatives == 0:
         msg = "the loss learns from a teacher's scores of negatives, and negatives is 0. Draw some: --negatives 1"
         raise InputError(msg)
-    lines = examples.lines or [None] * len(examples.rows)  # type: ignore[list-item]
-    for row, line in zip(examples.rows, lines, strict=True):
+    for line, row in examples.located():
         if lacking := unscored(row):
             msg = (
                 f"the teacher scores no {' and no '.join(lacking)} of the query '{row.query_id}', and the loss learns "
@@ -237,21 +244,14 @@ def _keep(held: dict[str, Passage], passage: Passage, record: Record) -> None:
 def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Example:
     _require(record, "query_id", query)
     ids = record.identifiers(positives), record.identifiers(negatives)
-    return Example(
-        record.identifier("query_id"),
-        record.text(query),
-        ids[0],
-        ids[1],
-        record.texts("answers"),
-        teacher_scores(record, ids[0], ids[1]),
-    )
+    text, answers, teacher = record.text(query), record.texts("answers"), teacher_scores(record, *ids)
+    return Example(record.identifier("query_id"), text, *ids, answers, teacher)
 
 
 def _tevatron(record: Record) -> tuple[Example, list[Passage]]:
     _require(record, "query_id", "query")
-    return _with_passages(
-        record, record.identifier("query_id"), record.text("query"), "positive_passages", "negative_passages"
-    )
+    fields = ("positive_passages", "negative_passages")
+    return _with_passages(record, record.identifier("query_id"), record.text("query"), *fields)
 
 
 def _dpr(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
@@ -334,23 +334,16 @@ def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
     Raises:
         DataError: A passage is not in the corpus; the message names the example's line and the nearest id.
     """
-    wanted = {one for row in examples.rows for one in (*row.positives, *row.negatives)}
+    wanted = {document for _, document in examples.documents()}
     missing = corpus.missing(wanted) if wanted else set()
     if not missing:
         return examples
     digests = {one: text_digest(examples.passages[one]) for one in missing if one in examples.passages}
     wanted_digests = set(digests.values())
-    ids = (
-        {digest: passage.id for passage in corpus if (digest := text_digest(passage)) in wanted_digests}
-        if digests
-        else {}
-    )
+    passages: Iterable[Passage] = corpus if digests else ()
+    ids = {digest: passage.id for passage in passages if (digest := text_digest(passage)) in wanted_digests}
     new_ids = {document: ids[digest] for document, digest in digests.items() if digest in ids}
-    lines: Sequence[int | None] = examples.lines or [None] * len(examples.rows)
-    for row, line in zip(examples.rows, lines, strict=True):
-        for one in (*row.positives, *row.negatives):
-            if one in missing and one not in new_ids:
-                raise corpus.unknown(one, file=examples.source, line=line)
+    _refuse(missing - new_ids.keys(), examples, corpus)
     return replace(examples, rows=[_renamed(row, new_ids) for row in examples.rows])
 
 

@@ -148,12 +148,6 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
         yield content
 
 
-@contextmanager
-def open_text(path: str | Path) -> Iterator[Iterator[str]]:
-    """Open a text file for reading line by line, without line ends."""
-    yield (line.text for line in read_lines(path))
-
-
 def read_lines(path: str | Path) -> Iterator[Line]:
     """The lines of a text file.
 

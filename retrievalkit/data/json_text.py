@@ -13,18 +13,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from retrievalkit.artifacts import json_problem
 from retrievalkit.data import files, packing
 from retrievalkit.errors import DataError, shortlist
 
 _SHOWN = 60
 _SPACES = " \t\r\n"
 _SPACE = re.compile(f"[{_SPACES}]*")
-_NESTED = "its values are nested too deeply."
-_LONG_NUMBER = "a whole number in it has thousands of digits."
-
-
-class _RepeatedError(ValueError):
-    """A key occurs twice in an object."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -32,8 +27,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
         key = next(key for place, key in enumerate(keys) if key in keys[:place])
-        msg = f"the key {shown(key)} occurs twice in the same object. Keep one."
-        raise _RepeatedError(msg)
+        msg = f"the key {shown(key)} occurs twice in the same object. Keep one"
+        raise ValueError(msg)
     return values
 
 
@@ -53,15 +48,9 @@ def parsed(text: str) -> Any:
         return value if end == len(text) else _DECODER.decode(text)
     except json.JSONDecodeError as error:
         msg = f"broken JSON: {error.msg} at column {error.colno}."
-    except RecursionError:
-        msg = _NESTED
-    except ValueError as error:
-        msg = _sentence(error)
+    except (ValueError, RecursionError) as error:
+        msg = f"{json_problem(error)}."
     raise ValueError(msg)
-
-
-def _sentence(error: ValueError) -> str:
-    return str(error) if isinstance(error, _RepeatedError) else _LONG_NUMBER
 
 
 def shown(value: object) -> str:
@@ -201,11 +190,8 @@ class _Window:
                     continue
                 msg = f"{name}: broken JSON: {error.msg}"
                 raise self.error(msg, self.line + self.text.count("\n", self.at, error.pos)) from None
-            except RecursionError:
-                msg = f"{name}: {_NESTED}"
-                raise DataError(msg, file=self.path, line=self.line) from None
-            except ValueError as error:
-                msg = f"{name}: {_sentence(error)}"
+            except (ValueError, RecursionError) as error:
+                msg = f"{name}: {json_problem(error)}."
                 raise DataError(msg, file=self.path, line=self.line) from None
             self.move(end)
             return value

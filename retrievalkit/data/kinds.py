@@ -94,19 +94,11 @@ def _of_row(path: Path) -> Kind:
 def _by_name(source: str | Path, content: str) -> Kind:
     """The kind that the name of the file suggests, for content that fits two kinds."""
     name = str(source).rpartition("/")[2].lower()
-    hints: tuple[tuple[str, Kind], ...] = (
-        ("qrel", "qrels"),
-        ("run", "run"),
-        ("quer", "queries"),
-        ("question", "queries"),
-        ("topic", "queries"),
-        ("corpus", "corpus"),
-        ("collection", "corpus"),
-        ("passage", "corpus"),
-        ("psgs", "corpus"),
-        ("docs", "corpus"),
-    )
-    for hint, kind in hints:
+    hints: dict[str, Kind] = {
+        "qrel": "qrels", "run": "run", "quer": "queries", "question": "queries", "topic": "queries",
+        "corpus": "corpus", "collection": "corpus", "passage": "corpus", "psgs": "corpus", "docs": "corpus",
+    }  # fmt: skip
+    for hint, kind in hints.items():
         if hint in name:
             return kind
     msg = f"{content} fits more than one kind of file. Say which: --kind corpus, queries, qrels or run."

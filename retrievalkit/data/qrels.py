@@ -11,7 +11,7 @@ from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, QR
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
-from retrievalkit.errors import DataError, UnknownNameError
+from retrievalkit.errors import DataError, check_choice
 
 Qrels = dict[str, dict[str, int]]
 Form = Literal["trec", "beir", "msmarco"]
@@ -54,8 +54,7 @@ def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: 
     """
     name = Path(path).name.removesuffix(".gz").removesuffix(".zst")
     form = form or ("beir" if name.endswith(".tsv") else "trec")
-    if form not in get_args(Form):
-        raise UnknownNameError("form of qrels", form, get_args(Form))
+    check_choice("form of qrels", form, get_args(Form))
     rows = [(query, document, grade) for query, judged in qrels.items() for document, grade in judged.items()]
     with files.write_text(path) as stream:
         if form == "beir":

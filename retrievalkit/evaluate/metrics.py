@@ -21,7 +21,7 @@ import numpy as np
 
 from retrievalkit.data.qrels import LARGEST_GRADE, Qrels
 from retrievalkit.data.runs import Hits, Ties
-from retrievalkit.errors import InputError, OptionError, UnknownNameError, nearest, shortlist
+from retrievalkit.errors import InputError, OptionError, UnknownNameError, check_choice, nearest, shortlist
 
 METRICS = "nDCG@10 RR@10 R@1000"
 
@@ -79,8 +79,8 @@ def per_query(
         InputError: No query of the run is in the qrels, or a metric cannot be computed.
         UnknownNameError: A metric is unknown.
     """
-    _check_choice("choice of ties", ties, get_args(Ties))
-    _check_choice("choice of queries", over, get_args(Over))
+    check_choice("choice of ties", ties, get_args(Ties))
+    check_choice("choice of queries", over, get_args(Over))
     measures = {name: _measure(name, qrels) for name in metric_names(metrics)}
     check_overlap(run, qrels)
     values: PerQuery = {name: {} for name in measures}
@@ -364,8 +364,3 @@ def first_ids(ids: Iterable[str]) -> str:
 
 def _reason(error: Exception) -> str:
     return " ".join(f"{error}".split()).rstrip(".") or type(error).__name__
-
-
-def _check_choice(kind: str, name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        raise UnknownNameError(kind, name, known)

@@ -179,10 +179,10 @@ def as_text(evaluations: Mapping[str, Evaluation], *, per_query: bool = False) -
         return "\n".join(printable("\t".join(row)) for row in _per_query_rows(evaluations, metrics))
     if len(evaluations) == 1:
         ((_, only),) = evaluations.items()
-        return text_table([[name, f"{value:.4f}"] for name, value in only.items()], header=False, right=[1])
+        return text_table([[name, f"{value:.4f}"] for name, value in only.items()], right=[1])
     values = ([name, *(_shown(run[metric]) for metric in metrics)] for name, run in evaluations.items())
     rows = [["run", *metrics], *values]
-    return text_table(rows, header=False, right=range(1, len(metrics) + 1))
+    return text_table(rows, right=range(1, len(metrics) + 1))
 
 
 def _per_query_rows(evaluations: Mapping[str, Evaluation], metrics: Sequence[str]) -> Iterator[list[str]]:

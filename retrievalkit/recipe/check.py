@@ -12,7 +12,8 @@ import click
 
 from retrievalkit import registry
 from retrievalkit.errors import InputError
-from retrievalkit.recipe.recipe import Step, flatten
+from retrievalkit.recipe.settings import flatten
+from retrievalkit.recipe.step import Step
 
 _KINDS = ("encoder", "pooler", "loss", "indexer", "pretrainer")
 

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from retrievalkit.errors import nearest
-from retrievalkit.recipe.recipe import Step, flatten
+from retrievalkit.recipe.settings import flatten
+from retrievalkit.recipe.step import Step
 
 
 def command_line(

@@ -16,7 +16,8 @@ from retrievalkit.errors import RetrievalkitError, UnknownNameError
 from retrievalkit.recipe.check import check_components
 from retrievalkit.recipe.command_line import command_line, has
 from retrievalkit.recipe.log import StepLog
-from retrievalkit.recipe.recipe import Recipe, Step
+from retrievalkit.recipe.recipe import Recipe
+from retrievalkit.recipe.step import Step
 
 _NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "clean")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from retrievalkit import artifacts
 from retrievalkit.errors import ArtifactError
-from retrievalkit.recipe.recipe import flatten
 from retrievalkit.recipe.results import Results
+from retrievalkit.recipe.settings import flatten
 from retrievalkit.report.table import text_table
 
 # The values of each query are among them.
@@ -100,7 +100,7 @@ def times(steps: Sequence[StepResult]) -> str:
         what = step.title.partition(": ")[0]  # without the reason, which follows a colon
         rows.append((step.name, f"{step.seconds:.1f}", f"{step.seconds / total:.0%}", what + kept))
     rows.append(("all", f"{sum(step.seconds for step in steps):.1f}", "", ""))
-    return text_table(rows, header=False, right=(1, 2))
+    return text_table(rows, right=(1, 2))
 
 
 def _references(steps: Sequence[StepResult]) -> str:
@@ -110,7 +110,7 @@ def _references(steps: Sequence[StepResult]) -> str:
         for name, reference in step.expected.items():
             if name != "source":
                 rows.append((step.name, name, str(reference), *_difference(step.figures.get(name), reference), source))
-    return text_table(rows, header=False) if len(rows) > 1 else ""
+    return text_table(rows) if len(rows) > 1 else ""
 
 
 def _difference(ours: float | None, reference: Any) -> tuple[str, str]:

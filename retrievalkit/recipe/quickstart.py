@@ -22,6 +22,7 @@ import click
 
 from retrievalkit import artifacts
 from retrievalkit.errors import InputError
+from retrievalkit.evaluate.compare.result import Difference, Mean
 from retrievalkit.recipe.noise import LEVEL
 from retrievalkit.recipe.outcome import StepResult, times
 from retrievalkit.recipe.recipe import Recipe, load_recipe
@@ -134,32 +135,11 @@ _DO = "Run the quickstart anew, with --force."
 
 
 @dataclass(frozen=True)
-class _Mean:
-    """The form of a mean in comparison.json."""
-
-    run: str
-    metric: str
-    mean: float
-
-
-@dataclass(frozen=True)
-class _Difference:
-    """The form of a difference between two runs."""
-
-    run: str
-    against: str
-    metric: str
-    difference: float
-    p_value: float
-    p_corrected: float
-
-
-@dataclass(frozen=True)
 class _Comparison:
-    """The form of comparison.json."""
+    """What is read of comparison.json."""
 
-    means: list[_Mean]
-    differences: list[_Difference]
+    means: list[Mean]
+    differences: list[Difference]
 
 
 class _Results:
@@ -169,8 +149,7 @@ class _Results:
         self.recipe = recipe
         self.folder = folder
         self.steps = {step.name: step for step in steps}
-        self.comparison = artifacts.read_json(folder / "comparison.json", do=_DO)
-        artifacts.check_document(self.comparison, _Comparison, file=folder / "comparison.json", do=_DO)
+        self.comparison = artifacts.read_json(folder / "comparison.json", _Comparison, do=_DO)
         # A comparison names runs by their files.
         self.runs = {system.name: Path(str(self.steps[system.step].output)).stem for system in SYSTEMS}
 
@@ -240,9 +219,9 @@ def _print_tables(rows: Sequence[Mapping[str, Any]], title: str) -> None:
             verdict = "" if row["p_corrected"] < LEVEL else "no difference shown"
             difference = (f"{row['difference']:+.4f}", f"{row['p_corrected']:.4f}", verdict)
             differences.append((row["system"], row["against"], *difference))
-    click.echo(f"{title}\n\n{text_table(table, header=False, right=range(1, len(table[0])))}\n")
+    click.echo(f"{title}\n\n{text_table(table, right=range(1, len(table[0])))}\n")
     click.echo("seconds: all steps that the system needs, training included.\n")
-    click.echo(f"Difference in {METRICS[0]}\n\n{text_table(differences, header=False, right=(2, 3))}\n")
+    click.echo(f"Difference in {METRICS[0]}\n\n{text_table(differences, right=(2, 3))}\n")
     click.echo("p: paired randomisation test over the questions, Holm's correction over all pairs.")
 
 

@@ -50,16 +50,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
-from retrievalkit.recipe.files import NAME, bundled_recipes, find_recipe, read_recipe
+from retrievalkit.recipe.files import NAME, find_recipe, read_recipe
 from retrievalkit.recipe.log import FOLDER as LOGS
-from retrievalkit.recipe.settings import Section, flatten, join, parse_set, read_yaml
+from retrievalkit.recipe.settings import Section, join
 from retrievalkit.recipe.step import Step, Values, fill, in_order, joined_path, merged, needed
 from retrievalkit.recipe.variants import SEED, Row, Variant, arrange, choose, parse_seeds
-
-__all__ = [
-    "Recipe", "Row", "Step", "bundled_recipes", "find_recipe", "flatten", "load_recipe", "needed", "parse_set",
-    "read_yaml",
-]  # fmt: skip
 
 _VARIANT_KEYS = ("title", "values", "expected")
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from retrievalkit import artifacts
 from retrievalkit.recipe.noise import Verdict, verdicts
-from retrievalkit.recipe.recipe import Recipe, Row
+from retrievalkit.recipe.recipe import Recipe
 from retrievalkit.recipe.step import closure
+from retrievalkit.recipe.variants import Row
 from retrievalkit.report.table import markdown_table, text_table
 
 PerQuery = Mapping[str, Mapping[str, float]]
@@ -162,7 +163,7 @@ class Results:
 
     def text(self) -> str:
         """For a terminal."""
-        return self._document(lambda table: text_table(table, header=False))
+        return self._document(text_table)
 
     def markdown(self) -> str:
         """For a file."""

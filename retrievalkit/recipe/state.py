@@ -66,8 +66,7 @@ class State:
         if not path.exists():
             artifacts.check_output(folder)
             return cls(folder, recipe, {})
-        content = artifacts.read_json(path, do=_DO)
-        artifacts.check_document(content, _Content, file=path, do=_DO)
+        content = artifacts.read_json(path, _Content, do=_DO)
         name, steps = content["recipe"], content["steps"]
         if name != recipe.name:
             msg = f"'{folder}' belongs to the recipe '{name}', not to '{recipe.name}'. Choose another --output."

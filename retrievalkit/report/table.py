@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from retrievalkit.report.terminal import printable
 
@@ -20,12 +20,11 @@ _LATEX = {
 }  # fmt: skip
 
 
-def text_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) -> str:
+def text_table(rows: Rows, *, right: Collection[int] = ()) -> str:
     """Columns padded with spaces, for a terminal.
 
     Args:
-        rows: Equally many cells in each; the first row holds the names of the columns if `header`.
-        header: Whether to underline the first row.
+        rows: Equally many cells in each.
         right: The columns (from 0) that are aligned to the right.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
@@ -37,42 +36,32 @@ def text_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) 
         ).rstrip()
         for row in rows
     ]
-    if header and lines:
-        lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
 
 
-def markdown_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) -> str:
-    """A table of GitHub's Markdown; see `text_table`. Markdown demands a header: without one the first row is empty."""
+def markdown_table(rows: Rows, *, right: Collection[int] = ()) -> str:
+    """A table of GitHub's Markdown; see `text_table`. The first row holds the names of the columns."""
     cells = [[_one_line(cell).replace("\\", "\\\\").replace("|", "\\|") for cell in row] for row in rows]
     if not cells:
         return ""
-    head, body = (cells[0], cells[1:]) if header else ([""] * len(cells[0]), cells)
-    rule = ["---:" if place in right else "---" for place in range(len(head))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *body))
+    rule = ["---:" if place in right else "---" for place in range(len(cells[0]))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (cells[0], rule, *cells[1:]))
 
 
-def latex_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) -> str:
-    """A `tabular` with the rules of the package booktabs; see `text_table`."""
+def latex_table(rows: Rows, *, right: Collection[int] = ()) -> str:
+    """A `tabular` with the rules of the package booktabs; see `text_table`. The first row names the columns."""
     columns = "".join("r" if place in right else "l" for place in range(len(rows[0]) if rows else 0))
-    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *_latex_lines(rows, header=header), "\\end{tabular}"])
+    lines = [f"{' & '.join(map(_latex, row))} \\\\" for row in rows]
+    ruled = ["\\toprule", *lines[:1], *(["\\midrule"] if lines else []), *lines[1:], "\\bottomrule"]
+    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *ruled, "\\end{tabular}"])
 
 
-def csv_table(rows: Rows, *, header: bool = True, right: Collection[int] = ()) -> str:
-    """Comma-separated values; see `text_table`, whose other arguments change nothing here."""
-    del header, right
+def csv_table(rows: Rows, *, right: Collection[int] = ()) -> str:
+    """Comma-separated values; see `text_table`, whose `right` changes nothing here."""
+    del right
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(rows)
     return stream.getvalue().removesuffix("\n")
-
-
-def _latex_lines(rows: Rows, *, header: bool) -> Iterator[str]:
-    yield "\\toprule"
-    for number, row in enumerate(rows):
-        yield f"{' & '.join(map(_latex, row))} \\\\"
-        if header and number == 0:
-            yield "\\midrule"
-    yield "\\bottomrule"
 
 
 def _latex(text: str) -> str:

@@ -15,16 +15,6 @@ from retrievalkit.score.rule import scores, vector_scores, vectors_alone, viewed
 from retrievalkit.score.tiles import is_single
 
 __all__ = [
-    "scores",
-    "vector_scores",
-    "vectors_alone",
-    "viewed",
-    "TextReader",
-    "best_of_candidates",
-    "check_k",
-    "documents_of_vectors",
-    "lexical_scores_of",
-    "scores_of",
-    "top_k",
-    "is_single",
-]
+    "scores", "vector_scores", "vectors_alone", "viewed", "TextReader", "best_of_candidates", "check_k",
+    "documents_of_vectors", "lexical_scores_of", "scores_of", "top_k", "is_single",
+]  # fmt: skip

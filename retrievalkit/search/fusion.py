@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from retrievalkit.errors import InputError, OptionError, UnknownNameError
+from retrievalkit.errors import InputError, OptionError, check_choice
 
 Method = Literal["rrf", "sum", "linear"]
 Normalization = Literal["none", "min_max", "z_score"]
@@ -57,9 +57,9 @@ class Fusion:
     rrf_k: int | None = None
 
     def __post_init__(self) -> None:
-        _check_choice("fusion method", self.method, get_args(Method))
-        _check_choice("normalization", self.normalization or "none", get_args(Normalization))
-        _check_choice("way to score missing documents", self.missing or "minimum", get_args(Missing))
+        check_choice("fusion method", self.method, get_args(Method))
+        check_choice("normalization", self.normalization or "none", get_args(Normalization))
+        check_choice("way to score missing documents", self.missing or "minimum", get_args(Missing))
         self._check_effect()
         if self.weights is not None and not all(map(math.isfinite, self.weights)):
             msg = f"weights {list(self.weights)} are not all finite numbers. Give one number per run."
@@ -232,11 +232,6 @@ def _normalised(column: Scores, known: NDArray[np.bool_], normalization: Normali
     values = np.full(len(column), lowest if missing == "minimum" else 0.0)
     values[known] = own
     return values
-
-
-def _check_choice(kind: str, name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        raise UnknownNameError(kind, name, known)
 
 
 def fusion_of(

@@ -12,8 +12,6 @@ damage to its files is found.
 
 from __future__ import annotations
 
-from retrievalkit.contracts import Progress
-from retrievalkit.score import scores
 from retrievalkit.testing.collection import Collection, tiny_collection
 from retrievalkit.testing.damage import check_damage
 from retrievalkit.testing.indexers import check_indexer
@@ -32,7 +30,4 @@ __all__ = [
     "check_indexer",
     "check_damage",
     "check_pretrainer",
-    # Tests of plugins took these from here when the test kit was one module.
-    "Progress",
-    "scores",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from retrievalkit.errors import UnknownNameError
+from retrievalkit.errors import check_choice
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.testing.collection import COUNTRIES
 
@@ -36,8 +36,7 @@ def tiny_model(
     """
     import transformers
 
-    if architecture not in ARCHITECTURES:
-        raise UnknownNameError("architecture", architecture, ARCHITECTURES)
+    check_choice("architecture", architecture, ARCHITECTURES)
     folder = Path(folder)
     tokenizer = tiny_tokenizer(architecture)
     name, build_config = ARCHITECTURES[architecture]

@@ -5,7 +5,7 @@
     spans-00000.npy      uint32: where each span ends, in sentences of its document
     documents-00000.npy  int64 (documents, 4): where the tokens, sentences and spans of each document end in the shard,
                          and its number of samples
-    shard-00000.json     size and fingerprint of each file of the shard: written last of these
+    shard-00000.json     size and checksum of each file of the shard: written last of these
     samples.npy          int64: how many samples there are up to each document
     counts.json          documents, dropped, samples, tokens, shards: written last
 
@@ -22,16 +22,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from retrievalkit import artifacts
-from retrievalkit.artifacts import loads_json, write_file, write_json
+from retrievalkit.artifacts import write_file, write_json
+from retrievalkit.artifacts.schemas import File, InnerName
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import Document, draw_spans, sentence_ends, token_ends
-from retrievalkit.train import states
+from retrievalkit.errors import ArtifactError
 
 SHARD_TOKENS = 1 << 24
 _STARTS = 1 << 31
@@ -161,7 +161,7 @@ def read_corpus(
     """
     folder.mkdir(exist_ok=True)
     done = _whole_shards(folder)
-    if _recorded(folder / _COUNTS).get("shards") == len(done):
+    if _is_finished(folder, len(done)):
         _finish(folder, len(done))
         return
     number, shard, shards = sum(done), _Shard(), len(done)
@@ -217,8 +217,9 @@ class _Shard:
             _save(folder, kind, number, np.asarray(getattr(self, kind), dtype=np.uint32))
         _save(folder, "documents", number, np.asarray(self.documents, dtype=np.int64))
         # Last: a shard with this file is complete.
-        names = [_path(folder, kind, number).name for kind in _FILES]
-        write_json(folder / _SHARD.format(number), states.described(folder, names), indent=None)
+        paths = [_path(folder, kind, number) for kind in _FILES]
+        files = {path.name: artifacts.describe_file(path) for path in paths}
+        write_json(folder / _SHARD.format(number), files, indent=None)
 
 
 def _finish(folder: Path, shards: int) -> None:
@@ -240,24 +241,29 @@ def _whole_shards(folder: Path) -> list[int]:
     """Number of documents of each shard that is complete and as it was written, up to the first that is not."""
     found: list[int] = []
     while (folder / _SHARD.format(len(found))).exists():
-        number = len(found)
-        files = _recorded(folder / _SHARD.format(number))
-        known = set(files) == {_path(folder, kind, number).name for kind in _FILES}
-        problem = states.first_changed(folder, files) if known else f"{_SHARD.format(number)} was changed"
-        if problem:
-            sys.stderr.write(f"the tokens of the corpus in '{folder}': {problem}; the rest is read again\n")
+        try:
+            _check_shard(folder, len(found))
+        except ArtifactError as error:
+            sys.stderr.write(f"{error}\n")
             break
-        found.append(len(_open(folder, "documents", number)))
+        found.append(len(_open(folder, "documents", len(found))))
     return found
 
 
-def _recorded(path: Path) -> dict[str, Any]:
-    """What a JSON file of ours says; nothing if there is none, or it was changed to something else."""
+def _check_shard(folder: Path, number: int) -> None:
+    description, do = folder / _SHARD.format(number), "The rest of the corpus is read again."
+    files = artifacts.read_json(description, dict[InnerName, File], do=do)
+    if set(files) != {_path(folder, kind, number).name for kind in _FILES}:
+        msg = f"'{description}' is damaged: it lists other files. {do}"
+        raise ArtifactError(msg)
+    artifacts.check_files(folder, files, remedy=do)
+
+
+def _is_finished(folder: Path, shards: int) -> bool:
     try:
-        value = loads_json(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return artifacts.read_document(folder / _COUNTS, _Counts, do=_DO).shards == shards
+    except ArtifactError:
+        return False
 
 
 def _path(folder: Path, kind: str, number: int) -> Path:

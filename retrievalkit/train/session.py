@@ -7,7 +7,6 @@ processes the main one writes.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -214,7 +213,4 @@ def _tidy(staging: Path, work: str | None) -> None:
     """Remove what resuming alone needed; the options first, so that what is left without them is complete."""
     (staging / OPTIONS).unlink(missing_ok=True)
     for name in _resumed_from(work):
-        if (staging / name).is_dir():
-            shutil.rmtree(staging / name)
-        else:
-            (staging / name).unlink(missing_ok=True)
+        artifacts.discard(staging / name)

@@ -1,6 +1,6 @@
 """States of a training: written whole or not at all, and checked before a training goes on from one.
 
-    trainer/checkpoint-40/state.json     the number of processes, and size and fingerprint of every file below
+    trainer/checkpoint-40/state.json     the number of processes, and size and checksum of every file below
     trainer/checkpoint-40/...            weights, optimiser, schedule, random states, steps: as the Trainer writes them
     trainer/checkpoint-40/beside/...     what the training had written beside its states by then: log, best state, ...
 
@@ -12,20 +12,33 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_pt_utils import safe_globals
 
 from retrievalkit import artifacts
+from retrievalkit.artifacts.schemas import File, InnerName
 from retrievalkit.errors import ArtifactError
 
 WRITING, STATE = "writing", "state.json"
 _BESIDE, _STEPS = "beside", "trainer_state.json"
 _PICKLES = (".pt", ".pth", ".bin")
+_REMEDY = (
+    "Put the file back if you have it; or delete the state's folder, and --resume goes on from an older state, or "
+    "starts this training from its beginning."
+)
+
+
+@dataclass(frozen=True)
+class _State:
+    """The form of state.json."""
+
+    processes: int
+    files: dict[InnerName, File]
 
 
 def step_of(state: Path) -> int:
@@ -53,7 +66,7 @@ def complete(written: Path, folder: Path, beside: Sequence[Path], *, processes: 
         if path.exists():
             # The log grows; the others are only ever replaced.
             _copy(path, written / _BESIDE / path.name, link=path.suffix != ".jsonl")
-    files = described(written, sorted(_names(written)))
+    files = artifacts.describe_files(written)
     artifacts.write_json(written / STATE, {"format": 1, "processes": processes, "files": files})
     state = folder / written.name
     # There is one if a damaged state was left alone and an older one used.
@@ -72,33 +85,27 @@ def choose(folder: Path, *, processes: int) -> tuple[Path | None, list[str]]:
     """
     problems: list[str] = []
     for state in saved(folder):
-        problem = _damage(state)
-        if problem is None:
-            _check_processes(state, processes)
-            return state, problems
-        problems.append(f"the state '{state}' is damaged: {problem}")
+        try:
+            count = _checked(state)
+        except ArtifactError as error:
+            problems.append(str(error))
+        else:
+            _check_processes(count, processes)
+            return state, [problem.removesuffix(f". {_REMEDY}") for problem in problems]
     if problems:
-        msg = (
-            f"{problems[0]}. Put the file back if you have it; or delete that folder, and --resume starts this "
-            "training from its beginning."
-        )
-        raise ArtifactError(msg)
+        raise ArtifactError(problems[0])
     return None, []
 
 
 def restore(state: Path | None, beside: Sequence[Path]) -> None:
     """Put what lies beside the states back to what it was when the state was saved; None = the beginning."""
     for path in beside:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        artifacts.discard(path)
         if state is not None and (state / _BESIDE / path.name).exists():
             _copy(state / _BESIDE / path.name, path, link=path.suffix != ".jsonl")
 
 
-def _check_processes(state: Path, count: int) -> None:
-    before = _read(state)["processes"]
+def _check_processes(before: int, count: int) -> None:
     if before == count:
         return
     again = f"torchrun --nproc-per-node {before} --no-python rkit ..." if before > 1 else "rkit, without torchrun"
@@ -113,18 +120,22 @@ def _processes(count: int) -> str:
     return "1 process" if count == 1 else f"{count} processes"
 
 
-def _damage(state: Path) -> str | None:
-    """What is wrong with a state; None = it is as it was written."""
-    try:
-        recorded = _read(state)["files"]
-    except (OSError, ValueError) as error:
-        return f"{STATE} cannot be read ({error})"
-    if extra := sorted(_names(state) - set(recorded)):
-        return f"{extra[0]} does not belong to it"
-    return first_changed(state, recorded) or _unreadable(state, recorded)
+def _checked(state: Path) -> int:
+    """The number of processes that wrote a state.
+
+    Raises:
+        ArtifactError: It is not as it was written.
+    """
+    recorded = artifacts.read_json(state / STATE, _State, do=_REMEDY)
+    artifacts.check_unlisted(state, recorded["files"], skip=(STATE,), remedy=_REMEDY)
+    artifacts.check_files(state, recorded["files"], remedy=_REMEDY)
+    if problem := _unreadable(state, recorded["files"]):
+        msg = f"'{state}' is damaged: {problem}. {_REMEDY}"
+        raise ArtifactError(msg)
+    return int(recorded["processes"])
 
 
-def _unreadable(state: Path, names: Sequence[str]) -> str | None:
+def _unreadable(state: Path, names: Iterable[str]) -> str | None:
     """The file that would not load, though the state says that it was written so; None = all would."""
     for name in names:
         if name.endswith(_PICKLES):
@@ -139,56 +150,6 @@ def _unreadable(state: Path, names: Sequence[str]) -> str | None:
     except (OSError, ValueError, TypeError):
         return f"{_STEPS} cannot be read"
     return None if step == step_of(state) else f"{_STEPS} is that of step {step}"
-
-
-def _read(state: Path) -> dict[str, Any]:
-    """What `state.json` says.
-
-    Raises:
-        OSError: There is none.
-        ValueError: It has another form.
-    """
-    recorded = artifacts.loads_json((state / STATE).read_bytes())
-    try:
-        files = {
-            name: {"bytes": int(described["bytes"]), "fingerprint": str(described["fingerprint"])}
-            for name, described in recorded["files"].items()
-        }
-        count = int(recorded["processes"])
-    except (TypeError, KeyError, AttributeError) as error:
-        msg = "it has another form"
-        raise ValueError(msg) from error
-    if outside := [name for name in files if name.startswith("/") or ".." in Path(name).parts]:
-        msg = f"'{outside[0]}' is no file of it"
-        raise ValueError(msg)
-    return {"processes": count, "files": files}
-
-
-def _names(state: Path) -> set[str]:
-    """The files of a state, but `state.json` and hidden ones, as some file systems make."""
-    found = (path.relative_to(state) for path in state.rglob("*") if not path.is_dir())
-    return {path.as_posix() for path in found if not path.name.startswith(".") and path.as_posix() != STATE}
-
-
-def described(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Size and fingerprint of some files of a folder, for `first_changed`."""
-    return {
-        name: {"bytes": (folder / name).stat().st_size, "fingerprint": artifacts.fingerprint_file(folder / name)}
-        for name in names
-    }
-
-
-def first_changed(folder: Path, files: Mapping[str, Any]) -> str | None:
-    """What is wrong with the first of these files that is not as it was described; None = all are."""
-    for name, before in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != before["bytes"]:
-            return f"{name} has {path.stat().st_size:,} bytes, and {before['bytes']:,} were written"
-        if artifacts.fingerprint_file(path) != before["fingerprint"]:
-            return f"{name} was changed after it was written"
-    return None
 
 
 def _copy(path: Path, to: Path, *, link: bool) -> None:

@@ -38,7 +38,7 @@ def test_a_document_is_read_in_its_form(tmp_path):
         (b"\xff\xfe\xfa", r"is not valid JSON \("),
         ("[" * 5_000 + "]" * 5_000, r"is not valid JSON \(its values are nested too deeply\)"),
         ('{"a": ' * 101 + "1" + "}" * 101, r"is not valid JSON \(its values are nested too deeply\)"),
-        ("9" * 5_000, r"is not valid JSON \(an integer has thousands of digits\)"),
+        ("9" * 5_000, r"is not valid JSON \(a whole number in it has thousands of digits\)"),
         ('{"count": NaN}', r"is not valid JSON \(NaN is not a JSON value\)"),
         ("[]", r"is damaged: it is \[\], and should be an object"),
         ('{"names": {}}', "is damaged: count is missing"),

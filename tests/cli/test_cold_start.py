@@ -9,27 +9,10 @@ import sys
 import pytest
 
 HEAVY = (
-    "accelerate",
-    "datasets",
-    "faiss",
-    "grpc",
-    "ir_datasets",
-    "ir_measures",
-    "jnius",
-    "matplotlib",
-    "milvus_lite",
-    "numpy",
-    "pandas",
-    "pydantic",
-    "pymilvus",
-    "pyserini",
-    "safetensors",
-    "scipy",
-    "sklearn",
-    "tokenizers",
-    "torch",
-    "transformers",
-)
+    "accelerate", "datasets", "faiss", "grpc", "ir_datasets", "ir_measures", "jnius", "matplotlib",
+    "milvus_lite", "numpy", "pandas", "pydantic", "pymilvus", "pyserini", "safetensors", "scipy", "sklearn",
+    "tokenizers", "torch", "transformers",
+)  # fmt: skip
 PROGRAM = """
 import json, sys
 from retrievalkit.cli import main

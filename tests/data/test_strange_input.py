@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fuzz.nasty import SNIPPETS, VALUES
 from retrievalkit.data import files, records
 from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import open_corpus
@@ -50,37 +51,26 @@ VALID = (
     b'[{"question": "w", "answers": ["x"], "positive_ctxs": [{"title": "t", "text": "u", "passage_id": "3"}]}]',
     b'{"anchor": "w", "positive": "x", "negative_1": "y"}\n',
 )
-PIECES = (
-    *(
-        b"\0",
-        b"\r",
-        b"\n",
-        b"\t",
-        b'"',
-        b"\xff",
-        b"\xfe\xff",
-        b"\xef\xbb\xbf",
-        b"\xe2\x80\xa8",
-        b"\x1b[31m",
-        b"[" * 3000,
-    ),
-    *(
-        b"1e400",
-        b"NaN",
-        b"-Infinity",
-        b"9" * 5000,
-        b"1_000",
-        "\u0663".encode(),
-        b"\\ud800",
-        b"null",
-        b"[]",
-        b"{}",
-        b" ",
-    ),
+KEYS = "_id id docid title text contents query query_id question answers positives negatives pos neg teacher anchor"
+snippets = st.sampled_from([put.encode("latin-1") * min(times, 5000) for put, times in SNIPPETS])
+words = st.sampled_from(["q1", "d1", "0", "1", "Q0", "0.5", "query-id", "corpus-id", "score", "id", "text"]) | st.text(
+    max_size=8
 )
+cells = words.map(lambda word: word.encode("utf-8", errors="surrogatepass")) | snippets
+tables = st.builds(
+    lambda gap, end, rows: end.join(gap.join(row) for row in rows),
+    st.sampled_from([b"\t", b" ", b"  "]),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.lists(st.lists(cells, min_size=1, max_size=6), max_size=5),
+)
+values = st.sampled_from(VALUES) | st.text(max_size=8) | st.lists(st.sampled_from(["d1", "d2"]), max_size=3)
+objects = st.dictionaries(st.sampled_from(KEYS.split()), values, max_size=5).map(lambda one: json.dumps(one).encode())
+lines = st.lists(objects, max_size=4).map(b"\n".join)
+arrays = lines.map(lambda text: b"[" + text.replace(b"\n", b",") + b"]")
+
 # Without a time stamp, which would give the cases other names in each process.
 PACKED = gzip.compress(b"1\tabc\n", mtime=0)
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def written(tmp_path: Path, content: bytes | str, name: str = "a") -> Path:
@@ -102,9 +92,9 @@ def read_or_refuse(kind: str, path: Path) -> None:
 
 
 @QUICK
-@given(content=st.binary(max_size=200), kind=st.sampled_from(sorted(READERS)))
-def test_any_bytes_are_read_or_refused_with_the_name_of_the_file(tmp_path, content, kind):
-    """Whatever a file contains."""
+@given(content=st.binary(max_size=200) | tables | lines | arrays, kind=st.sampled_from(sorted(READERS)))
+def test_any_content_is_read_or_refused_with_the_name_of_the_file(tmp_path, content, kind):
+    """Whatever a file contains: bytes, or tables and JSON of nasty cells and values."""
     read_or_refuse(kind, written(tmp_path, content))
 
 
@@ -116,7 +106,7 @@ def test_changed_files_are_read_or_refused_with_the_name_of_the_file(tmp_path, d
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(content)))
         end = data.draw(st.integers(start, min(start + 8, len(content))))
-        content = content[:start] + data.draw(st.sampled_from(PIECES)) + content[end:]
+        content = content[:start] + data.draw(snippets) + content[end:]
     if data.draw(st.booleans()):
         content = gzip.compress(content, mtime=0)[: data.draw(st.sampled_from([None, -1, -9, 12]))]
     read_or_refuse(kind, written(tmp_path, content))

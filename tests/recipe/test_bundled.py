@@ -9,11 +9,11 @@ from retrievalkit import registry, testing
 from retrievalkit.cli import main
 from retrievalkit.errors import DataError
 from retrievalkit.recipe import recipe
-from retrievalkit.recipe.files import read_recipe
+from retrievalkit.recipe.files import bundled_recipes, find_recipe, read_recipe
 from retrievalkit.recipe.run import plan, run
 
-NAMES = tuple(recipe.bundled_recipes())
-TABLES = [name for name in NAMES if "variants" in read_recipe(recipe.find_recipe(name))]
+NAMES = tuple(bundled_recipes())
+TABLES = [name for name in NAMES if "variants" in read_recipe(find_recipe(name))]
 
 
 def load(name, **values):
@@ -50,7 +50,7 @@ def test_every_command_line_and_option_of_a_recipe_is_right(name, tmp_path, need
     need(found)
     assert plan(found, tmp_path, main)
     assert found.description
-    assert recipe.find_recipe(f"recipes/{name}.yaml").samefile(found.file)
+    assert find_recipe(f"recipes/{name}.yaml").samefile(found.file)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -76,7 +76,7 @@ def test_a_small_table_has_the_references_of_its_table(name):
 
 def test_each_recipe_is_in_the_readme():
     """recipes/README.md lists them all."""
-    path = recipe.find_recipe("quickstart").parent / "README.md"
+    path = find_recipe("quickstart").parent / "README.md"
     if not path.exists():
         pytest.skip("the readme is not installed along")
     text = path.read_text(encoding="utf-8")

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.recipe import recipe
+from retrievalkit.recipe.files import find_recipe
+from retrievalkit.recipe.settings import flatten, parse_set, read_yaml
 from retrievalkit.recipe.step import merged
 
 TWO_STEPS = """\
@@ -48,7 +50,7 @@ def write(tmp_path):
 
 
 def load(path, *settings):
-    return recipe.load_recipe(path, recipe.parse_set(settings))
+    return recipe.load_recipe(path, parse_set(settings))
 
 
 def test_values_defaults_and_outputs_are_filled_in(write):
@@ -152,13 +154,13 @@ def test_scalars_follow_yaml_1_2(write):
     """Text that YAML 1.1 takes for something else stays what was typed."""
     path = write("a: no\nb: 1e-5\nc: 1:30\nd: 10,12\ne: '7'\nf: 2024-01-02\ng: ~\nh: True\ni: -3\nj: .5\n")
     values = ["no", 1e-5, "1:30", "10,12", "7", "2024-01-02", None, True, -3, 0.5]
-    assert recipe.read_yaml(path) == dict(zip("abcdefghij", values, strict=True))
+    assert read_yaml(path) == dict(zip("abcdefghij", values, strict=True))
 
 
 def test_settings_become_nested_options():
     """Dots nest, values are read as in a recipe, and the last of two wins."""
     settings = ["pooler.layers=10,12", "epochs=3", "epochs=4", "a.b.c=true", "a.b.d=[1, x]", "e=", "f='3'", "g=x: y=z"]
-    assert recipe.parse_set(settings) == {
+    assert parse_set(settings) == {
         "pooler": {"layers": "10,12"},
         "epochs": 4,
         "a": {"b": {"c": True, "d": [1, "x"]}},
@@ -175,23 +177,23 @@ def test_settings_become_nested_options():
 def test_a_setting_that_makes_no_sense_is_refused(settings):
     """The message repeats the setting."""
     with pytest.raises(OptionError, match=r"--set ['\"]"):
-        recipe.parse_set(settings)
+        parse_set(settings)
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,3})?", fullmatch=True), st.integers(), max_size=4))
 def test_flattening_undoes_nesting(options):
     """What `--set` nests, a recipe's `set` flattens."""
     try:
-        nested = recipe.parse_set(f"{name}={value}" for name, value in options.items())
+        nested = parse_set(f"{name}={value}" for name, value in options.items())
     except OptionError:
         return  # a name and a part of it
-    assert recipe.flatten(nested) == options
+    assert flatten(nested) == options
 
 
 def test_an_unknown_recipe_offers_those_that_come_along():
     """`rkit run quikstart` offers the quickstart."""
     with pytest.raises(UnknownNameError, match="did you mean 'quickstart'"):
-        recipe.find_recipe("quikstart")
+        find_recipe("quikstart")
 
 
 def test_reading_recipes_imports_nothing_heavy():
@@ -266,4 +268,4 @@ def test_a_file_that_many_extend_is_read_once(tmp_path):
 @pytest.mark.parametrize("digits", ["9" * 5_000, "1e400"])
 def test_a_number_beyond_all_types_stays_text(digits):
     """Which the option that it is given for refuses."""
-    assert recipe.parse_set([f"lr={digits}"]) == {"lr": digits}
+    assert parse_set([f"lr={digits}"]) == {"lr": digits}

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from retrievalkit.errors import InputError
-from retrievalkit.recipe.recipe import Step
 from retrievalkit.recipe.requirements import check_installed
+from retrievalkit.recipe.step import Step
 
 
 def test_all_that_is_missing_is_named_in_one_message():

@@ -5,8 +5,10 @@ import re
 
 import pytest
 
-from retrievalkit.recipe.recipe import Recipe, Row, Step
+from retrievalkit.recipe.recipe import Recipe
 from retrievalkit.recipe.results import tabulate
+from retrievalkit.recipe.step import Step
+from retrievalkit.recipe.variants import Row
 
 STEPS = ("index", "a/1", "a/2", "b/1", "b/2", "c")
 

@@ -12,8 +12,9 @@ from retrievalkit import artifacts, consent
 from retrievalkit.errors import ArtifactError, DataError, InputError
 from retrievalkit.recipe.job import StepError
 from retrievalkit.recipe.outcome import Outcome
-from retrievalkit.recipe.recipe import load_recipe, parse_set
+from retrievalkit.recipe.recipe import load_recipe
 from retrievalkit.recipe.run import run
+from retrievalkit.recipe.settings import parse_set
 from retrievalkit.recipe.state import STATE
 
 COUNT = """\

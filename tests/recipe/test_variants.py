@@ -4,6 +4,7 @@ import pytest
 
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.recipe import recipe
+from retrievalkit.recipe.settings import parse_set
 
 TABLE = """\
 name: demo
@@ -42,7 +43,7 @@ def write(tmp_path):
 
 
 def load(path, *settings, variants=OTHERS):
-    return recipe.load_recipe(path, recipe.parse_set(["corpus=data", *settings]), variants)
+    return recipe.load_recipe(path, parse_set(["corpus=data", *settings]), variants)
 
 
 def names(found):

@@ -84,7 +84,7 @@ def test_errors_neither_control_the_terminal_nor_show_passwords(error, capsys):
 
 def test_tables_show_hostile_names_in_one_line_each():
     """A name cannot add rows either."""
-    assert text_table([("a\nb\x1b[2J", "1"), ("c", "2")], header=False).splitlines() == [
+    assert text_table([("a\nb\x1b[2J", "1"), ("c", "2")]).splitlines() == [
         r"a\x0ab\x1b[2J  1",
         "c              2",
     ]

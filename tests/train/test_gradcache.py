@@ -72,19 +72,9 @@ def named_parts(states, side):
 
 
 POOLERS = [
-    one_vector,
-    many_vectors,
-    vectors_and_weights,
-    weights_alone,
-    top_weights,
-    many_vectors_and_top_weights,
-    first_in_training,
-    named_parts,
-    "cls",
-    "mean",
-    "last",
-    "colbert",
-]
+    one_vector, many_vectors, vectors_and_weights, weights_alone, top_weights, many_vectors_and_top_weights,
+    first_in_training, named_parts, "cls", "mean", "last", "colbert",
+]  # fmt: skip
 
 
 class BatchStatistics(Loss):

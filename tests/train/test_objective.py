@@ -12,6 +12,7 @@ from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.train.objective import LossSum, create_loss, describe_loss
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from trainings import log_of
 
 QUERIES = Representation(torch.randn(3, 1, 8, generator=torch.Generator().manual_seed(0)))
 DOCUMENTS = Representation(torch.randn(6, 1, 8, generator=torch.Generator().manual_seed(1)))
@@ -165,7 +166,7 @@ def test_a_sum_is_trained_logged_and_told(tiny_model, tiny_collection, tmp_path,
         output = tmp_path / str(weight)
         options = {"size": {"weight": weight}}
         trained(tiny_model, tiny_collection, output, loss="contrastive+size", loss_options=options)
-        lines = [json.loads(line) for line in (output / "training.jsonl").read_text().splitlines()]
+        lines = log_of(output)
         found[weight] = [line for line in lines if "loss" in line]
         for line in found[weight]:
             assert line["loss"] == pytest.approx(line["contrastive"] + weight * line["size"], rel=1e-5)

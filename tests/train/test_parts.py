@@ -20,6 +20,7 @@ from retrievalkit.train.parts import slices
 from retrievalkit.train.pretrain import PretrainingSpec, pretrain
 from retrievalkit.train.pretraining_step import PretrainingStep
 from retrievalkit.train.reranker import RerankerSpec, train_reranker
+from trainings import log_of
 
 KEYS = [(0, position) for position in range(7)]
 
@@ -157,10 +158,7 @@ def test_two_processes_train_what_one_trains(together, programs, tmp_path, name)
     assert (alone.get("processes"), made[0]["processes"]) == (None, 2)
     assert alone["options"] == made[0]["options"]
     assert alone["counts"] == made[0]["counts"]
-    logs = [
-        [json.loads(line) for line in (tmp_path / folder / "training.jsonl").read_text().splitlines()]
-        for folder in ("one", "two")
-    ]
+    logs = [log_of(tmp_path / folder) for folder in ("one", "two")]
     for one, two in zip(*logs, strict=True):
         assert one == pytest.approx(two, rel=1e-3)
     for file in sorted((tmp_path / "one").glob("*.safetensors")):

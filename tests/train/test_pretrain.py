@@ -29,6 +29,7 @@ from retrievalkit.train import pretrain_tokens as tokens
 from retrievalkit.train.loop import StepTrainer
 from retrievalkit.train.pretrain import PretrainingOptions, PretrainingSpec, pretrain
 from retrievalkit.train.pretraining_step import CorpusSamples, PartCollator
+from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states, weights_of
 
 QUICK = {
     "steps": 6,
@@ -45,31 +46,9 @@ REAL_TEXT = "pydoc:asyncio,argparse,logging,unittest"
 
 @pytest.fixture
 def quick(tiny_model, tiny_collection):
-    """Pre-trains for a second or so; keywords are options of pre-training, or arguments of `pretrain`."""
-    fields = {field.name for field in dataclasses.fields(PretrainingOptions)}
-
-    def quick(output, **changes):
-        arguments = {"pretrainer": "mlm", "model": tiny_model, "corpus": str(tiny_collection.corpus)}
-        options = QUICK | {name: value for name, value in changes.items() if name in fields}
-        arguments |= {name: value for name, value in changes.items() if name not in fields}
-        run = {name: arguments.pop(name) for name in ("resume", "overwrite") if name in arguments}
-        return pretrain(PretrainingSpec(**arguments), output, PretrainingOptions(**options), **run)
-
-    return quick
-
-
-def bytes_of(folder):
-    """All files but TensorBoard's, whose names and times differ."""
-    files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.relative_to(folder).parts]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def weights_of(folder):
-    return artifacts.read_manifest(folder, "model")["fingerprint"]
-
-
-def log_of(folder):
-    return [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
+    """Pre-trains for a second or so."""
+    places = {"pretrainer": "mlm", "model": tiny_model, "corpus": str(tiny_collection.corpus)}
+    return quick_training(pretrain, PretrainingSpec, PretrainingOptions, QUICK, **places)
 
 
 # --- learning real text --------------------------------------------------------------------------------------------
@@ -293,24 +272,11 @@ def test_a_document_is_masked_anew_in_each_epoch_and_the_same_each_time(tiny_col
 
 # Each option with another value than in QUICK; and what must differ then, where it is not the weights.
 OTHERWISE = {
-    "steps": 5,
-    "epochs": 0.3,
-    "batch_size": 6,
-    "micro_batch_size": 3,
-    "max_length": 12,
-    "short_spans": 0.9,
-    "titles": False,
-    "language": "ja",
-    "learning_rate": 2e-2,
-    "warmup_ratio": 0.5,
-    "weight_decay": 0.1,
-    "adam_epsilon": 1e-3,
-    "max_gradient_norm": 0.1,
-    "precision": "bf16",
-    "logging_steps": 1,
-    "save_steps": 1,
+    "steps": 5, "epochs": 0.3, "batch_size": 6, "micro_batch_size": 3, "max_length": 12, "short_spans": 0.9,
+    "titles": False, "language": "ja", "learning_rate": 2e-2, "warmup_ratio": 0.5, "weight_decay": 0.1,
+    "adam_epsilon": 1e-3, "max_gradient_norm": 0.1, "precision": "bf16", "logging_steps": 1, "save_steps": 1,
     "seed": 43,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -338,12 +304,7 @@ def test_every_option_is_among_those_that_are_changed():
 
 @pytest.mark.parametrize("option", OTHERWISE)
 def test_every_option_changes_something(quick, texts, tmp_path, baseline, monkeypatch, option):
-    saved = []
-    monkeypatch.setattr(
-        StepTrainer,
-        "_save_checkpoint",
-        lambda self, *rest, save=StepTrainer._save_checkpoint: saved.append(1) or save(self, *rest),
-    )
+    saved = saved_states(monkeypatch)
     without_steps = {"steps": None} if option == "epochs" else {}
     quick(tmp_path / "out", corpus=texts, **without_steps, **{option: OTHERWISE[option]})
     if option == "save_steps":
@@ -414,19 +375,6 @@ def test_a_killed_pretraining_goes_on_and_ends_with_the_same_bytes(quick, tmp_pa
     quick(output, pretrainer="retromae", resume=True)
     assert bytes_of(output) == bytes_of(pretrained)
     assert list(tmp_path.iterdir()) == [output]
-
-
-def interrupt_at(monkeypatch, count, error=KeyboardInterrupt):
-    calls = []
-
-    def step(self, *rest, original=StepTrainer.training_step):
-        calls.append(1)
-        if len(calls) == count:
-            raise error
-        return original(self, *rest)
-
-    monkeypatch.setattr(StepTrainer, "training_step", step)
-    return calls
 
 
 def test_a_resumed_pretraining_starts_neither_reading_nor_training_anew(quick, tmp_path, monkeypatch):

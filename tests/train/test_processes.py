@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from retrievalkit.errors import InputError
 from retrievalkit.model import retriever
 from retrievalkit.train import loop, processes, selection, session
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from trainings import bytes_of, quick_training
 
 pytestmark = forks
 
@@ -334,17 +334,9 @@ def quick(tiny_model, tiny_collection, examples, tmp_path_factory, monkeypatch, 
     plugin = tmp_path_factory.mktemp("plugin") / "local_shared.py"
     plugin.write_text(PLUGIN)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(plugin))
-    fields = {field.name for field in dataclasses.fields(TrainingOptions)}
-
-    def quick(output, dropout=0.0, **changes):
-        arguments = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": examples}
-        options = STEP | {name: value for name, value in changes.items() if name in fields}
-        arguments |= {name: value for name, value in changes.items() if name not in fields}
-        resume = arguments.pop("resume", False)
-        spec = RetrieverSpec(encoder_options={"dropout": dropout}, **arguments)
-        return train(spec, output, TrainingOptions(**options), resume=resume)
-
-    return quick
+    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": examples}
+    run = quick_training(train, RetrieverSpec, TrainingOptions, STEP, **places)
+    return lambda output, dropout=0.0, **changes: run(output, encoder_options={"dropout": dropout}, **changes)
 
 
 def one_step(quick, output, **changes):
@@ -423,11 +415,6 @@ MOMENTS = {
     "while dev questions are judged": (0, lambda: kill_at_call(selection.DevSet, "measure", 2)),
     "while the folder is finished": (0, lambda: kill_at_call(retriever.Retriever, "save", 1)),
 }
-
-
-def bytes_of(folder):
-    files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.relative_to(folder).parts]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from retrievalkit.mine import parts as mining
 from retrievalkit.train import loop, processes, refresh, sampling
 from retrievalkit.train.refresh import RefreshOptions, refresh_options, share_changed
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from trainings import bytes_of, log_of
 
 pytestmark = pytest.mark.precision
 
@@ -64,11 +65,6 @@ def refreshed(quick, tmp_path_factory):
     return output
 
 
-def bytes_of(folder):
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "logs"]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
 def weights_of(folder):
     tensors = load_file(folder / "encoder" / "model.safetensors")
     return {name: tensor.tolist() for name, tensor in tensors.items()}
@@ -83,8 +79,7 @@ def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
     assert len(after) == 16
     assert all(row.positives == before[row.query_id].positives for row in after)
     assert all(set(row.negatives).isdisjoint(row.positives) for row in after)
-    log = [json.loads(line) for line in (refreshed / "training.jsonl").read_text().splitlines()]
-    (told,) = [line for line in log if "negatives_changed" in line]
+    (told,) = [line for line in log_of(refreshed) if "negatives_changed" in line]
     assert told["step"] == 4
     assert told["negatives_changed"] == share_changed([before[row.query_id] for row in after], after) > 0
     audit = json.loads((refreshed / "negatives" / "epoch-2.audit.json").read_text())

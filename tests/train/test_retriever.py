@@ -24,6 +24,7 @@ from retrievalkit.score import scores
 from retrievalkit.train import loop, selection
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 from retrievalkit.train.selection import DevSet
+from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states, weights_of
 
 pytestmark = pytest.mark.precision
 
@@ -48,18 +49,9 @@ def examples(tiny_collection, tmp_path_factory):
 
 @pytest.fixture
 def quick(tiny_model, tiny_collection, examples):
-    """Trains for a second or so; keywords are options of training, or arguments of `train`."""
-    fields = {field.name for field in dataclasses.fields(TrainingOptions)}
-
-    def quick(output, **changes):
-        arguments = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "pooler": "mean"}
-        arguments["examples"] = examples["train"]
-        options = QUICK | {name: value for name, value in changes.items() if name in fields}
-        arguments |= {name: value for name, value in changes.items() if name not in fields}
-        run = {name: arguments.pop(name) for name in ("resume", "overwrite") if name in arguments}
-        return train(RetrieverSpec(**arguments), output, TrainingOptions(**options), **run)
-
-    return quick
+    """Trains for a second or so."""
+    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": examples["train"]}
+    return quick_training(train, RetrieverSpec, TrainingOptions, QUICK, pooler="mean", **places)
 
 
 @pytest.fixture(scope="session")
@@ -70,20 +62,6 @@ def trained(tiny_model, tiny_collection, tmp_path_factory):
     folder = str(tiny_collection.folder)
     train(RetrieverSpec(model=tiny_model, corpus=folder, examples=folder, pooler="mean"), output, options)
     return output
-
-
-def weights_of(folder):
-    return artifacts.read_manifest(folder, "checkpoint")["fingerprint"]
-
-
-def bytes_of(folder):
-    """All files but TensorBoard's, whose names and times differ."""
-    files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.relative_to(folder).parts]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def log_of(folder):
-    return [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
 
 
 # --- learning ------------------------------------------------------------------------------------------------------
@@ -247,27 +225,11 @@ def test_gradient_caching_does_not_change_the_training(quick, tmp_path):
 
 # Each option with another value than in QUICK; and what must differ then, where it is not the weights.
 OTHERWISE = {
-    "epochs": 1,
-    "limit": 16,
-    "batch_size": 6,
-    "micro_batch_size": 3,
-    "negatives": 2,
-    "negative_pool": 1,
-    "positive": "random",
-    "sampling": "window",
-    "false_negatives": "keep",
-    "learning_rate": 2e-2,
-    "warmup_ratio": 0.5,
-    "weight_decay": 0.1,
-    "adam_epsilon": 1e-3,
-    "max_gradient_norm": 0.1,
-    "rank_from": 0,
-    "batch_tokens": 20,
-    "precision": "bf16",
-    "logging_steps": 1,
-    "save_steps": 1,
-    "seed": 43,
-}
+    "epochs": 1, "limit": 16, "batch_size": 6, "micro_batch_size": 3, "negatives": 2, "negative_pool": 1,
+    "positive": "random", "sampling": "window", "false_negatives": "keep", "learning_rate": 2e-2,
+    "warmup_ratio": 0.5, "weight_decay": 0.1, "adam_epsilon": 1e-3, "max_gradient_norm": 0.1, "rank_from": 0,
+    "batch_tokens": 20, "precision": "bf16", "logging_steps": 1, "save_steps": 1, "seed": 43,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -286,12 +248,7 @@ def test_every_option_is_among_those_that_are_changed():
 
 @pytest.mark.parametrize("option", OTHERWISE)
 def test_every_option_changes_something(quick, tmp_path, baseline, examples, monkeypatch, option):
-    saved = []
-    monkeypatch.setattr(
-        loop.StepTrainer,
-        "_save_checkpoint",
-        lambda self, *rest, save=loop.StepTrainer._save_checkpoint: saved.append(1) or save(self, *rest),
-    )
+    saved = saved_states(monkeypatch)
     quick(tmp_path / "out", dev=examples["test"], **{option: OTHERWISE[option]})
     if option == "save_steps":
         assert len(saved) == 6
@@ -448,19 +405,6 @@ def test_a_training_that_ends_in_the_middle_of_an_epoch_takes_no_step_more(quick
     assert in_another_process(killed) == -signal.SIGKILL
     assert quick(tmp_path / "out", resume=True, **options)["counts"]["steps"] == 5
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
-
-
-def interrupt_at(monkeypatch, count):
-    calls = []
-
-    def step(self, *rest, original=loop.StepTrainer.training_step):
-        calls.append(1)
-        if len(calls) == count:
-            raise KeyboardInterrupt
-        return original(self, *rest)
-
-    monkeypatch.setattr(loop.StepTrainer, "training_step", step)
-    return calls
 
 
 def test_a_resumed_training_does_not_start_anew(quick, tmp_path, monkeypatch, capfd):

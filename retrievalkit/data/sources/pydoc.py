@@ -14,7 +14,7 @@ import gzip
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,22 +45,6 @@ _PRIVATE = (
 )
 
 
-class Passage(NamedTuple):
-    """A function or class: its qualified name, which is also the title, and its docstring without the summary line."""
-
-    id: str
-    title: str
-    text: str
-
-
-class Question(NamedTuple):
-    """A summary line and the passage from which it was taken."""
-
-    id: str
-    text: str
-    passage_id: str
-
-
 class _Entry(NamedTuple):
     name: str
     summary: str
@@ -71,54 +55,33 @@ class PythonDocumentation(Source):
     """The documentation of installed Python packages: `pydoc:numpy,scipy`; `pydoc:stdlib` is the standard library."""
 
     def passages(self) -> Iterator[dict[str, Any]]:
-        """The documented functions and classes."""
-        return (passage._asdict() for passage in passages(self.name))
+        """The documented functions and classes, by package and name."""
+        return ({"id": entry.name, "title": entry.name, "text": entry.body} for entry in _entries(self.name))
 
     def queries(self) -> Iterator[dict[str, Any]]:
-        """The summary lines."""
-        return ({"query_id": question.id, "text": question.text} for question in questions(self.name))
+        """The summary lines with enough words that belong to a single passage."""
+        return ({"query_id": f"q:{entry.name}", "text": entry.summary} for entry in self._asking())
 
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - there is one split
         """Each summary line with the passage from which it was taken."""
-        for question in questions(self.name):
-            yield {"query_id": question.id, "doc_id": question.passage_id, "score": 1}
+        return ({"query_id": f"q:{entry.name}", "doc_id": entry.name, "score": 1} for entry in self._asking())
 
     def fingerprint(self) -> str:
         """A fingerprint of the packages, their versions, and the code that reads them."""
-        return fingerprint(self.name)
+        versions = [[name, installed.version(name.partition(".")[0])] for name in _names(self.name)]
+        return fingerprint_value([_reader(), versions])
 
     def size(self) -> int:
         """The number of passages."""
         return len(_entries(self.name))
 
-
-def passages(packages: str | Iterable[str]) -> list[Passage]:
-    """The passages of packages ("numpy,scipy"; "stdlib" is the standard library), by package and name.
-
-    Raises:
-        UnknownNameError: A package is not installed.
-    """
-    return [Passage(entry.name, entry.name, entry.body) for entry in _entries(packages)]
+    def _asking(self) -> Iterator[_Entry]:
+        entries = _entries(self.name)
+        counts = Counter(plain(entry.summary) for entry in entries)
+        return (entry for entry in entries if entry.summary and counts[plain(entry.summary)] == 1)
 
 
-def questions(packages: str | Iterable[str]) -> list[Question]:
-    """The questions: summary lines with enough words that belong to a single passage of these packages."""
-    entries = _entries(packages)
-    counts = Counter(plain(entry.summary) for entry in entries)
-    return [
-        Question(f"q:{entry.name}", entry.summary, entry.name)
-        for entry in entries
-        if entry.summary and counts[plain(entry.summary)] == 1
-    ]
-
-
-def fingerprint(packages: str | Iterable[str]) -> str:
-    """A fingerprint of the collection: the packages, their versions, and the code that reads them."""
-    names = _names(packages)
-    return fingerprint_value([_reader(), [[name, installed.version(name.partition(".")[0])] for name in names]])
-
-
-def _entries(packages: str | Iterable[str]) -> list[_Entry]:
+def _entries(packages: str) -> list[_Entry]:
     entries: dict[str, _Entry] = {}
     for name in _names(packages):
         package = name.partition(".")[0]
@@ -131,10 +94,10 @@ def _entries(packages: str | Iterable[str]) -> list[_Entry]:
     return list(entries.values())
 
 
-def _names(packages: str | Iterable[str]) -> list[str]:
+def _names(packages: str) -> list[str]:
     """The packages' import names in the order given, without repetitions."""
-    listed = packages.split(",") if isinstance(packages, str) else packages
-    return list(dict.fromkeys(installed.import_name(name.strip()) for name in listed if name.strip()))
+    listed = (name.strip() for name in packages.split(","))
+    return list(dict.fromkeys(installed.import_name(name) for name in listed if name))
 
 
 def _of_package(package: str) -> list[_Entry]:

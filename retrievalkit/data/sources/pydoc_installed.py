@@ -25,79 +25,38 @@ STANDARD_LIBRARY = "stdlib"
 # Compiled modules whose docstrings are not in any source file, and whose import has no side effects.
 _COMPILED = {
     "numpy": (
-        "numpy._core._multiarray_umath",
-        "numpy.random.mtrand",
-        "numpy.random._generator",
-        "numpy.random.bit_generator",
-        "numpy.random._mt19937",
-        "numpy.random._pcg64",
-        "numpy.random._philox",
+        "numpy._core._multiarray_umath", "numpy.random.mtrand", "numpy.random._generator",
+        "numpy.random.bit_generator", "numpy.random._mt19937", "numpy.random._pcg64", "numpy.random._philox",
         "numpy.random._sfc64",
     ),
     "scipy": (
-        "scipy.interpolate._interpnd",
-        "scipy.linalg._cythonized_array_utils",
-        "scipy.linalg._decomp_update",
-        "scipy.ndimage._ni_label",
-        "scipy.optimize._lsap",
-        "scipy.sparse.csgraph._flow",
-        "scipy.sparse.csgraph._matching",
-        "scipy.sparse.csgraph._min_spanning_tree",
-        "scipy.sparse.csgraph._reordering",
-        "scipy.sparse.csgraph._shortest_path",
-        "scipy.sparse.csgraph._tools",
-        "scipy.sparse.csgraph._traversal",
-        "scipy.spatial._ckdtree",
-        "scipy.spatial._qhull",
-        "scipy.spatial.transform._rotation",
-        "scipy.special._special_ufuncs",
-        "scipy.special._ufuncs",
+        "scipy.interpolate._interpnd", "scipy.linalg._cythonized_array_utils", "scipy.linalg._decomp_update",
+        "scipy.ndimage._ni_label", "scipy.optimize._lsap", "scipy.sparse.csgraph._flow",
+        "scipy.sparse.csgraph._matching", "scipy.sparse.csgraph._min_spanning_tree",
+        "scipy.sparse.csgraph._reordering", "scipy.sparse.csgraph._shortest_path", "scipy.sparse.csgraph._tools",
+        "scipy.sparse.csgraph._traversal", "scipy.spatial._ckdtree", "scipy.spatial._qhull",
+        "scipy.spatial.transform._rotation", "scipy.special._special_ufuncs", "scipy.special._ufuncs",
     ),
     STANDARD_LIBRARY: (
-        *("_bisect", "_bz2", "_codecs", "_collections", "_contextvars", "_csv", "_datetime", "_decimal", "_functools"),
-        *("_hashlib", "_heapq", "_io", "_json", "_lzma", "_operator", "_pickle", "_random", "_socket", "_sqlite3"),
-        *("_sre", "_ssl", "_stat", "_struct", "_thread", "_tracemalloc", "_weakref", "_zoneinfo", "array", "atexit"),
-        *("binascii", "builtins", "cmath", "errno", "faulthandler", "fcntl", "gc", "grp", "itertools", "marshal"),
-        *("math", "mmap", "posix", "pwd", "resource", "select", "sys", "syslog", "termios", "time", "unicodedata"),
+        "_bisect", "_bz2", "_codecs", "_collections", "_contextvars", "_csv", "_datetime", "_decimal", "_functools",
+        "_hashlib", "_heapq", "_io", "_json", "_lzma", "_operator", "_pickle", "_random", "_socket", "_sqlite3",
+        "_sre", "_ssl", "_stat", "_struct", "_thread", "_tracemalloc", "_weakref", "_zoneinfo", "array", "atexit",
+        "binascii", "builtins", "cmath", "errno", "faulthandler", "fcntl", "gc", "grp", "itertools", "marshal",
+        "math", "mmap", "posix", "pwd", "resource", "select", "sys", "syslog", "termios", "time", "unicodedata",
         "zlib",
     ),
-}
+}  # fmt: skip
 # Modules of the standard library that are not for users, or are known by another name.
-_EXCLUDED_MODULES = frozenset(
-    [
-        *(
-            "antigravity",
-            "this",
-            "idlelib",
-            "lib2to3",
-            "test",
-            "turtledemo",
-            "ensurepip",
-            "distutils",
-            "pydoc_data",
-            "nt",
-        ),
-        *(
-            "posix",
-            "msilib",
-            "__future__",
-            "sre_compile",
-            "sre_constants",
-            "sre_parse",
-            "nturl2path",
-            "opcode",
-            "pyexpat",
-        ),
-        *("genericpath", "ntpath", "tkinter", "turtle"),
-    ]
-)
+_EXCLUDED_MODULES = frozenset((
+    "antigravity", "this", "idlelib", "lib2to3", "test", "turtledemo", "ensurepip", "distutils", "pydoc_data", "nt",
+    "posix", "msilib", "__future__", "sre_compile", "sre_constants", "sre_parse", "nturl2path", "opcode", "pyexpat",
+    "genericpath", "ntpath", "tkinter", "turtle",
+))  # fmt: skip
 # Folders inside packages with tests, copies of other packages, or modules that Python has removed.
-_EXCLUDED_FOLDERS = frozenset(
-    [
-        *("tests", "test", "distutils", "_vendor", "vendor", "vendored", "_vendored", "externals", "site-packages"),
-        *("__pycache__", "node_modules"),
-    ]
-)
+_EXCLUDED_FOLDERS = frozenset((
+    "tests", "test", "distutils", "_vendor", "vendor", "vendored", "_vendored", "externals", "site-packages",
+    "__pycache__", "node_modules",
+))  # fmt: skip
 
 
 class SourceFile(NamedTuple):

@@ -18,8 +18,9 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -36,6 +37,7 @@ DTYPES = ("float32", "float16")
 _FINITE = "finite"  # the name of a check, see `artifacts.once`
 _REMEDY = "Encode again, or copy the folder again."
 View = Literal["all", "vectors", "weights"]
+Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class VectorStore:
         self.ids = Ids(self.folder / IDS)
         headers = [] if view == "weights" else [self._header(path) for path in self._listed("vectors-*.npy")]
         lexical = [] if view == "vectors" else self._listed("lexical-*.npz")
-        weights = [self._open_weights(path) for path in lexical]
+        weights = [_readable(path, partial(MappedCsr, path)) for path in lexical]
         if not headers and not weights:
             msg = f"'{self.folder}' contains no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
             raise UnsupportedError(msg)
@@ -192,12 +194,6 @@ class VectorStore:
         """The number of vectors in each of `blocks(rows)`, except the last one of each shard."""
         m = self.vectors_per_text or 1
         return min(max(1, rows // m) * m, max(shard.rows for shard in self._shards))
-
-    def vectors_of(self, text: int) -> np.ndarray:
-        """(vectors, dim): the vectors of one text."""
-        vectors = self.take(np.array([text])).vectors
-        assert vectors is not None
-        return vectors
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Any texts, in the order given, read into memory; the block's `first` has no meaning."""
@@ -269,22 +265,18 @@ class VectorStore:
         return _in_order(self.folder / name for name in self.manifest["files"] if fnmatch.fnmatchcase(name, pattern))
 
     def _header(self, path: Path) -> tuple[Path, np.memmap[Any, Any]]:
-        array = _readable(path, lambda: open_array(path, ("<f4", "<f2"), 2))
+        array: Any = _readable(path, lambda: open_array(path, ("<f4", "<f2"), 2))
         if not array.size:
             msg = f"'{path}' contains no vectors. Encode again."
             raise ArtifactError(msg)
         _readable(path, lambda: artifacts.once(path, _FINITE, lambda: in_pieces(check_finite, array)))
         return path, array
 
-    def _open_weights(self, path: Path) -> MappedCsr:
-        opened: MappedCsr = _readable(path, lambda: MappedCsr(path))
-        return opened
-
     def _open_offsets(self) -> np.ndarray | None:
         path = self.folder / OFFSETS
         if OFFSETS not in self.manifest["files"]:
             return None
-        offsets: np.ndarray = _readable(path, lambda: open_array(path, ("<i8",), 1))
+        offsets = _readable(path, lambda: open_array(path, ("<i8",), 1))
         _readable(path, lambda: check_starts(offsets, self.rows))
         if len(offsets) != len(self) + 1 or any((np.diff(part) < 1).any() for part in _overlapping(offsets)):
             msg = f"'{path}' does not fit the other files: {len(self)} texts and {self.rows} vectors. Encode again."
@@ -363,7 +355,7 @@ class VectorStore:
         return np.memmap(shard.vectors, dtype=self.dtype, mode="c", offset=offset, shape=(end - start, self.dim))
 
 
-def _readable(path: Path, read: Callable[[], Any]) -> Any:
+def _readable(path: Path, read: Callable[[], Opened]) -> Opened:
     try:
         return read()
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:

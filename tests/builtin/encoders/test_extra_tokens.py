@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.contracts import ExtraTokens, Needs
 from retrievalkit.errors import InputError, UnsupportedError
 
@@ -15,20 +15,6 @@ pytestmark = pytest.mark.precision
 TEXTS = [("", "what is the capital of france"), ("", "rome")]
 EVERY = ["bert", "roberta", "distilbert", "mpnet", "modernbert", "t5", "llama"]
 OFFSETS = {"roberta": 1, "mpnet": 2}
-
-
-@pytest.fixture(scope="session")
-def model_of(tmp_path_factory):
-    """The folder of a tiny model of an architecture."""
-    made = {}
-
-    def model_of(architecture):
-        if architecture not in made:
-            folder = tmp_path_factory.mktemp(architecture)
-            made[architecture] = testing.tiny_model(folder, architecture=architecture)
-        return made[architecture]
-
-    return model_of
 
 
 def prepared(model, seed=0, query=None, document=None, **options):

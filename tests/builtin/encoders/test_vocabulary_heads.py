@@ -16,20 +16,6 @@ WITH_HEAD = ["bert", "roberta", "distilbert", "mpnet", "modernbert", "llama"]
 NEEDS = Needs(vocabulary_head=True)
 
 
-@pytest.fixture(scope="session")
-def model_of(tmp_path_factory):
-    """The folder of a tiny model of an architecture."""
-    made = {}
-
-    def model_of(architecture):
-        if architecture not in made:
-            folder = tmp_path_factory.mktemp(architecture)
-            made[architecture] = testing.tiny_model(folder, architecture=architecture)
-        return made[architecture]
-
-    return model_of
-
-
 def prepared(model, needs=NEEDS, **options):
     encoder = registry.create("encoder", "transformer", model, **options)
     encoder.prepare(needs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from retrievalkit.contracts import Progress, Representation
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import read_examples, write_examples
 from retrievalkit.errors import DataError, OptionError
+from trainings import log_of
 
 START = Progress(step=0, epoch=0.0, total_steps=10)
 NAN = float("nan")
@@ -356,7 +356,7 @@ def test_training(tmp_path, tiny_model, tiny_collection, taught, name, pooler):
     words += ("--learning-rate", 1e-2, "--set", "loss.temperature=0.5", "--dev", tmp_path / "train.jsonl")
     result = train(tmp_path, tiny_model, tiny_collection, taught, *words)
     assert result.exit_code == 0, result.output
-    log = [json.loads(line) for line in (tmp_path / "model" / "training.jsonl").read_text().splitlines()]
+    log = log_of(tmp_path / "model")
     found = [line["dev_loss"] for line in log if "dev_loss" in line]
     assert len(found) == 2
     assert found[1] < found[0]

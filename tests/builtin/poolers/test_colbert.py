@@ -306,7 +306,7 @@ def test_search_is_brute_force_late_interaction(walked, tiny_collection):
     for query_id in list(run)[:6]:
         query = model.encode([("", texts[query_id])], "query").vectors[0].numpy()
         assert query.shape == (16, 16)
-        expected = {one: (query @ store.vectors_of(row).T).max(1).sum() for row, one in enumerate(store.ids)}
+        expected = {one: (query @ store.take([row]).vectors.T).max(1).sum() for row, one in enumerate(store.ids)}
         best = sorted(expected.values(), reverse=True)[:10]
         assert [score for _, score in run[query_id]] == pytest.approx(best, abs=1e-4)
         assert all(score == pytest.approx(expected[one], abs=1e-4) for one, score in run[query_id])

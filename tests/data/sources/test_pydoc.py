@@ -11,7 +11,7 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.sources import fingerprint, pydoc
+from retrievalkit.data.sources import fingerprint
 from retrievalkit.data.sources import pydoc_installed as installed
 from retrievalkit.data.sources.pydoc_docstrings import plain
 from retrievalkit.errors import InputError, UnknownNameError
@@ -59,6 +59,10 @@ class Other:
 }
 
 
+def passages(packages):
+    return list(open_corpus(f"pydoc:{packages}"))
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """A cache of the test's own."""
@@ -80,7 +84,7 @@ def violins(tmp_path, monkeypatch):
 
 def test_passages_and_questions(violins):
     """The same text under two names is one passage; a summary line that two passages have asks nothing."""
-    assert [(one.id, one.title, one.text) for one in pydoc.passages("violins")] == [
+    assert [(one.id, one.title, one.text) for one in passages("violins")] == [
         (name, name, BODY.format(word))
         for name, word in [
             ("violins.Bow", "hairs"),
@@ -89,9 +93,9 @@ def test_passages_and_questions(violins):
             ("violins.tune", "strings"),
         ]
     ]
-    assert pydoc.questions("violins") == [
-        ("q:violins.Bow", "Put rosin on the hair of a bow", "violins.Bow"),
-        ("q:violins.tune", "Tune all strings of a violin", "violins.tune"),
+    assert [(one.id, one.text) for one in read_queries("pydoc:violins")] == [
+        ("q:violins.Bow", "Put rosin on the hair of a bow"),
+        ("q:violins.tune", "Tune all strings of a violin"),
     ]
     assert "violins" not in sys.modules
 
@@ -105,51 +109,51 @@ def test_as_a_source_of_everything(violins):
         "pydoc:violins", corpus=corpus
     )
     assert read_qrels("pydoc:violins")["q:violins.tune"] == {"violins.tune": 1}
-    assert corpus.fingerprint() == fingerprint("pydoc:violins") == pydoc.fingerprint(["violins"])
+    assert corpus.fingerprint() == fingerprint("pydoc:violins")
 
 
 def test_a_part_of_a_package(violins):
-    assert [one.id for one in pydoc.passages("violins.Bow")] == ["violins.Bow.rosin"]
+    assert [one.id for one in passages("violins.Bow")] == ["violins.Bow.rosin"]
     with pytest.raises(InputError, match=r"no documentation was found in 'pydoc:violins\.cello'"):
-        pydoc.passages("violins.cello")
+        passages("violins.cello")
 
 
 def test_what_was_read_is_kept(violins, cache):
-    first = pydoc.passages("violins")
+    first = passages("violins")
     (kept,) = cache.iterdir()
-    assert pydoc.passages("violins") == first
+    assert passages("violins") == first
     with gzip.open(kept, "wt") as stream:
         stream.write('["violins.new", "", "body"]\n')
-    assert [one.id for one in pydoc.passages("violins")] == ["violins.new"]
+    assert [one.id for one in passages("violins")] == ["violins.new"]
     kept.write_bytes(b"damaged")
-    assert pydoc.passages("violins") == first
+    assert passages("violins") == first
 
 
 def test_no_cache_is_needed(violins, cache):
     cache.parent.parent.write_text("a file where the folder would be")
-    assert len(pydoc.passages("violins")) == 4
+    assert len(passages("violins")) == 4
 
 
 def test_a_changed_package_is_read_again(violins):
     """Without a version that would tell, its files are looked at."""
-    before = pydoc.fingerprint("violins")
+    before = fingerprint("pydoc:violins")
     (violins / "deep.py").write_text("")
     installed.version.cache_clear()
-    assert [one.id for one in pydoc.passages("violins")] == ["violins.tune"]
-    assert pydoc.fingerprint("violins") != before
+    assert [one.id for one in passages("violins")] == ["violins.tune"]
+    assert fingerprint("pydoc:violins") != before
 
 
 def test_a_package_of_one_file(tmp_path, monkeypatch):
     (tmp_path / "onefile.py").write_text(SOURCES["deep.py"])
     monkeypatch.syspath_prepend(tmp_path)
-    assert [one.id for one in pydoc.passages("onefile, onefile")][:2] == ["onefile.Bow", "onefile.Bow.rosin"]
+    assert [one.id for one in passages("onefile, onefile")][:2] == ["onefile.Bow", "onefile.Bow.rosin"]
 
 
 def test_an_unknown_package_names_the_nearest():
     with pytest.raises(UnknownNameError, match=r"unknown package 'nunpy'; did you mean 'numpy'\?"):
         open_corpus("pydoc:nunpy").get("x")
     with pytest.raises(UnknownNameError, match="unknown package 'no such name'"):
-        pydoc.passages("no such name")
+        passages("no such name")
 
 
 def test_the_name_that_is_installed_is_understood():
@@ -168,8 +172,8 @@ def real(tmp_path_factory):
     """What numpy's documentation gives: id -> text, passage id -> question."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        texts = {one.id: one.text for one in pydoc.passages("numpy")}
-        return texts, {one.passage_id: one.text for one in pydoc.questions("numpy")}
+        texts = {one.id: one.text for one in passages("numpy")}
+        return texts, {one.id.removeprefix("q:"): one.text for one in read_queries("pydoc:numpy")}
 
 
 def test_numpy(real):
@@ -193,6 +197,6 @@ def test_the_standard_library_has_its_own_names(monkeypatch):
     """Of compiled modules too; and nobody writes `posixpath.join`."""
     wanted = {"posixpath", "json", "itertools"}
     monkeypatch.setattr(sys, "stdlib_module_names", frozenset(wanted))
-    found = {one.id for one in pydoc.passages("stdlib")}
+    found = {one.id for one in passages("stdlib")}
     assert {"json.dumps", "itertools.combinations", "os.path.join", "str.split"} <= found
     assert "posixpath.join" not in found

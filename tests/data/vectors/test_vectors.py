@@ -51,7 +51,7 @@ def test_uniform_vectors_come_back_in_order(tmp_path):
     assert [first for first, _ in store.shards()] == [0, 5]
     for (_, array), (_, vectors, _, _) in zip(store.shards(), shards, strict=True):
         np.testing.assert_array_equal(array, vectors.reshape(-1, 4))
-    np.testing.assert_array_equal(store.vectors_of(6), shards[1][1][1])
+    np.testing.assert_array_equal(store.take([6]).vectors, shards[1][1][1])
     assert store.manifest["counts"] == {"texts": 7, "shards": 2, "vectors": 21, "dim": 4}
 
 
@@ -61,7 +61,7 @@ def test_a_varying_number_of_vectors_has_offsets_over_the_whole_folder(tmp_path)
     store = VectorStore(tmp_path / "v")
     assert store.offsets.tolist() == [0, 1, 4, 6, 8, 9]
     assert (store.vectors_per_text, store.most_vectors) == (None, 3)
-    assert len(store.vectors_of(3)) == 2
+    assert len(store.take([3]).vectors) == 2
 
 
 def test_counts_that_do_not_vary_need_no_offsets(tmp_path):

@@ -1,0 +1,70 @@
+"""What the tests of trainings share: a training of a second, what it left, and where one is cut off."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from retrievalkit import artifacts
+from retrievalkit.train.loop import StepTrainer
+
+
+def quick_training(program, spec, options, quick, **places):
+    """A function that trains to a folder; keywords are options, fields of the specification, or arguments.
+
+    Args:
+        program: `train`, `pretrain` or `train_reranker`.
+        spec: The class of what it trains.
+        options: The class of its options.
+        quick: Options that make it short.
+        **places: Fields of the specification.
+    """
+    fields = {field.name for field in dataclasses.fields(options)}
+
+    def run(output, **changes):
+        chosen = quick | {name: value for name, value in changes.items() if name in fields}
+        others = places | {name: value for name, value in changes.items() if name not in fields}
+        how = {name: others.pop(name) for name in ("resume", "overwrite") if name in others}
+        return program(spec(**others), output, options(**chosen), **how)
+
+    return run
+
+
+def bytes_of(folder):
+    """All files but TensorBoard's, whose names and times differ."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.relative_to(folder).parts]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def weights_of(folder):
+    return artifacts.read_manifest(folder)["fingerprint"]
+
+
+def log_of(folder):
+    return [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
+
+
+def interrupt_at(monkeypatch, count):
+    """Interrupt a training in a step; returns a list that grows with each step."""
+    calls = []
+
+    def step(self, *rest, original=StepTrainer.training_step):
+        calls.append(1)
+        if len(calls) == count:
+            raise KeyboardInterrupt
+        return original(self, *rest)
+
+    monkeypatch.setattr(StepTrainer, "training_step", step)
+    return calls
+
+
+def saved_states(monkeypatch):
+    """A list that grows with each state that is saved."""
+    saved = []
+
+    def save(self, *rest, original=StepTrainer._save_checkpoint):
+        saved.append(1)
+        original(self, *rest)
+
+    monkeypatch.setattr(StepTrainer, "_save_checkpoint", save)
+    return saved

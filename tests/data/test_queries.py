@@ -155,6 +155,6 @@ def test_queries_are_held_without_their_records(tmp_path):
     tracemalloc.start()
     try:
         assert len(read_queries(path)) == count
-        assert tracemalloc.get_traced_memory()[1] < 750 * count
+        assert tracemalloc.get_traced_memory()[1] < 600 * count
     finally:
         tracemalloc.stop()

@@ -186,6 +186,7 @@ def _anonymous(process: int) -> int:
 def measure(sizes: list[int], only: list[str], where: str | None) -> dict:
     """Peaks of all commands at all sizes."""
     found: dict = {}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     with tempfile.TemporaryDirectory(dir=where) as name:
         model = testing.tiny_model(Path(name) / "model")
         for size in sizes:
@@ -197,7 +198,7 @@ def measure(sizes: list[int], only: list[str], where: str | None) -> dict:
                     continue
                 inputs.make(words)
                 peak, seconds = peak_of(words, folder)
-                found.setdefault(command, {})[str(size)] = {"MB": peak, "seconds": seconds}
+                found.setdefault(command, {"commit": commit})[str(size)] = {"MB": peak, "seconds": seconds}
                 print(f"{command:20} {size:>9,} {peak:>8,.1f} MB {seconds:>7,.1f} s", file=sys.stderr, flush=True)
     return found
 
@@ -211,6 +212,7 @@ def judged(command: str, peaks: dict) -> dict:
     sizes = {str(size): peaks[str(size)] for size in sorted(int(one) for one in peaks if one.isdigit())}
     return {
         **sizes,
+        "commit": peaks["commit"],
         "holds": asdict(held),
         "grown a row": round(grown[-1]) if grown else None,
         "growth beyond it": round(max(0.0, *beyond), 3) if beyond else None,

@@ -1,76 +1,99 @@
 """Peak memory of each command at growing sizes: texts, queries, judgements and runs of so many rows.
 
     python benchmarks/growth.py [--sizes 10000,100000] [--only search,evaluate] [--folder DIR] [--output growth.json]
+    python benchmarks/growth.py --cases [--only "one document"]     # unusual shapes instead
 
 Each command is a process of its own, watched from outside: the most anonymous memory it has at any time, which leaves
 out files that are mapped (an index, vectors), as the system takes those back when it needs room. Texts have about ten
-words, vectors 32 numbers; a run has 10 hits a query, and there are as many queries as texts. `HOLDS` states what a
-command keeps for each text or query; what grows beyond it, relative to the smallest size, should be under 10 %.
+words, vectors 32 numbers; a run has 10 hits a query, and there are as many queries as texts. `growth_holds.HOLDS` says
+what a command holds for each row; what grows beyond it, relative to the smallest size, should be under 10 %. Java has
+512 MB, all of them from the start. What was measured is added to the output's file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse
+from growth_holds import DIM, HITS, HOLDS, TERMS
 from pairs import machine
 
-from retrievalkit import testing
+from retrievalkit import artifacts, testing
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.vectors import VectorWriter
 
-HITS, DIM, TERMS = 10, 32, 40
 SHARD = 8_192
-
-HOLDS = {
-    "encode": (24, "a hash of each id, its position and length"),
-    "index flat": (24, "a hash of each id and its position"),
-    "index faiss": (24 + 5 * DIM, "the vectors, as faiss has the index in memory, and a hash of each id"),
-    "index sparse": (1_400, "the postings of a part, which has at most 131,072 texts"),
-    "index dense_sparse": (1_400, "the postings of a part, which has at most 131,072 texts"),
-    "search": (500, "the queries: ids and texts"),
-    "mine-negatives": (1_800, "the examples and questions"),
-    "evaluate": (2_500, "the judgements, the run's ids, a value for each metric"),
-    "compare": (5_000, "the judgements; of each run its values and first hits, for the page"),
-    "convert": (200, "the run's ids"),
-    "fuse": (500, "the runs' ids and the queries"),
-}
-"""Command -> bytes for each text or query that it may keep, and what they are."""
+FEW_QUERIES, FEW_TEXTS = 100, 1_000
 
 _RUN = "import sys; from retrievalkit.cli import main; sys.argv = ['rkit', *sys.argv[1:]]; main()"
+_JAVA = {"RKIT_JAVA_MEMORY": "512m", "JAVA_TOOL_OPTIONS": "-Xms512m -XX:+AlwaysPreTouch"}
 
 
-def draw(folder: Path, size: int) -> None:
-    """A corpus, queries, examples, judgements, two runs and vectors with weights."""
-    rng = random.Random(size)
-    words = [f"word{number}" for number in range(5_000)]
+class Inputs:
+    """Files and folders of a size, each drawn when a command first names it."""
 
-    def text() -> str:
-        return " ".join(rng.choices(words, k=10))
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self.size = size
+        self.words = [f"word{number}" for number in range(5_000)]
+        self._draw: dict[str, Callable[[Path], None]] = {
+            "corpus.jsonl": lambda path: self._texts(path, "d", size),
+            "queries.jsonl": lambda path: self._texts(path, "q", size),
+            "few.jsonl": lambda path: self._texts(path, "q", FEW_QUERIES),
+            "train.jsonl": self._examples,
+            "qrels": lambda path: self._lines(path, (f"q{n} 0 d{n} 1\n" for n in range(size))),
+            "one.trec": self._run,
+            "two.trec": self._run,
+            "dense": lambda path: _draw_vectors(path, size, weights=False),
+            "drawn": lambda path: _draw_vectors(path, size, weights=True),
+            "thousand": lambda path: _draw_vectors(path, FEW_TEXTS, weights=False),
+            "flat": lambda path: peak_of(["index", "dense", "--indexer", "flat", "--output", "flat"], path.parent),
+            "small": lambda path: peak_of(["index", "thousand", "--indexer", "flat", "--output", "small"], path.parent),
+        }
+        self._needs = {"flat": "dense", "small": "thousand"}
 
-    def lines(name: str, rows) -> None:
-        with (folder / name).open("w") as stream:
-            stream.writelines(json.dumps(row) + "\n" for row in rows)
+    def make(self, words: Iterable[str]) -> None:
+        """Draw what a command line names, unless it exists."""
+        for name in words:
+            if name in self._draw and not (self.folder / name).exists():
+                self.make([self._needs.get(name, "")])
+                self._draw[name](self.folder / name)
 
-    lines("corpus.jsonl", ({"_id": f"d{n}", "title": "", "text": text()} for n in range(size)))
-    lines("queries.jsonl", ({"_id": f"q{n}", "text": text()} for n in range(size)))
-    lines(
-        "train.jsonl",
-        ({"query_id": f"q{n}", "query": f"{n} {text()}", "positives": [f"d{n}"], "negatives": []} for n in range(size)),
-    )
-    with (folder / "qrels").open("w") as stream:
-        stream.writelines(f"q{n} 0 d{n} 1\n" for n in range(size))
-    for name in ("one.trec", "two.trec"):
-        write_run(folder / name, ((f"q{n}", hits(rng, n, size)) for n in range(size)))
-    _draw_vectors(folder / "drawn", size)
+    def _texts(self, path: Path, letter: str, count: int) -> None:
+        rng = random.Random(path.name)
+        rows = ({"_id": f"{letter}{n}", "title": "", "text": self._text(rng)} for n in range(count))
+        self._lines(path, (json.dumps(row) + "\n" for row in rows))
+
+    def _examples(self, path: Path) -> None:
+        rng = random.Random(path.name)
+        rows = (
+            {"query_id": f"q{n}", "query": f"{n} {self._text(rng)}", "positives": [f"d{n}"], "negatives": []}
+            for n in range(self.size)
+        )
+        self._lines(path, (json.dumps(row) + "\n" for row in rows))
+
+    def _run(self, path: Path) -> None:
+        rng = random.Random(path.name)
+        write_run(path, ((f"q{n}", hits(rng, n, self.size)) for n in range(self.size)))
+
+    def _text(self, rng: random.Random) -> str:
+        return " ".join(rng.choices(self.words, k=10))
+
+    @staticmethod
+    def _lines(path: Path, lines: Iterable[str]) -> None:
+        with path.open("w") as stream:
+            stream.writelines(lines)
 
 
 def hits(rng: random.Random, query: int, size: int) -> list[tuple[str, float]]:
@@ -79,38 +102,48 @@ def hits(rng: random.Random, query: int, size: int) -> list[tuple[str, float]]:
     return [(document, 1 - place / 100) for place, document in enumerate(list(found)[:HITS])]
 
 
-def _draw_vectors(folder: Path, size: int) -> None:
+def _draw_vectors(folder: Path, size: int, *, weights: bool) -> None:
     folder.mkdir()
     rng = np.random.default_rng(0)
     writer = VectorWriter(folder, identity={"drawn": size})
     for number, start in enumerate(range(0, size, SHARD)):
         rows = min(SHARD, size - start)
-        columns = rng.integers(0, 30_522, (rows, TERMS))
-        columns.sort(axis=1)
-        values = rng.random(rows * TERMS, dtype=np.float32) + 0.1
-        weights = scipy.sparse.csr_matrix(
-            (values, columns.ravel(), np.arange(0, rows * TERMS + 1, TERMS)), shape=(rows, 30_522)
-        )
-        weights.sum_duplicates()
         vectors = rng.standard_normal((rows, 1, DIM), dtype=np.float32)
-        writer.write_shard(number, [f"d{n}" for n in range(start, start + rows)], vectors, weights=weights)
-    from retrievalkit import artifacts
-
+        ids = [f"d{n}" for n in range(start, start + rows)]
+        writer.write_shard(number, ids, vectors, weights=_weights(rng, rows) if weights else None)
     artifacts.write_manifest(
         folder, "vectors", command="encode", options={}, inputs={}, counts=writer.finish(), files=writer.checksums()
     )
 
 
-def commands(model: Path) -> dict[str, list[str]]:
-    """The command lines, run in the folder of one size; later ones need what earlier ones wrote."""
-    index = ["--output"]
+def _weights(rng: np.random.Generator, rows: int) -> scipy.sparse.csr_matrix:
+    columns = rng.integers(0, 30_522, (rows, TERMS))
+    columns.sort(axis=1)
+    values = rng.random(rows * TERMS, dtype=np.float32) + 0.1
+    starts = np.arange(0, rows * TERMS + 1, TERMS)
+    weights = scipy.sparse.csr_matrix((values, columns.ravel(), starts), shape=(rows, 30_522))
+    weights.sum_duplicates()
+    return weights
+
+
+def commands(model: str) -> dict[str, list[str]]:
+    """The command lines, run in the folder of one size."""
+
+    def index(source: str, indexer: str) -> list[str]:
+        return ["index", source, "--indexer", indexer, "--output", f"index-{indexer}"]
+
+    searched = ["--model", model, "--k", str(HITS), "--output", "found.trec"]
     return {
-        "encode": ["encode", str(model), "corpus.jsonl", "--output", "vectors"],
-        "index flat": ["index", "vectors", "--indexer", "flat", *index, "flat"],
-        "index faiss": ["index", "vectors", "--indexer", "faiss", *index, "faiss"],
-        "index sparse": ["index", "drawn", "--indexer", "sparse", *index, "sparse"],
-        "index dense_sparse": ["index", "drawn", "--indexer", "dense_sparse", *index, "dense_sparse"],
-        "search": ["search", "flat", "--queries", "queries.jsonl", "--k", str(HITS), "--output", "found.trec"],
+        "encode": ["encode", model, "corpus.jsonl", "--output", "vectors"],
+        "index flat": index("dense", "flat"),
+        "index faiss": index("dense", "faiss"),
+        "index sparse": index("drawn", "sparse"),
+        "index dense_sparse": index("drawn", "dense_sparse"),
+        "index bm25": index("corpus.jsonl", "bm25"),
+        "index impact": index("drawn", "impact"),
+        "index lucene_hnsw": index("dense", "lucene_hnsw"),
+        "search": ["search", "flat", "--queries", "few.jsonl", *searched],
+        "search queries": ["search", "small", "--queries", "queries.jsonl", *searched],
         "mine-negatives": [
             *("mine-negatives", "--from", "one.trec", "--corpus", "corpus.jsonl", "--examples", "train.jsonl"),
             *("--output", "mined.jsonl"),
@@ -130,7 +163,8 @@ def peak_of(words: list[str], folder: Path) -> tuple[float, float]:
     """
     started = time.perf_counter()
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen([sys.executable, "-c", _RUN, *words], cwd=folder, stdout=log, stderr=log)
+        start = [sys.executable, "-c", _RUN, *words]
+        process = subprocess.Popen(start, cwd=folder, stdout=log, stderr=log, env={**os.environ, **_JAVA})
         peak = 0
         while process.poll() is None:
             peak = max(peak, _anonymous(process.pid))
@@ -152,53 +186,78 @@ def _anonymous(process: int) -> int:
 def measure(sizes: list[int], only: list[str], where: str | None) -> dict:
     """Peaks of all commands at all sizes."""
     found: dict = {}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     with tempfile.TemporaryDirectory(dir=where) as name:
         model = testing.tiny_model(Path(name) / "model")
         for size in sizes:
             folder = Path(name) / str(size)
             folder.mkdir()
-            draw(folder, size)
-            for command, words in commands(Path(model)).items():
+            inputs = Inputs(folder, size)
+            for command, words in commands(model).items():
                 if only and command not in only:
                     continue
+                inputs.make(words)
                 peak, seconds = peak_of(words, folder)
-                found.setdefault(command, {})[str(size)] = {"MB": peak, "seconds": seconds}
+                found.setdefault(command, {"commit": commit})[str(size)] = {"MB": peak, "seconds": seconds}
                 print(f"{command:20} {size:>9,} {peak:>8,.1f} MB {seconds:>7,.1f} s", file=sys.stderr, flush=True)
-    for command, peaks in found.items():
-        (first, small), *_, (last, large) = [*peaks.items()] if len(peaks) > 1 else [*peaks.items()] * 2
-        held = HOLDS[command][0] * (int(last) - int(first)) / 1e6
-        beyond = (large["MB"] - small["MB"] - held) / small["MB"]
-        peaks["holds"] = {"bytes": HOLDS[command][0], "what": HOLDS[command][1]}
-        peaks["growth beyond it"] = round(max(0.0, beyond), 3)
     return found
+
+
+def judged(command: str, peaks: dict) -> dict:
+    """The peaks of a command, with what it holds and the most that it grew beyond that."""
+    held = HOLDS[command]
+    (first, small), *others = sorted(((int(size), peak["MB"]) for size, peak in peaks.items() if size.isdigit()))
+    beyond = [(large - small - (held.at(size) - held.at(first)) / 1e6) / small for size, large in others]
+    grown = [(large - small) * 1e6 / (size - first) for size, large in others]
+    sizes = {str(size): peaks[str(size)] for size in sorted(int(one) for one in peaks if one.isdigit())}
+    return {
+        **sizes,
+        "commit": peaks["commit"],
+        "holds": asdict(held),
+        "grown a row": round(grown[-1]) if grown else None,
+        "growth beyond it": round(max(0.0, *beyond), 3) if beyond else None,
+    }
 
 
 def table(found: dict) -> str:
     """The peaks as Markdown."""
-    sizes = list(dict.fromkeys(size for peaks in found.values() for size in peaks if size.isdigit()))
-    rows = [
-        ["command", *(f"{int(size):,}" for size in sizes), "may hold a row", "growth beyond it"],
-        ["---"] * (len(sizes) + 3),
-    ]
-    for command, peaks in found.items():
-        values = [f"{peaks[size]['MB']:,.0f} MB" for size in sizes]
-        rows.append([f"`{command}`", *values, f"{peaks['holds']['bytes']:,} B", f"{peaks['growth beyond it']:.1%}"])
+    sizes = sorted({int(size) for peaks in found.values() for size in peaks if size.isdigit()})
+    rows = [["command", *(f"{size:,}" for size in sizes), "may hold a row", "grew a row", "growth beyond it"]]
+    rows.append(["---"] * len(rows[0]))
+    for command in [name for name in HOLDS if name in found]:
+        peaks = found[command]
+        values = [f"{peaks[str(size)]['MB']:,.0f} MB" if str(size) in peaks else "" for size in sizes]
+        held, beyond = peaks["holds"], peaks["growth beyond it"]
+        first = f", {held['part']:,} B of the first {held['rows']:,}" if held["part"] else ""
+        grown = "" if beyond is None else f"{peaks['grown a row']:,} B"
+        rows.append(
+            [f"`{command}`", *values, f"{held['row']:,} B{first}", grown, "" if beyond is None else f"{beyond:.1%}"]
+        )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:
-    """Measure, print the table, and write JSON."""
+    """Measure, print the table, and add to the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default="10000,100000")
-    parser.add_argument("--only", default="", help="commands, between commas")
+    parser.add_argument("--only", default="", help="commands or cases, between commas")
+    parser.add_argument("--cases", action="store_true", help="measure unusual shapes instead")
     parser.add_argument("--folder", help="where the temporary folder is made")
     parser.add_argument("--output", help="a JSON file")
     given = parser.parse_args()
-    sizes = [int(size) for size in given.sizes.split(",")]
-    found = measure(sizes, [name for name in given.only.split(",") if name], given.folder)
-    print(table(found))
+    only = [name for name in given.only.split(",") if name]
+    known = json.loads(Path(given.output).read_text()) if given.output and Path(given.output).exists() else {}
+    if given.cases:
+        from growth_cases import measure_cases
+
+        known["cases"] = {**known.get("cases", {}), **measure_cases(only, given.folder)}
+    else:
+        commands_known = known.setdefault("commands", {})
+        for command, peaks in measure([int(size) for size in given.sizes.split(",")], only, given.folder).items():
+            commands_known[command] = judged(command, {**commands_known.get(command, {}), **peaks})
+        print(table(commands_known))
     if given.output:
-        Path(given.output).write_text(json.dumps({"commands": found, "machine": machine()}, indent=2) + "\n")
+        Path(given.output).write_text(json.dumps({**known, "machine": machine()}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -135,8 +135,9 @@ def _unique(found: Iterable[tuple[Record, Query]]) -> list[Query]:
     """Each query once. Examples may repeat a query, a file of queries may not, and no id may have two texts."""
     kept: dict[str, tuple[Record, Query]] = {}
     for record, query in found:
-        first = kept.setdefault(query.id, (record, query))
-        if first[0] is not record and (first[1].text != query.text or not _is_example(record)):
+        # Without its fields, which take as much memory as the query.
+        first = kept.setdefault(query.id, (record._replace(fields={}), query))
+        if first[1] is not query and (first[1].text != query.text or not _is_example(record)):
             raise record.duplicated(query.id, first[0])
     return [query for _, query in kept.values()]
 

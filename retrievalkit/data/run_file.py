@@ -21,7 +21,7 @@ from typing import IO, get_args
 
 from retrievalkit.data import files, packing
 from retrievalkit.data.run_forms import RunForm, form_of, is_run_object
-from retrievalkit.data.runs import Hits, Ties, finished, read_run
+from retrievalkit.data.runs import Hits, Ties, hits_in, read_run
 from retrievalkit.errors import DataError, UnknownNameError
 
 _LONGEST_LINE = 1 << 26
@@ -59,7 +59,7 @@ class RunFile(Mapping[str, Hits]):
     def __init__(self, path: Path, form: RunForm, ties: Ties) -> None:
         self.path = path
         self.form = form
-        self._ranks = ties == "run"
+        self._ties = ties
         self._numbers: dict[str, int] = {}
         self._of, self._starts, self._sizes = array("i"), array("q"), array("q")
         self._stream = self._opened()
@@ -80,18 +80,15 @@ class RunFile(Mapping[str, Hits]):
     def __getitem__(self, query: str) -> Hits:
         number = self._numbers[query]
         try:
-            text = self._raw(number).decode()
-            rows = self.form.rows(text, ranks=self._ranks)
-            rows = rows or self.form.rows_one_by_one(text, self.path, 1, ranks=self._ranks)
+            found = hits_in([(1, self._raw(number).decode())], self.path, self.form, self._ties)
         except (DataError, UnicodeDecodeError):
             self._complain()
             raise
-        if set(rows.queries) != {query}:
+        if list(found) != [query]:
             msg = f"lines of query '{query}' are separated differently. Separate all cells by tabs, or all by spaces."
             raise DataError(msg, file=self.path)
         self._seen[number] = True
-        hits = list(zip(rows.documents, rows.scores, strict=True))
-        return finished(self.path, self.form, query, hits, list(rows.ranks) if self._ranks else None)
+        return found[query]
 
     def check(self) -> None:
         """Read the queries that have not been read yet; see `check_run`."""
@@ -189,7 +186,7 @@ class RunFile(Mapping[str, Hits]):
     def _complain(self) -> None:
         """Raise the error for the first damaged line, with its number."""
         for line in files.filled_lines(self.path):
-            self.form.row(line.text, self.path, line.number, ranks=self._ranks)
+            self.form.row(line.text, self.path, line.number, ranks=self._ties == "run")
 
 
 def _stamp(stream: IO[bytes]) -> tuple[int, int]:

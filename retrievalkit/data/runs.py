@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import gt, itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -41,33 +42,33 @@ def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
         raise UnknownNameError("choice of ties", ties, get_args(Ties))
     path = files.inside(files.existing(path), "run.trec", "results")
     if is_run_object(path):
-        return {query: _ordered(hits) for query, hits in _json(path).items()}
+        return {query: _ordered(list(hits), list(hits.values())) for query, hits in _json(path).items()}
     form = form_of(path)
     with uncollected():
-        run, ranks = _lines(path, form, ranks=ties == "run")
-        for query, hits in run.items():
-            run[query] = finished(path, form, query, hits, ranks.get(query))
-    return run
+        return hits_in(files.read_blocks(path, _BLOCK), path, form, ties)
 
 
-def finished(path: Path, form: RunForm, query: str, hits: Hits, ranks: list[int] | None = None) -> Hits:
-    """The hits of a query, checked and in order.
+def hits_in(blocks: Iterable[tuple[int, str]], path: Path, form: RunForm, ties: Ties) -> Run:
+    """The hits in whole lines of a run: all of its lines, or all those of a query.
 
     Args:
+        blocks: Lines, in blocks of any size, each with the number of its first line.
         path: Their file, for error messages.
         form: Its form.
-        query: The query.
-        hits: All of its hits in the file's order.
-        ranks: Their ranks, by which equal scores are ordered; None = by the documents' ids, descending.
+        ties: See `read_run`.
 
     Raises:
-        DataError: A document occurs twice.
+        DataError: A line is damaged, or a document occurs twice for a query.
     """
-    if len({document for document, _ in hits}) < len(hits):
-        raise _invalid_line(path, form, query)
-    if form.rank is form.score is None:
-        hits = [(document, 1 / place) for place, (document, _) in enumerate(hits, 1)]
-    return _ordered(hits, ranks)
+    found: dict[str, Any] = _columns(blocks, path, form, ranks=ties == "run")
+    for query, (documents, scores, ranks) in found.items():
+        if len(set(documents)) < len(documents):
+            raise _invalid_line(path, form, query)
+        if form.rank is form.score is None:
+            scores = [1 / place for place in range(1, len(documents) + 1)]
+        # In place of its columns, so that not all of both are in memory.
+        found[query] = _ordered(documents, scores, ranks if ties == "run" else None)
+    return found
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
@@ -146,28 +147,34 @@ def _with_short_scores(hits: Sequence[tuple[str, float]]) -> Iterator[tuple[str,
     return zip((document for document, _ in hits), map(str, scores.astype(str).tolist()), strict=True)
 
 
-def _lines(path: Path, form: RunForm, *, ranks: bool) -> tuple[Run, dict[str, list[int]]]:
-    """The hits of each query in the file's order, and their ranks if wanted."""
-    run: Run = {}
-    places: dict[str, list[int]] = {}
-    for first, text in files.read_blocks(path, _BLOCK):
+def _columns(
+    blocks: Iterable[tuple[int, str]], path: Path, form: RunForm, *, ranks: bool
+) -> dict[str, tuple[list[str], list[float], list[int]]]:
+    """Documents, scores, and ranks if wanted, of each query in the order of the lines."""
+    found: dict[str, tuple[list[str], list[float], list[int]]] = {}
+    for first, text in blocks:
         rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, path, first, ranks=ranks)
         start = 0
         for query, group in groupby(rows.queries):
             end = start + len(list(group))
-            run.setdefault(query, []).extend(zip(rows.documents[start:end], rows.scores[start:end], strict=True))
+            if query not in found:
+                found[query] = ([], [], [])
+            documents, scores, places = found[query]
+            documents += rows.documents[start:end]
+            scores += rows.scores[start:end]
             if ranks:
-                places.setdefault(query, []).extend(rows.ranks[start:end])
+                places += rows.ranks[start:end]
             start = end
-    return run, places
+    return found
 
 
-def _ordered(hits: list[tuple[str, float]], ranks: list[int] | None = None) -> list[tuple[str, float]]:
-    scores = [score for _, score in hits]
-    if len(set(scores)) == len(scores) and scores == sorted(scores, reverse=True):
+def _ordered(documents: Sequence[str], scores: Sequence[float], ranks: Sequence[int] | None = None) -> Hits:
+    """The hits by score, descending; equal scores by rank, or by the documents' ids, descending."""
+    hits = list(zip(documents, scores, strict=True))
+    if all(map(gt, scores, scores[1:])):
         return hits
     if ranks is None:
-        return sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True)
+        return sorted(hits, key=itemgetter(1, 0), reverse=True)
     order = sorted(range(len(hits)), key=lambda place: (-scores[place], ranks[place]))
     return [hits[place] for place in order]
 
@@ -187,7 +194,7 @@ def _invalid_line(path: Path, form: RunForm, query: str) -> DataError:
     return DataError(msg, file=path, line=line.number)
 
 
-def _json(path: Path) -> Run:
+def _json(path: Path) -> dict[str, dict[str, float]]:
     run = {str(query): _scored(path, line, str(query), scores) for line, query, scores in json_text.members(path)}
     if not any(run.values()):
         msg = "the file contains no results."
@@ -195,11 +202,11 @@ def _json(path: Path) -> Run:
     return run
 
 
-def _scored(path: Path, line: int, query: str, scores: Any) -> list[tuple[str, float]]:
+def _scored(path: Path, line: int, query: str, scores: Any) -> dict[str, float]:
     """The hits of a query in a JSON run."""
     if not isinstance(scores, dict):
         scores = {query: scores}
-    hits = []
+    hits = {}
     for document, value in scores.items():
         if problem := id_problem(query) or id_problem(document):
             msg = f"query {shown(query)} with document {shown(document)}: {problem}"
@@ -207,5 +214,5 @@ def _scored(path: Path, line: int, query: str, scores: Any) -> list[tuple[str, f
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_SCORE:
             msg = f"query '{query}' has {shown(value)} where a document with its score should be. {KNOWN_FORMS}"
             raise DataError(msg, file=path, line=line)
-        hits.append((document, float(value)))
+        hits[document] = float(value)
     return hits

@@ -85,16 +85,26 @@ def per_query(
     check_overlap(run, qrels)
     values: PerQuery = {name: {} for name in measures}
     for ranked in _ranked(run, qrels, ties, visit):
-        # Some of ir-measures' programs accept only numbers as ids.
-        numbers = {query_id: str(number) for number, query_id in enumerate(ranked)}
-        judged = {numbers[query_id]: _with_grade_of_zero(qrels[query_id]) for query_id in ranked}
-        found = {numbers[query_id]: ranks for query_id, ranks in ranked.items() if ranks is not None}
-        by_measure = _compute(list(measures.values()), judged, found)
-        ids = [query_id for query_id, ranks in ranked.items() if over == "qrels" or ranks is not None]
-        for name, measure in measures.items():
-            computed = by_measure[measure]
-            values[name] |= {one: computed[numbers[one]] for one in ids if numbers[one] in computed}
+        for name, computed in _values_of(ranked, qrels, measures, over).items():
+            values[name] |= computed
+        del ranked  # before the next queries are read
     return values
+
+
+def _values_of(
+    ranked: Mapping[str, dict[str, float] | None], qrels: Qrels, measures: Mapping[str, Any], over: Over
+) -> PerQuery:
+    """Each metric for some queries; see `per_query`."""
+    # Some of ir-measures' programs accept only numbers as ids.
+    numbers = {query_id: str(number) for number, query_id in enumerate(ranked)}
+    judged = {numbers[query_id]: _with_grade_of_zero(qrels[query_id]) for query_id in ranked}
+    found = {numbers[query_id]: ranks for query_id, ranks in ranked.items() if ranks is not None}
+    by_measure = _compute(list(measures.values()), judged, found)
+    ids = [query_id for query_id, ranks in ranked.items() if over == "qrels" or ranks is not None]
+    return {
+        name: {one: by_measure[measure][numbers[one]] for one in ids if numbers[one] in by_measure[measure]}
+        for name, measure in measures.items()
+    }
 
 
 def _with_grade_of_zero(grades: dict[str, int]) -> dict[str, int]:

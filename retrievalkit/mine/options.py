@@ -153,7 +153,7 @@ def document_of(pattern: re.Pattern[str], passage_id: str) -> str | None:
     return None if match is None else match[1 if pattern.groups else 0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Question:
     """A distinct query text, with the data of all examples of that text.
 

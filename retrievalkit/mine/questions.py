@@ -9,6 +9,8 @@ from retrievalkit.data.examples import Example
 from retrievalkit.data.queries import Query
 from retrievalkit.mine.options import Question
 
+_NONE: frozenset[str] = frozenset()
+
 
 def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> list[Question]:
     """The distinct questions of the examples; with a corpus, including copies of their positives in it."""
@@ -28,7 +30,10 @@ def _question(examples: Sequence[Example], copies: Mapping[str, frozenset[str]])
         query=Query(min(ids), examples[0].query, answers),
         ids=ids,
         positives=positives,
-        copies=frozenset(copy for positive in positives for copy in copies.get(positive, ())) - positives,
+        # Usually none, and another empty set for each question would take 200 bytes.
+        copies=frozenset().union(*found) - positives
+        if (found := [copies[one] for one in positives & copies.keys()])
+        else _NONE,
     )
 
 

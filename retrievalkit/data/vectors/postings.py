@@ -29,7 +29,7 @@ PART_TEXTS = 1 << 17
 PART_POSTINGS = 1 << 24
 _CONTENTS = "postings.json"
 _MOST = 1 << 31
-_NAMES = ("terms", "texts", "weights")
+_NAMES, _TYPES = ("terms", "texts", "weights"), ("<i4", "<i4", "<f4")
 
 
 def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_TEXTS) -> dict[str, int]:
@@ -41,29 +41,40 @@ def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_
     folder.mkdir(exist_ok=True)
     texts: list[int] = []
     postings = 0
-    for matrix in _parts(source, part_texts):
-        by_term = matrix.tocsc()
-        arrays = (by_term.indptr.astype(np.int32), by_term.indices.astype(np.int32), by_term.data.astype(np.float32))
-        for file, array in zip(_files(folder, len(texts)), arrays, strict=True):
+    for by_term in _parts(source, part_texts):
+        for file, array in zip(_files(folder, len(texts)), _arrays_of(by_term), strict=True):
             with file.open("wb") as stream:
                 np.save(stream, array, allow_pickle=False)
-        texts.append(matrix.shape[0])
-        postings += matrix.nnz
+        texts.append(by_term.shape[0])
+        postings += by_term.nnz
+        del by_term, array  # before the next part is collected
     contents = {"parts": texts, "terms": source.vocabulary, "postings": postings}
     artifacts.write_json(folder / _CONTENTS, contents, indent=None)
     return {"postings": postings, "parts": len(texts)}
 
 
 def _parts(source: VectorStore, part_texts: int) -> Iterator[Any]:
-    """The weights in matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
+    """The weights by term, in CSC matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
     waiting: list[Any] = []
     for piece in _pieces(source, part_texts):
         texts, postings = sum(matrix.shape[0] for matrix in waiting), sum(matrix.nnz for matrix in waiting)
         if waiting and (texts + piece.shape[0] > part_texts or postings + piece.nnz > PART_POSTINGS):
-            yield scipy.sparse.vstack(waiting, format="csr")
-            waiting = []
+            yield _joined(waiting)
         waiting.append(piece)
-    yield scipy.sparse.vstack(waiting, format="csr")
+    yield _joined(waiting)
+
+
+def _joined(waiting: list[Any]) -> Any:
+    """The pieces as a CSC matrix; dropped on the way, so that the weights are in memory twice, not four times."""
+    by_text = scipy.sparse.vstack(waiting, format="csr")
+    waiting.clear()
+    return by_text.tocsc()
+
+
+def _arrays_of(by_term: Any) -> list[np.ndarray]:
+    """Its arrays in the types of the files, without a copy if they have them."""
+    arrays = zip((by_term.indptr, by_term.indices, by_term.data), _TYPES, strict=True)
+    return [array.astype(dtype, copy=False) for array, dtype in arrays]
 
 
 def _pieces(source: VectorStore, part_texts: int) -> Iterator[Any]:
@@ -135,7 +146,7 @@ class Postings:
         return len(texts)
 
     def _arrays(self, number: int) -> list[np.ndarray]:
-        files = zip(_files(self.folder, number), ("<i4", "<i4", "<f4"), strict=True)
+        files = zip(_files(self.folder, number), _TYPES, strict=True)
         return [open_array(file, (dtype,), 1) for file, dtype in files]
 
     def _matrix(self, number: int) -> Any:

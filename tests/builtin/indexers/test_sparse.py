@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -94,6 +96,18 @@ def test_weights_are_searched_exactly(tmp_path_factory, texts, k, part, shard, l
     indexer = opened("sparse", store, folder / "index")
     indexer._postings = opened_postings
     assert_best(indexer, Representation(weights=torch.from_numpy(asked)), asked @ weights.T, k, least=0)
+
+
+def test_a_part_is_in_memory_twice_at_most(tmp_path):
+    """By text and by term, while its pieces and the part before it are dropped."""
+    store = write(tmp_path / "vectors", np.ones((20_000, TERMS), np.float32), shard=2_000)
+    part = 10_000 * TERMS * 8
+    tracemalloc.start()
+    try:
+        assert postings.write_postings(store, tmp_path / "p", part_texts=10_000)["parts"] == 2
+        assert tracemalloc.get_traced_memory()[1] < 2.5 * part
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_product_of_scipy_agrees(tmp_path):

@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts
+from retrievalkit import artifacts, index
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import writer
+from retrievalkit.mine.parts import MinedParts
 from retrievalkit.train import loop
 
 pytestmark = forks
@@ -116,6 +117,28 @@ def test_a_recipe_notices_a_change_that_keeps_size_and_time(place):
     assert after != before
     done("encode model data/corpus.jsonl --output anew")
     assert [name for name in after if name.endswith(".npy") and after[name] != bytes_of(place / "anew")[name]] == []
+
+
+# --- what a killed command left ------------------------------------------------------------------------------------
+
+MINE = "mine-negatives --from model --corpus data --examples data --depth 9 --set negatives=5 --output "
+
+
+@pytest.mark.parametrize(
+    ("count", "name"),
+    [(0, "vectors-*/vectors-00000.npy"), (1, "checkpoint-*/vectors/ids.txt"), (1, "checkpoint-*/manifest.json")],
+)
+def test_a_mining_makes_what_was_changed_after_a_kill_again(place, count, name):
+    """The vectors, before they are indexed, and the index; what was mined by then is kept."""
+    done(f"{MINE} whole.jsonl")
+    moment = (MinedParts, "write", 1) if count else (index, "build_index", 1)
+    killed(f"{MINE} out.jsonl", *moment)
+    (path,) = (place / ".out.jsonl.mining").glob(name)
+    path.write_bytes(path.read_bytes()[:-5] + b"other")
+    ended = done(f"{MINE} out.jsonl")
+    assert "was changed after it was written: it is made again" in ended.stderr
+    assert (place / "out.jsonl").read_bytes() == (place / "whole.jsonl").read_bytes()
+    assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []
 
 
 # --- the clock -----------------------------------------------------------------------------------------------------

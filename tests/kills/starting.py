@@ -69,20 +69,15 @@ class Running:
     def __init__(self, leaders: Sequence[int]) -> None:
         self.leaders = list(leaders)
         self.codes: dict[int, int] = {}
+        self._started: list[psutil.Process] = []
 
     def send(self, number: signal.Signals, leaders: Sequence[int]) -> None:
-        """Send a signal to some processes, as far as they run.
-
-        SIGKILL goes to their children too, as a scheduler kills a whole job: torchrun's have sessions of their own.
-        """
+        """Send a signal to some processes, as far as they run; whatever they started has to end by itself."""
         for one in leaders:
-            if self._ended(one):
-                continue
-            children = psutil.Process(one).children(recursive=True) if number == signal.SIGKILL else []
-            os.kill(one, number)
-            for child in children:
+            if not self._ended(one):
                 with suppress(psutil.NoSuchProcess):
-                    child.kill()
+                    self._started += psutil.Process(one).children(recursive=True)
+                os.kill(one, number)
 
     def wait(self, seconds: float) -> bool:
         """Wait until all have ended; returns whether they have."""
@@ -117,9 +112,12 @@ class Running:
         return self.codes[self.leaders[0]]
 
     def left_running(self, seconds: float = 3.0) -> list[int]:
-        """Processes of the sessions that are still there after some time; they are killed."""
+        """Processes of the sessions, and those that they had started, that are still there after some time.
+
+        They are killed.
+        """
         until = time.monotonic() + seconds
-        while (left := [one for leader in self.leaders for one in _session(leader)]) and time.monotonic() < until:
+        while (left := self._left()) and time.monotonic() < until:
             time.sleep(_POLL)
         for one in left:
             try:
@@ -128,12 +126,23 @@ class Running:
                 continue
         return left
 
+    def _left(self) -> list[int]:
+        own = {one for leader in self.leaders for one in _session(leader)}
+        return sorted(own | {one.pid for one in self._started if _is_running(one)})
+
     def _ended(self, process: int) -> bool:
         if process not in self.codes:
             found, status = os.waitpid(process, os.WNOHANG)
             if found:
                 self.codes[process] = os.waitstatus_to_exitcode(status)
         return process in self.codes
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _session(leader: int) -> list[int]:

@@ -42,6 +42,13 @@ def test_a_command_in_a_python_of_its_own(bench):
     assert made.code == -signal.SIGKILL
 
 
+def test_processes_end_when_torchrun_is_killed(bench):
+    """They would wait for each other."""
+    made = bench.trial("train, two processes", signal.SIGKILL, bench.startup + 1.0, fresh=True)
+    assert not made.problems
+    assert made.code == -signal.SIGKILL
+
+
 def test_what_is_not_whole_is_found(bench, monkeypatch):
     """The trial of a command that writes in the final place."""
 

@@ -168,7 +168,7 @@ class VectorWriter:
         if record.pop("fingerprint", "") != artifacts.fingerprint_value(record):
             return self._record(number)
         for name, entry in (record["files"] | record["parts"]).items():
-            path = self.folder / name
+            path: Path = self.folder / name
             if not path.is_file() or _described(path) != entry:
                 return path
         return None

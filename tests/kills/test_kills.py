@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from killed_processes import forks
 from kills.commands import COMMANDS, SMALL
+from kills.faults import WITHOUT_MOUNTS, faulted, possible
 from kills.starting import preload
 from kills.trial import Bench, draw_moments
 from retrievalkit.data import convert
@@ -71,6 +73,15 @@ def test_what_stays_for_good_is_found(bench, monkeypatch):
     made = bench.trial("convert", signal.SIGKILL, 2 * bench.seconds["convert"])
     assert "left for good: ['.left']" in made.problems
     assert made.code is None
+
+
+def test_a_fault_of_the_machine_is_a_message_and_loses_nothing(bench):
+    """Each kind for some command, at a moment of its own."""
+    source = random.Random(12)
+    names = itertools.cycle(SMALL)
+    found = [faulted(bench, next(names), make(source)) for make in (*possible(bench.folder), *WITHOUT_MOUNTS)]
+    assert not [str(one) for one in found if one.problems]
+    assert any(one.code for one in found)
 
 
 def test_every_kind_of_command_is_there():

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 from kills.commands import COMMANDS, DATA, Command, make_inputs
 from kills.starting import SIGNALS, Running, start
 
+_OURS = re.compile(r"/retrievalkit/(?!__)")
 EXPECTED = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 LISTENS = importlib.util.find_spec("retrievalkit.cli.signals") is not None
 """Whether rkit answers SIGTERM; without, it ends at once, as by SIGKILL."""
@@ -195,7 +197,8 @@ class Bench:
         if made.code not in (None, 0, EXPECTED[number]) and not (unheard and (early or not LISTENS)):
             made.problems.append(f"ended with exit code {made.code}")
         printed = self._printed()
-        if "Traceback" in printed:
+        # Python's own, before the command line is imported, and torchrun's are not ours.
+        if "Traceback" in printed and not (fresh and not _OURS.search(printed)):
             made.problems.append(f"printed a traceback: {printed[-1500:]}")
         if number == signal.SIGINT and made.code == 130 and not fresh and printed.count("nterrupted") > 1:
             made.problems.append(f"printed more than a line: {printed[-500:]}")

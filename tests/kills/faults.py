@@ -51,7 +51,7 @@ class Fault:
 
 def largest_file(source: random.Random) -> Fault:
     """A limit to the size of files, which stands for a disk that is full at some byte."""
-    size = int(_LARGEST ** source.uniform(0.0, 1.0))
+    size = int(_LARGEST ** source.uniform(0.3, 1.0))
 
     def limited() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -62,7 +62,7 @@ def largest_file(source: random.Random) -> Fault:
 
 def small_disk(source: random.Random) -> Fault:
     """A disk of some pages, which all files share."""
-    pages = int(256 ** source.uniform(0.3, 1.0))
+    pages = int(256 ** source.random())
 
     @contextmanager
     def mounted(bench: Bench) -> Iterator[None]:
@@ -80,7 +80,7 @@ def small_disk(source: random.Random) -> Fault:
 
 def failing_rename(source: random.Random) -> Fault:
     """A rename fails as over a network; once, or from then on."""
-    number, count, once = source.choice(_ERRORS), source.randint(1, 12), source.random() < 0.5
+    number, count, once = source.choice(_ERRORS), int(12 ** source.random()), source.random() < 0.5
 
     def failing() -> None:
         calls = []

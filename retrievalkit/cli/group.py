@@ -234,7 +234,9 @@ def report(error: BaseException) -> int:
         number = error.number if isinstance(error, signals.Terminated) else signal.SIGINT
         how = "Interrupted" if number == signal.SIGINT else "Terminated"
         notes = getattr(error, "__notes__", None) or ["Interrupted."]
-        click.echo(notes[-1].replace("Interrupted", how, 1), err=True)
+        # Of several processes, all of which a terminal interrupts, the main one says so.
+        if os.environ.get("RANK", "0") == "0":
+            click.echo(notes[-1].replace("Interrupted", how, 1), err=True)
         return 128 + number
     assert isinstance(error, OSError)
     if isinstance(error, BrokenPipeError):

@@ -65,6 +65,18 @@ def test_a_signal_ends_a_command_in_one_line_that_says_what_is_kept(commands, tm
 
 
 @forks
+def test_of_several_processes_the_main_one_says_that_they_were_interrupted(commands, tmp_path):
+    def second():
+        os.environ["RANK"] = "1"
+        waiting()
+
+    command = started(complete(commands["encode"], "out"), tmp_path, second)
+    os.kill(command.process.pid, signal.SIGINT)
+    ended = command.end(90)
+    assert (ended.code, ended.err.strip()) == (130, "")
+
+
+@forks
 def test_a_ctrl_c_that_python_drops_is_not_lost(commands, tmp_path):
     """Python prints what is raised in `__del__`, and goes on; so it does in callbacks of imports."""
 

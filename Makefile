@@ -37,10 +37,11 @@ fuzz: N ?= 10000
 fuzz: install-dev
 	PYTHONPATH=tests $(BIN)/python -m fuzz --trials $(N) --seed $(SEED) --workers $(WORKERS) $(if $(ONLY),--only $(ONLY))
 
-# Commands killed at random moments and run again: make kill N=200 SEED=1 [ONLY=encode]. About five seconds a trial.
+# Commands killed at random moments and run again: make kill N=200 SEED=1 [ONLY=encode] [FAULTS=1: full disks, refused
+# renames and the like instead]. About five seconds a trial.
 kill: N ?= 200
 kill: install-dev
-	HF_HUB_OFFLINE=1 PYTHONPATH=tests $(BIN)/python -m kills --count $(N) --seed $(SEED) $(if $(ONLY),--only "$(ONLY)")
+	HF_HUB_OFFLINE=1 PYTHONPATH=tests $(BIN)/python -m kills --count $(N) --seed $(SEED) $(if $(ONLY),--only "$(ONLY)") $(if $(FAULTS),--faults)
 
 lint: install-dev
 	$(BIN)/ruff check .

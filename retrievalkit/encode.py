@@ -97,7 +97,10 @@ def encode(
     inputs = {"checkpoint": checkpoint, "texts": artifacts.describe_input(texts, source.fingerprint)}
     with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
         writer = VectorWriter(staging, identity={"options": job.options(), "inputs": inputs})
-        for number, shard in job.shards(skip=writer.completed_shards()):
+        complete, changed = writer.completed_shards()
+        if changed:
+            click.echo(f"'{changed}' was changed after it was written: texts are encoded again from there", err=True)
+        for number, shard in job.shards(skip=complete):
             writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
         counts = writer.finish()
         corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}

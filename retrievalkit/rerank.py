@@ -10,6 +10,7 @@ grow with their number, and a killed command that is run again continues at the 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 from retrievalkit import artifacts, oddities
@@ -37,7 +39,7 @@ from retrievalkit.report.progress import ProgressBar
 
 WINDOW = 4_096
 DEPTH = 100
-_SCORES, _IDENTITY = "scores.f32", "identity.json"
+_SCORES, _CHECKSUMS, _IDENTITY = "scores.f32", "checksums.txt", "identity.json"
 
 
 @dataclass(frozen=True)
@@ -236,9 +238,13 @@ class _Job:
             "settings": settings,
         }
         with _work_folder(output, identity) as folder:
-            path = folder / _SCORES
-            done = self._whole_windows(path)
-            with path.open("ab") as stream, ProgressBar("re-rank", count, unit="pairs", done=done) as bar:
+            path, checksums = folder / _SCORES, folder / _CHECKSUMS
+            done = self._whole_windows(path, checksums)
+            with (
+                path.open("ab") as stream,
+                checksums.open("a", encoding="ascii") as sums,
+                ProgressBar("re-rank", count, unit="pairs", done=done) as bar,
+            ):
                 for window in prefetch(self._tokenized(islice(pairs(), done, None))):
                     scores = self.model.score(
                         window,
@@ -246,23 +252,44 @@ class _Job:
                         precision=self.settings.precision,
                         advance=bar.advance,
                     )
-                    stream.write(scores.astype("<f4").tobytes())
+                    data = scores.astype("<f4").tobytes()
+                    stream.write(data)
                     stream.flush()
+                    # Last: it marks the window as complete.
+                    sums.write(f"{_checksum(data)}\n")
+                    sums.flush()
             yield np.memmap(path, dtype="<f4", mode="r", shape=(count,))
 
-    def _whole_windows(self, path: Path) -> int:
-        """The number of pairs that an earlier, killed command scored; its incomplete window is cut off."""
-        windows = path.stat().st_size // (4 * self.settings.window) if path.exists() else 0
-        if path.exists():
-            with path.open("r+b") as stream:
-                stream.truncate(windows * 4 * self.settings.window)
-        return windows * self.settings.window
+    def _whole_windows(self, scores: Path, checksums: Path) -> int:
+        """The number of pairs that an earlier, killed command scored, as far as they are what it wrote.
+
+        What comes after them, such as a window that was cut off, is removed.
+        """
+        size = 4 * self.settings.window
+        expected = checksums.read_bytes().split(b"\n")[:-1] if checksums.exists() and scores.exists() else []
+        scores.touch()
+        whole = 0
+        with scores.open("r+b") as stream:
+            # A window at the end may be shorter, and is scored again.
+            while whole < len(expected) and len(data := stream.read(size)) == size:
+                if _checksum(data).encode() != expected[whole]:
+                    again = f"from pair {whole * self.settings.window + 1:,} on they are scored again"
+                    click.echo(f"scores in '{scores}' were changed after they were written: {again}", err=True)
+                    break
+                whole += 1
+            stream.truncate(whole * size)
+        checksums.write_bytes(b"".join(one + b"\n" for one in expected[:whole]))
+        return whole * self.settings.window
 
     def _tokenized(self, pairs: Iterator[tuple[str, str]]) -> Iterator[list[Pair]]:
         while window := list(islice(pairs, self.settings.window)):
             by_id = {document: self.corpus.get(document) for _, document in window}
             passages = [(by_id[document].title, by_id[document].text) for _, document in window]
             yield self.model.tokenize([query for query, _ in window], passages)
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 @contextmanager

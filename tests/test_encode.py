@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import encode as program
 from retrievalkit.artifacts import partial_folder, read_manifest
 from retrievalkit.data.corpus import open_corpus
@@ -104,6 +107,67 @@ def test_a_cut_off_encoding_goes_on_and_ends_with_the_same_bytes(
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == names
     for name in names:
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+CHANGES = {
+    "vectors": ("vectors-00001.npy", flip),
+    "vectors cut off": ("vectors-00001.npy", lambda path: path.write_bytes(path.read_bytes()[:-4])),
+    "ids": ("ids-00001.txt", lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"0\n", 1))),
+    "counts removed": ("counts-00001.npy", lambda path: path.unlink()),
+    "record": ("shard-00001.json", lambda path: path.write_text(path.read_text().replace('"texts": 8', '"texts": 7'))),
+    "record cut off": ("shard-00001.json", lambda path: path.write_text(path.read_text()[:9])),
+}
+
+
+@forks
+@pytest.mark.parametrize("change", CHANGES)
+def test_shards_from_the_first_changed_one_on_are_encoded_again(change, tiny_model, tiny_collection, tmp_path, capsys):
+    """Whichever file of a shard was changed after a kill: it is named, and the bytes end up the same."""
+    options = {"side": "document", "pooler": "mean", "shard_texts": 8}
+    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "whole", **options)
+
+    def killed():
+        kill_at_call(VectorWriter, "write_shard", 4)
+        encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    name, alter = CHANGES[change]
+    alter(partial_folder(tmp_path / "cut") / name)
+    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
+    told = capsys.readouterr().err
+    assert f"{name}' was changed after it was written: texts are encoded again from there" in told
+    assert "resuming at text 9 of 42" in told
+    files = {path.name: path.read_bytes() for path in (tmp_path / "cut").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+
+
+@forks
+@pytest.mark.parametrize("count", [2, 5, 9])
+def test_an_encoding_killed_while_it_tidies_up_ends_with_the_same_bytes(count, tiny_model, tiny_collection, tmp_path):
+    """Records, ids and counts of shards are removed one after the other."""
+    options = {"side": "document", "pooler": "mean", "shard_texts": 8}
+    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "whole", **options)
+
+    def killed():
+        finish = VectorWriter.finish
+
+        def finished(self):
+            kill_at_call(Path, "unlink", count)
+            return finish(self)
+
+        VectorWriter.finish = finished
+        encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "cut").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
 
 
 def test_what_is_left_of_another_encoding_is_not_used(tiny_model, tiny_collection, tmp_path, monkeypatch):

@@ -456,6 +456,42 @@ def test_a_killed_scoring_goes_on_and_ends_with_the_same_bytes(trained, euro, ti
     assert not work.exists()
 
 
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[4 * 8 + 5] ^= 1
+    path.write_bytes(data)
+
+
+@forks
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("scores.f32", flip, "were changed after they were written: from pair 9 on they are scored again"),
+        ("scores.f32", lambda path: path.write_bytes(path.read_bytes()[:-9]), ""),
+        ("scores.f32", Path.unlink, ""),
+        ("checksums.txt", lambda path: path.write_bytes(path.read_bytes()[:-9]), ""),
+        ("checksums.txt", flip, "from pair 9 on they are scored again"),
+    ],
+)
+def test_scores_that_were_changed_after_a_kill_are_computed_again(
+    trained, euro, tiny_collection, tmp_path, capsys, name, change, told
+):
+    def score(name):
+        arguments = {"examples": euro["train"], "corpus": tiny_collection.corpus, "output": tmp_path / name}
+        score_examples(trained, **arguments, settings=Settings(precision="fp32", window=8))
+
+    def killed():
+        kill_at_call(CrossEncoder, "score", 4)
+        score("killed.jsonl")
+
+    score("whole.jsonl")
+    assert in_another_process(killed) == -signal.SIGKILL
+    change(artifacts.partial_folder(tmp_path / "killed.jsonl") / name)
+    score("killed.jsonl")
+    assert told in capsys.readouterr().err
+    assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
 @forks
 def test_scores_of_something_else_are_not_used(trained, euro, run, tiny_collection, tmp_path):
     output = tmp_path / "out"

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,8 @@ def write_file(path: str | Path) -> Iterator[Path]:
             if not is_internal(place):
                 _note(error, path)
             raise
-        with _naming(staging, path):
+        # Of a file within an output that is being written nobody could make use.
+        with nullcontext() if is_internal(place) else _naming(staging, path):
             os.replace(staging, place)
 
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from retrievalkit.cli.main import main
+import sys
+
+try:
+    from retrievalkit.cli.main import main
+except KeyboardInterrupt:
+    # A command that has begun answers Ctrl-C itself: `cli.signals`.
+    sys.stderr.write("Interrupted.\n")
+    sys.exit(130)
 
 __all__ = ["main"]

@@ -241,9 +241,11 @@ def report(error: BaseException) -> int:
         number = error.number if isinstance(error, signals.Terminated) else signal.SIGINT
         how = "Interrupted" if number == signal.SIGINT else "Terminated"
         notes = getattr(error, "__notes__", None) or ["Interrupted."]
-        # A terminal shows "^C" where the cursor is.
-        start = "\n" if sys.stderr.isatty() else ""
-        click.echo(start + notes[-1].replace("Interrupted", how, 1), err=True)
+        # Of several processes, all of which a terminal interrupts, the main one says so.
+        if os.environ.get("RANK", "0") == "0":
+            # A terminal shows "^C" where the cursor is.
+            start = "\n" if sys.stderr.isatty() else ""
+            click.echo(start + notes[-1].replace("Interrupted", how, 1), err=True)
         return 128 + number
     assert isinstance(error, OSError)
     if isinstance(error, BrokenPipeError):

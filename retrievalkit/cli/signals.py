@@ -6,6 +6,7 @@ Ctrl-C meanwhile, and for a library that takes too long after SIGTERM.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import signal
@@ -17,9 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from retrievalkit.train import parent
+
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PATIENCE = 10.0
 """Seconds that a library may take to return after SIGTERM."""
+
+_SOON = 0.05
+"""Seconds until an interruption that was dropped is raised again."""
 
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
@@ -36,8 +42,10 @@ class Terminated(KeyboardInterrupt):
 def handled() -> Iterator[None]:
     """End the block by KeyboardInterrupt on Ctrl-C, and by `Terminated` on SIGTERM and SIGHUP.
 
-    Signals that are ignored, as by nohup, stay ignored. torchrun ends its processes itself, and waits for them.
+    Signals that are ignored, as by nohup, stay ignored. torchrun ends its processes itself, and waits for them; they
+    end too where it is gone.
     """
+    parent.watch()
     usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(_ENDING, signal.SIG_DFL)}
     wanted = [number for number in usual if signal.getsignal(number) == usual[number]]
     if threading.current_thread() is not threading.main_thread() or _STARTED_BY_TORCHRUN in os.environ or not wanted:
@@ -46,10 +54,12 @@ def handled() -> Iterator[None]:
     watcher = _Watcher()
     for number in wanted:
         signal.signal(number, watcher.act)
+    hook, sys.unraisablehook = sys.unraisablehook, watcher.unraisable
     try:
         yield
     finally:
         watcher.stop()
+        sys.unraisablehook = hook
         for number in wanted:
             signal.signal(number, usual[number])
         # Once all is written, a late signal would only print a traceback of a library that tidies up.
@@ -81,6 +91,25 @@ class _Watcher:
         # Of signals that arrive together, Python acts on the first alone; the watcher may not have seen this one yet.
         self._acted[number] = max(self._acted[number] + 1, self._arrived[number])
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+    def unraisable(self, event: Any) -> None:
+        """Where Python drops a KeyboardInterrupt, as in `__del__` or a callback of an import, raise it again soon."""
+        if not isinstance(event.exc_value, KeyboardInterrupt):
+            sys.__unraisablehook__(event)
+            return
+        number = signal.Signals(event.exc_value.number if isinstance(event.exc_value, Terminated) else signal.SIGINT)
+        timer = threading.Timer(_SOON, self._again, (number,))
+        timer.daemon = True
+        timer.start()
+
+    def _again(self, number: signal.Signals) -> None:
+        if self._ended:
+            return
+        if hasattr(signal, "pthread_kill"):
+            # To the main thread, which may sleep.
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+        else:
+            _thread.interrupt_main(number)
 
     def stop(self) -> None:
         """Stop watching."""

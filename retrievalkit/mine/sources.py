@@ -6,10 +6,13 @@ that an interrupted run reuses it, but a run with other inputs does not.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.data.corpus import Corpus
@@ -166,17 +169,38 @@ class Sources:
         inputs = [self._fingerprint(name, kind), corpus.fingerprint(), self.precision]
         place = artifacts.fingerprint_value(inputs)[:12]
         index = work / f"{kind}-{place}"
-        if artifacts.kind_of(index) == "index":
+        if _is_whole(index):
             return index
         if kind == "bm25":
             build_index(corpus.source, indexer="bm25", output=index, options=self.indexer_options)
             return index
         vectors = work / f"vectors-{place}"
-        if artifacts.kind_of(vectors) is None:
+        if not _is_whole(vectors):
             options = EncodeOptions(precision=self.precision or "auto")
             encode(name, corpus.source, side="document", output=vectors, options=options)
         build_index(str(vectors), indexer="flat", output=index)
         return index
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder is as an earlier mining left it; one that is not is removed."""
+    if not folder.exists():
+        return False
+    try:
+        _check(folder)
+    except ArtifactError:
+        click.echo(f"'{folder}' was changed after it was written: it is made again", err=True)
+        shutil.rmtree(folder)
+        return False
+    return True
+
+
+def _check(folder: Path) -> None:
+    files = artifacts.read_manifest(folder).get("files", {})
+    artifacts.check_files(folder, files, remedy="")
+    for name in files:
+        if Path(name).name == artifacts.MANIFEST:
+            _check(folder / Path(name).parent)
 
 
 def source_kind(source: str | Path) -> str:

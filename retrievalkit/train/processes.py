@@ -20,10 +20,12 @@ from torch import Tensor, distributed, nn
 
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import InputError
+from retrievalkit.train import parent
 
 Value = TypeVar("Value")
 
-# The main process judges dev questions and writes while the others wait. If a process dies, torchrun ends the others.
+# The main process judges dev questions and writes while the others wait. If a process dies, torchrun ends the others;
+# if torchrun dies, they see it: `parent`.
 _PATIENCE = timedelta(days=1)
 _BUCKET = 1 << 23
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -44,6 +46,7 @@ def join() -> None:
             f"({missing[0]} is not set). Start several with torchrun, or unset WORLD_SIZE."
         )
         raise InputError(msg)
+    parent.watch()
     if torch.cuda.is_available():
         local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local >= gpus:

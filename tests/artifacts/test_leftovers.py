@@ -52,6 +52,22 @@ def test_a_folder_that_lost_its_name_gets_it_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_refused_rename_within_an_output_names_the_file(tmp_path, monkeypatch):
+    """What it was complete with is of no use: the whole folder is written again."""
+
+    def refuse(source, target):
+        raise OSError(116, "Stale file handle", str(source), None, str(target))
+
+    monkeypatch.setattr(outputs.os, "replace", refuse)
+    with (
+        pytest.raises(OSError, match=r"Stale file handle: .*\.partial\.part") as caught,
+        artifacts.write_folder(tmp_path / "out") as staging,
+    ):
+        artifacts.write_json(staging / "part", 1)
+    assert artifacts.was_written(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("number", [18, 16, 39, 116])
 def test_a_refused_rename_loses_neither_the_old_folder_nor_the_new_one(tmp_path, monkeypatch, number):
     """EXDEV, EBUSY, ENOTEMPTY and ESTALE, as file servers answer."""

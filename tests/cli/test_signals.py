@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -60,6 +62,55 @@ def test_a_signal_ends_a_command_in_one_line_that_says_what_is_kept(commands, tm
     assert ended.code == code
     assert ended.err == f"{how}; what was finished is kept: run the same command again to go on from there.\n"
     assert sorted(one.name for one in tmp_path.iterdir()) == [".out.partial", "ready"]
+
+
+@forks
+def test_of_several_processes_the_main_one_says_that_they_were_interrupted(commands, tmp_path):
+    def second():
+        os.environ["RANK"] = "1"
+        waiting()
+
+    command = started(complete(commands["encode"], "out"), tmp_path, second)
+    os.kill(command.process.pid, signal.SIGINT)
+    ended = command.end(90)
+    assert (ended.code, ended.err.strip()) == (130, "")
+
+
+@forks
+def test_a_ctrl_c_that_python_drops_is_not_lost(commands, tmp_path):
+    """Python prints what is raised in `__del__`, and goes on; so it does in callbacks of imports."""
+
+    def dropping():
+        from retrievalkit.data.vectors import VectorWriter
+
+        class Dropped:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def finish(self):
+            Dropped()
+            time.sleep(30)
+
+        VectorWriter.finish = finish
+
+    ended = Command(*complete(commands["encode"], "out"), folder=tmp_path, prepare=dropping).end(20)
+    assert ended.code == 130
+    assert (
+        ended.err.strip() == "Interrupted; what was finished is kept: run the same command again to go on from there."
+    )
+
+
+@pytest.mark.parametrize("start", [["-m", "retrievalkit"], ["-c", "from retrievalkit.cli import main; main()"]])
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line(start, tmp_path):
+    """As the console script has it, and `python -m retrievalkit`."""
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    (tmp_path / "sitecustomize.py").write_text(reset)
+    ended = subprocess.run(
+        [sys.executable, *start, "--help"], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Interrupted.\n")
 
 
 @forks

@@ -108,7 +108,7 @@ COMMANDS = {
 }
 
 
-SMALL = ("train", "encode", "encode, replacing", "index flat", "convert")
+SMALL = ("train", "train, two processes", "encode", "encode, replacing", "index flat", "convert")
 """Commands for which few inputs are needed, quickly made."""
 
 

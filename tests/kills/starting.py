@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -69,20 +69,15 @@ class Running:
     def __init__(self, leaders: Sequence[int]) -> None:
         self.leaders = list(leaders)
         self.codes: dict[int, int] = {}
+        self._started: list[psutil.Process] = []
 
     def send(self, number: signal.Signals, leaders: Sequence[int]) -> None:
-        """Send a signal to some processes, as far as they run.
-
-        SIGKILL goes to their children too, as a scheduler kills a whole job: torchrun's have sessions of their own.
-        """
+        """Send a signal to some processes, as far as they run; whatever they started has to end by itself."""
         for one in leaders:
-            if self._ended(one):
-                continue
-            children = psutil.Process(one).children(recursive=True) if number == signal.SIGKILL else []
-            os.kill(one, number)
-            for child in children:
+            if not self._ended(one):
                 with suppress(psutil.NoSuchProcess):
-                    child.kill()
+                    self._started += psutil.Process(one).children(recursive=True)
+                os.kill(one, number)
 
     def wait(self, seconds: float) -> bool:
         """Wait until all have ended; returns whether they have."""
@@ -117,9 +112,12 @@ class Running:
         return self.codes[self.leaders[0]]
 
     def left_running(self, seconds: float = 3.0) -> list[int]:
-        """Processes of the sessions that are still there after some time; they are killed."""
+        """Processes of the sessions, and those that they had started, that are still there after some time.
+
+        They are killed.
+        """
         until = time.monotonic() + seconds
-        while (left := [one for leader in self.leaders for one in _session(leader)]) and time.monotonic() < until:
+        while (left := self._left()) and time.monotonic() < until:
             time.sleep(_POLL)
         for one in left:
             try:
@@ -128,12 +126,23 @@ class Running:
                 continue
         return left
 
+    def _left(self) -> list[int]:
+        own = {one for leader in self.leaders for one in _session(leader)}
+        return sorted(own | {one.pid for one in self._started if _is_running(one)})
+
     def _ended(self, process: int) -> bool:
         if process not in self.codes:
             found, status = os.waitpid(process, os.WNOHANG)
             if found:
                 self.codes[process] = os.waitstatus_to_exitcode(status)
         return process in self.codes
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _session(leader: int) -> list[int]:
@@ -151,7 +160,14 @@ def _session(leader: int) -> list[int]:
     return found
 
 
-def start(words: Sequence[str], folder: Path, *, processes: int = 1, fresh: bool = False) -> Running:
+def start(
+    words: Sequence[str],
+    folder: Path,
+    *,
+    processes: int = 1,
+    fresh: bool = False,
+    before: Callable[[], None] | None = None,
+) -> Running:
     """Start a command in a folder; what it prints goes to `stdout` and `stderr` in the folder's parent.
 
     Args:
@@ -159,15 +175,17 @@ def start(words: Sequence[str], folder: Path, *, processes: int = 1, fresh: bool
         folder: The folder to run in.
         processes: How many processes to start together.
         fresh: Start a Python of its own, or torchrun, instead of a fork.
+        before: Called in each fork before the command.
     """
     if fresh:
         return Running([_started(words, folder, processes)])
     if processes == 1:
-        return Running([_forked(words, folder, {})])
+        return Running([_forked(words, folder, {}, before)])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         shared = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": probe.getsockname()[1]}
-    return Running([_forked(words, folder, {**shared, "RANK": rank, "LOCAL_RANK": rank}) for rank in range(processes)])
+    own = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in range(processes)]
+    return Running([_forked(words, folder, one, before) for one in own])
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -197,21 +215,27 @@ def _streams(folder: Path, mode: str) -> Iterator[tuple]:
         yield out, err
 
 
-def _forked(words: Sequence[str], folder: Path, own: dict[str, object]) -> int:
+def _forked(words: Sequence[str], folder: Path, own: dict[str, object], before: Callable[[], None] | None) -> int:
     # A signal that comes at once waits until the command can answer it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS[1:])
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS[1:])
     process = os.fork()
     if process:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         return process
     code = 70
     try:
-        code = _run_in_fork(words, folder, own, before)
+        code = _run_in_fork(words, folder, own, masked, before)
     finally:
         os._exit(code)
 
 
-def _run_in_fork(words: Sequence[str], folder: Path, own: dict[str, object], unblocked: object) -> int:
+def _run_in_fork(
+    words: Sequence[str],
+    folder: Path,
+    own: dict[str, object],
+    unblocked: object,
+    before: Callable[[], None] | None,
+) -> int:
     import atexit
     import tempfile
     import threading
@@ -230,6 +254,8 @@ def _run_in_fork(words: Sequence[str], folder: Path, own: dict[str, object], unb
     sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)
     code: object = 1
+    if before is not None:
+        before()
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         cli.main(list(words), prog_name="rkit")

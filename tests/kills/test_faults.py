@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -10,10 +11,14 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from forked_commands import content
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts
+from retrievalkit import artifacts, index, rerank
 from retrievalkit.cli import main
+from retrievalkit.data import convert
 from retrievalkit.data.vectors import writer
+from retrievalkit.mine.parts import MinedParts
+from retrievalkit.search.searcher import Searcher
 from retrievalkit.train import loop
 
 pytestmark = forks
@@ -116,6 +121,81 @@ def test_a_recipe_notices_a_change_that_keeps_size_and_time(place):
     assert after != before
     done("encode model data/corpus.jsonl --output anew")
     assert [name for name in after if name.endswith(".npy") and after[name] != bytes_of(place / "anew")[name]] == []
+
+
+@pytest.fixture(scope="module")
+def furniture(made, tmp_path_factory):
+    """Also an index, a run, examples with negatives and a re-ranker."""
+    folder = tmp_path_factory.mktemp("furniture") / "made"
+    shutil.copytree(made, folder)
+    with contextlib.chdir(folder):
+        done("encode model data --output vectors")
+        done("index vectors --output index")
+        done("search index --queries data --split train --k 9 --output run.trec")
+        done("mine-negatives --from run.trec --corpus data --examples data --set negatives=3 --output train.jsonl")
+        done("rerank train --model model/encoder --corpus data --examples train.jsonl --epochs 0 --output reranker")
+    return folder
+
+
+@pytest.fixture
+def furnished(furniture, tmp_path, monkeypatch):
+    """The same, of one's own."""
+    shutil.copytree(furniture, tmp_path / "place")
+    monkeypatch.chdir(tmp_path / "place")
+    return tmp_path / "place"
+
+
+def shorter(path):
+    path.write_text("".join(path.read_text().splitlines(True)[:-1]))
+
+
+RUN = "--run run.trec --queries data --corpus data"
+
+
+@pytest.mark.parametrize(
+    ("line", "moment", "changed"),
+    [
+        (f"rerank apply reranker {RUN} --output {{}}", (rerank, "write_run", 1), "run.trec"),
+        (
+            "mine-negatives --from run.trec --corpus data --examples train.jsonl --output {}",
+            (MinedParts, "write", 1),
+            "train.jsonl",
+        ),
+        ("search index --queries data --k 5 --output {}", (Searcher, "search", 1), "data/queries.jsonl"),
+        ("convert data {} --kind collection", (convert, "_write_folder", 1), "data/corpus.jsonl"),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_a_killed_command_whose_input_changed_starts_anew(furnished, line, moment, changed):
+    """And writes what it writes of the changed input alone."""
+    killed(line.format("out"), *moment)
+    shorter(furnished / changed)
+    done(line.format("out"))
+    done(line.format("fresh"))
+    assert list(content(furnished / "out").values()) == list(content(furnished / "fresh").values())
+    assert [path.name for path in furnished.iterdir() if path.name.startswith(".")] == []
+
+
+# --- what a killed command left ------------------------------------------------------------------------------------
+
+MINE = "mine-negatives --from model --corpus data --examples data --depth 9 --set negatives=5 --output "
+
+
+@pytest.mark.parametrize(
+    ("count", "name"),
+    [(0, "vectors-*/vectors-00000.npy"), (1, "checkpoint-*/vectors/ids.txt"), (1, "checkpoint-*/manifest.json")],
+)
+def test_a_mining_makes_what_was_changed_after_a_kill_again(place, count, name):
+    """The vectors, before they are indexed, and the index; what was mined by then is kept."""
+    done(f"{MINE} whole.jsonl")
+    moment = (MinedParts, "write", 1) if count else (index, "build_index", 1)
+    killed(f"{MINE} out.jsonl", *moment)
+    (path,) = (place / ".out.jsonl.mining").glob(name)
+    path.write_bytes(path.read_bytes()[:-5] + b"other")
+    ended = done(f"{MINE} out.jsonl")
+    assert "was changed after it was written: it is made again" in ended.stderr
+    assert (place / "out.jsonl").read_bytes() == (place / "whole.jsonl").read_bytes()
+    assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []
 
 
 # --- the clock -----------------------------------------------------------------------------------------------------

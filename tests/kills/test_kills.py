@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from killed_processes import forks
 from kills.commands import COMMANDS, SMALL
+from kills.faults import WITHOUT_MOUNTS, faulted, possible
 from kills.starting import preload
 from kills.trial import Bench, draw_moments
 from retrievalkit.data import convert
@@ -42,6 +44,13 @@ def test_a_command_in_a_python_of_its_own(bench):
     assert made.code == -signal.SIGKILL
 
 
+def test_processes_end_when_torchrun_is_killed(bench):
+    """They would wait for each other."""
+    made = bench.trial("train, two processes", signal.SIGKILL, bench.startup + 1.0, fresh=True)
+    assert not made.problems
+    assert made.code == -signal.SIGKILL
+
+
 def test_what_is_not_whole_is_found(bench, monkeypatch):
     """The trial of a command that writes in the final place."""
 
@@ -64,6 +73,15 @@ def test_what_stays_for_good_is_found(bench, monkeypatch):
     made = bench.trial("convert", signal.SIGKILL, 2 * bench.seconds["convert"])
     assert "left for good: ['.left']" in made.problems
     assert made.code is None
+
+
+def test_a_fault_of_the_machine_is_a_message_and_loses_nothing(bench):
+    """Each kind for some command, at a moment of its own."""
+    source = random.Random(12)
+    names = itertools.cycle(SMALL)
+    found = [faulted(bench, next(names), make(source)) for make in (*possible(bench.folder), *WITHOUT_MOUNTS)]
+    assert not [str(one) for one in found if one.problems]
+    assert any(one.code for one in found)
 
 
 def test_every_kind_of_command_is_there():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
+import os
+import re
 import shlex
 import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +20,7 @@ from pathlib import Path
 from kills.commands import COMMANDS, DATA, Command, make_inputs
 from kills.starting import SIGNALS, Running, start
 
+_OURS = re.compile(r"/retrievalkit/(?!__)")
 EXPECTED = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 LISTENS = importlib.util.find_spec("retrievalkit.cli.signals") is not None
 """Whether rkit answers SIGTERM; without, it ends at once, as by SIGKILL."""
@@ -27,26 +32,24 @@ class Trial:
 
     Attributes:
         name: Of the command.
-        number: The signal.
-        moment: Seconds after the start.
-        fresh: Whether it was a process of its own.
-        code: Exit code of what was killed; None = it had ended before.
+        kind: What was done to it: the name of a signal or of a fault.
+        how: The same, with its moment.
+        code: Exit code of what was disturbed; None = it had ended before.
         left: Hidden files and folders that it left.
         problems: What should not be so.
     """
 
     name: str
-    number: signal.Signals
-    moment: float
-    fresh: bool
+    kind: str
+    how: str
     code: int | None = None
     left: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        how = "a process of its own" if self.fresh else "a fork"
-        where = f"{self.number.name} {self.moment:.3f} s into '{self.name}' ({how}), exit code {self.code}"
-        return f"{where}, left {self.left}: " + ("; ".join(self.problems) or "ok")
+        return f"'{self.name}', {self.how}: exit code {self.code}, left {self.left}: " + (
+            "; ".join(self.problems) or "ok"
+        )
 
 
 class Bench:
@@ -62,7 +65,7 @@ class Bench:
         self.inputs = folder / "inputs"
         self.inputs.mkdir(parents=True)
         make_inputs(self.inputs, self._make, names)
-        self.before = _digests(self.inputs)
+        self.before = digests(self.inputs)
         self.expected: dict[str, dict[str, str]] = {}
         self.seconds: dict[str, float] = {}
         for name in names:
@@ -78,7 +81,7 @@ class Bench:
         """Run a command twice undisturbed: what it writes, and how long that takes."""
         found = []
         for _ in range(2):
-            self._prepare(name)
+            self.prepare(name)
             started = time.monotonic()
             code = self._run(COMMANDS[name], COMMANDS[name].words)
             self.seconds[name] = time.monotonic() - started
@@ -99,10 +102,12 @@ class Bench:
         start(["search", "nowhere", "--queries", DATA], self.inputs, fresh=True).finish()
         return time.monotonic() - started
 
-    def _prepare(self, name: str) -> None:
+    def prepare(self, name: str) -> None:
+        """An empty folder to work in, which may be a disk of its own, but for what the command is to replace."""
         for folder in (self.work, self.folder / "tmp"):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         if existing := COMMANDS[name].existing:
             made = self.folder / "existing" / name.replace(" ", "-")
             if not made.exists():
@@ -111,9 +116,27 @@ class Bench:
             else:
                 shutil.copytree(made, self.work, dirs_exist_ok=True)
 
-    def _run(self, command: Command, line: str) -> int:
+    def run_piped(self, command: Command, before: Callable[[], None]) -> tuple[int, str]:
+        """Run a command in a fork that does something before; what it prints is no file, which might have no room."""
+        read, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
+
+        def prepare() -> None:
+            os.dup2(write, 1)
+            os.dup2(write, 2)
+            before()
+
+        try:
+            code = self._run(command, command.words, prepare)
+            os.write(write, b"\n")
+            return code, os.read(read, 1 << 20).decode(errors="replace")
+        finally:
+            os.close(read)
+            os.close(write)
+
+    def _run(self, command: Command, line: str, before: Callable[[], None] | None = None) -> int:
         self._clear_streams()
-        running = start(shlex.split(line), self.work, processes=command.processes)
+        running = start(shlex.split(line), self.work, processes=command.processes, before=before)
         if command.processes > 1:
             running.end_others()
         return running.finish()
@@ -135,44 +158,54 @@ class Bench:
             rank: Of several processes, the one that gets the signal; an interrupt goes to all.
             fresh: Start it as a process of its own.
         """
-        command, made = COMMANDS[name], Trial(name, number, moment, fresh)
-        self._prepare(name)
-        earlier = _digests(self.work)
+        command, place = COMMANDS[name], "a process of its own" if fresh else "a fork"
+        made = Trial(name, number.name, f"{number.name} after {moment:.3f} s in {place}, rank {rank}")
+        self.prepare(name)
+        earlier = digests(self.work)
         self._clear_streams()
         running = start(shlex.split(command.words), self.work, processes=command.processes, fresh=fresh)
         try:
-            self._disturb(running, command, made, rank)
+            self._disturb(running, command, made, number, moment, rank)
         except TimeoutError as error:
             made.problems.append(str(error))
         if left := running.left_running():
             made.problems.append(f"left {len(left)} processes running")
-        self._check_killed(made, earlier)
-        self._check_again(made, command)
+        # Before rkit's own first line Python ends as it does.
+        early = moment < (self.startup if fresh else 0.1)
+        self._check_killed(made, number, early=early, fresh=fresh)
+        self.check_left(made, earlier)
+        self.check_again(made, command)
         return made
 
-    def _disturb(self, running: Running, command: Command, made: Trial, rank: int) -> None:
-        if running.wait(made.moment):
+    def _disturb(
+        self, running: Running, command: Command, made: Trial, number: signal.Signals, moment: float, rank: int
+    ) -> None:
+        if running.wait(moment):
             assert running.finish() == 0, self._printed()
             return
         hit = running.leaders[min(rank, len(running.leaders) - 1)]
-        interrupted = made.number == signal.SIGINT
-        running.send(made.number, running.leaders if interrupted else [hit])
+        interrupted = number == signal.SIGINT
+        running.send(number, running.leaders if interrupted else [hit])
         if len(running.leaders) > 1 and not interrupted:
             running.end_others()
         running.finish()
         made.code = running.codes[hit]
 
-    def _check_killed(self, made: Trial, earlier: dict[str, str]) -> None:
-        """What a killed command left: whole outputs or none, one line, the inputs as they were."""
-        unheard = made.number != signal.SIGKILL and made.code == -made.number
-        if made.code not in (None, 0, EXPECTED[made.number]) and not (unheard and (self._early(made) or not LISTENS)):
+    def _check_killed(self, made: Trial, number: signal.Signals, *, early: bool, fresh: bool) -> None:
+        """How a killed command ended: in one line."""
+        unheard = number != signal.SIGKILL and made.code == -number
+        if made.code not in (None, 0, EXPECTED[number]) and not (unheard and (early or not LISTENS)):
             made.problems.append(f"ended with exit code {made.code}")
         printed = self._printed()
-        if "Traceback" in printed:
+        # Python's own, before the command line is imported, and torchrun's are not ours.
+        if "Traceback" in printed and not (fresh and not _OURS.search(printed)):
             made.problems.append(f"printed a traceback: {printed[-1500:]}")
-        if made.number == signal.SIGINT and made.code == 130 and not made.fresh and printed.count("nterrupted") > 1:
+        if number == signal.SIGINT and made.code == 130 and not fresh and printed.count("nterrupted") > 1:
             made.problems.append(f"printed more than a line: {printed[-500:]}")
-        now = _digests(self.work)
+
+    def check_left(self, made: Trial, earlier: dict[str, str]) -> None:
+        """What a command left: whole outputs or none, and its inputs as they were."""
+        now = digests(self.work)
         hidden = {file for file in now if _hidden(file)}
         made.left = sorted(
             {_top_hidden(file) for file in hidden} | {f"tmp/{one.name}" for one in (self.folder / "tmp").iterdir()}
@@ -186,11 +219,8 @@ class Bench:
                 ):
                     made.problems.append(f"left '{file}', which is not whole")
 
-    def _early(self, made: Trial) -> bool:
-        """Whether the signal came before rkit's own first line: Python ends as it does."""
-        return made.moment < (self.startup if made.fresh else 0.1)
-
-    def _check_again(self, made: Trial, command: Command) -> None:
+    def check_again(self, made: Trial, command: Command) -> None:
+        """That the command, run again, writes what it would have written."""
         code = self._run(command, f"{command.words} {command.again}")
         complete = code == 2 and "exists already" in self._printed()
         if code and not complete:
@@ -203,13 +233,13 @@ class Bench:
             made.problems.append(f"run again it did not write {lacking}")
         if more := sorted(outcome.keys() - expected.keys()):
             made.problems.append(f"left for good: {more}")
-        if _digests(self.inputs) != self.before:
+        if digests(self.inputs) != self.before:
             made.problems.append("changed its inputs")
 
     def _outcome(self, name: str) -> dict[str, str]:
         """All that a command that ended has left; of an index that is searched, what is found."""
-        command, found = COMMANDS[name], _digests(self.work)
-        found |= {f"tmp/{file}": digest for file, digest in _digests(self.folder / "tmp").items()}
+        command, found = COMMANDS[name], digests(self.work)
+        found |= {f"tmp/{file}": digest for file, digest in digests(self.folder / "tmp").items()}
         found = {file: "volatile" if Path(file).name in command.volatile else one for file, one in found.items()}
         if command.searched:
             visible = {file for file in found if file.startswith("out/")}
@@ -233,18 +263,19 @@ def draw_moments(bench: Bench, source, count: int, *, fresh_share: float, startu
 
 
 def table(trials: list[Trial]) -> str:
-    """How many trials, and how many ended before the signal, by command and signal."""
-    counts = Counter((one.name, one.number.name) for one in trials)
+    """How many trials, and how many ended before anything went wrong, by command and kind."""
+    kinds = list(dict.fromkeys(one.kind for one in sorted(trials, key=lambda one: one.kind)))
+    counts = Counter((one.name, one.kind) for one in trials)
     late = Counter(one.name for one in trials if one.code is None)
     wrong = Counter(one.name for one in trials if one.problems)
-    rows = [f"{'command':28} {'KILL':>5} {'TERM':>5} {'INT':>5} {'too late':>9} {'wrong':>6}"]
+    rows = [f"{'command':28} " + " ".join(f"{kind:>10}" for kind in kinds) + f" {'too late':>9} {'wrong':>6}"]
     for name in dict.fromkeys(one.name for one in trials):
-        by_signal = " ".join(f"{counts[name, number.name]:5}" for number in SIGNALS)
-        rows.append(f"{name:28} {by_signal} {late[name]:9} {wrong[name]:6}")
+        by_kind = " ".join(f"{counts[name, kind]:10}" for kind in kinds)
+        rows.append(f"{name:28} {by_kind} {late[name]:9} {wrong[name]:6}")
     return "\n".join(rows)
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def digests(folder: Path) -> dict[str, str]:
     """Relative path -> digest of each file; without TensorBoard's files, whose names hold times."""
     found = {}
     for path in folder.rglob("*"):

@@ -25,13 +25,15 @@ class _Record:
     dim: Count
     vocabulary: Count
     files: dict[str, File]
+    parts: dict[str, File]
 
 
 class VectorWriter:
     """Writes a vectors/ folder shard by shard; the same texts give the same bytes.
 
     A shard is complete once `write_shard` has returned. A writer for the folder of an earlier, killed writer continues
-    after its last shard if both have the same `identity`; otherwise it starts from scratch.
+    after its shards if both have the same `identity`; otherwise it starts from scratch. Of these shards, those from the
+    first on that is not as it was written are written again.
 
     Args:
         folder: An existing staging folder to write to.
@@ -47,12 +49,18 @@ class VectorWriter:
             _clear(self.folder)
             path.write_text(fingerprint)
 
-    def completed_shards(self) -> int:
-        """How many shards, counted from the first, are complete."""
+    def completed_shards(self) -> tuple[int, Path | None]:
+        """How many shards, counted from the first, are complete and as they were written; all their bytes are read.
+
+        Returns:
+            Their number, and the first file that is not as it was written.
+        """
         number = 0
         while self._record(number).exists():
+            if changed := self._first_changed(number):
+                return number, changed
             number += 1
-        return number
+        return number, None
 
     def write_shard(
         self,
@@ -82,15 +90,16 @@ class VectorWriter:
             raise ValueError(msg)
         _check_ids(ids)
         rows, counts = _as_rows(ids, vectors, counts)
-        self._write(
-            f"ids-{number:05d}.txt",
+        ids_file, counts_file = _parts_of(number)
+        parts = self._write(
+            ids_file,
             lambda path: path.write_bytes("".join(f"{identifier}\n" for identifier in ids).encode()),
         )
         files: dict[str, dict[str, Any]] = {}
         if rows is not None:
             assert counts is not None
             files |= self._write(f"vectors-{number:05d}.npy", lambda path: _save(path, rows))
-            self._write(f"counts-{number:05d}.npy", lambda path: _save(path, counts))
+            parts |= self._write(counts_file, lambda path: _save(path, counts))
         if weights is not None:
             matrix = _as_csr(ids, weights)
             files |= self._write(f"lexical-{number:05d}.npz", lambda path: _save_csr(path, matrix))
@@ -99,7 +108,10 @@ class VectorWriter:
             "dim": 0 if rows is None else int(rows.shape[1]),
             "vocabulary": 0 if weights is None else int(weights.shape[1]),
             "files": files,
+            # Removed once they are joined.
+            "parts": parts,
         }
+        record["fingerprint"] = artifacts.fingerprint_value(record)
         # The record comes last: it marks the shard as complete.
         self._write(self._record(number).name, lambda path: path.write_text(json.dumps(record)))
 
@@ -109,7 +121,7 @@ class VectorWriter:
         Raises:
             ValueError: There is no shard, or the shards do not fit together.
         """
-        shards = self.completed_shards()
+        shards = len(self._parts("shard-*.json"))
         records = [self._read_record(number) for number in range(shards)]
         kinds = {(record["dim"], record["vocabulary"]) for record in records}
         if len(kinds) != 1:
@@ -126,9 +138,11 @@ class VectorWriter:
         artifacts.write_manifest(
             self.folder, "vectors", command="write", options={}, counts=counts, files=self.checksums()
         )
-        # The first shard's record is removed last: a writer killed here continues after the remaining ones.
-        for path in reversed([*self._parts("shard-*.json"), *self._parts("ids-*.txt"), *self._parts("counts-*.npy")]):
-            path.unlink()
+        # The first shard is taken apart last: a writer killed here continues after the remaining ones.
+        for number in reversed(range(shards)):
+            self._record(number).unlink()
+            for name in _parts_of(number):
+                (self.folder / name).unlink(missing_ok=True)
         (self.folder / IDENTITY).unlink()
         return counts
 
@@ -145,6 +159,20 @@ class VectorWriter:
         artifacts.check_document(record, _Record, file=path, do=do)
         return record
 
+    def _first_changed(self, number: int) -> Path | None:
+        """The first file of a shard that is not as it was written; None = all are."""
+        try:
+            record = self._read_record(number)
+        except ArtifactError:
+            return self._record(number)
+        if record.pop("fingerprint", "") != artifacts.fingerprint_value(record):
+            return self._record(number)
+        for name, entry in (record["files"] | record["parts"]).items():
+            path: Path = self.folder / name
+            if not path.is_file() or _described(path) != entry:
+                return path
+        return None
+
     def _parts(self, pattern: str) -> list[Path]:
         return numbered(self.folder, pattern)
 
@@ -152,7 +180,7 @@ class VectorWriter:
         path = self.folder / name
         with artifacts.write_file(path) as staging:
             write(staging)
-        return {name: {"bytes": path.stat().st_size, "blake2b": artifacts.fingerprint_file(path)}}
+        return {name: _described(path)}
 
     def _write_offsets(self, texts: int) -> int:
         offsets = np.zeros(texts + 1, dtype=np.int64)
@@ -166,6 +194,15 @@ class VectorWriter:
         if varies:
             self._checksums |= self._write(OFFSETS, lambda path: _save(path, offsets))
         return int(offsets[-1])
+
+
+def _parts_of(number: int) -> tuple[str, str]:
+    """The files of a shard that become parts of files of the whole folder: its ids and its counts."""
+    return f"ids-{number:05d}.txt", f"counts-{number:05d}.npy"
+
+
+def _described(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "blake2b": artifacts.fingerprint_file(path)}
 
 
 def _clear(folder: Path) -> None:

@@ -169,7 +169,7 @@ class VectorWriter:
             return self._record(number)
         for name, entry in (record["files"] | record["parts"]).items():
             path: Path = self.folder / name
-            if not path.is_file() or _described(path) != entry:
+            if not path.is_file() or artifacts.describe_file(path) != entry:
                 return path
         return None
 
@@ -180,7 +180,7 @@ class VectorWriter:
         path = self.folder / name
         with artifacts.write_file(path) as staging:
             write(staging)
-        return {name: _described(path)}
+        return {name: artifacts.describe_file(path)}
 
     def _write_offsets(self, texts: int) -> int:
         offsets = np.zeros(texts + 1, dtype=np.int64)
@@ -199,10 +199,6 @@ class VectorWriter:
 def _parts_of(number: int) -> tuple[str, str]:
     """The files of a shard that become parts of files of the whole folder: its ids and its counts."""
     return f"ids-{number:05d}.txt", f"counts-{number:05d}.npy"
-
-
-def _described(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "blake2b": artifacts.fingerprint_file(path)}
 
 
 def _clear(folder: Path) -> None:

@@ -220,7 +220,8 @@ def first_character(path: str | Path) -> str:
     """The first non-blank character of a file; "" for an empty file."""
     with open_bytes(path) as stream:
         while block := stream.read(_LOOK):
-            if text := block.decode("utf-8", "replace").lstrip("\ufeff \t\r\n"):
+            # All that `filled_lines` counts as blank.
+            if text := block.decode("utf-8", "replace").lstrip().lstrip("\ufeff").lstrip():
                 return text[0]
     return ""
 

@@ -77,6 +77,7 @@ def test_array_elements_have_numbers_and_lines(tmp_path):
         ('[{"a": 1}', r"element 1: broken JSON: neither"),
         ("[[0, 12, 13]]", r"element 1: it is \[0, 12, 13\], but should be a JSON object"),
         ("", r"a\.jsonl: the file is empty, but things were expected"),
+        ("\x0b\n\x0c \u2003\n", r"a\.jsonl: the file is empty, but things were expected"),
         ("\n \n", r"the file is empty"),
         ("a\tb\tc\n", r":1: no things come in 3 tab-separated columns: 'a\\tb\\tc'\."),
         ("{\n", r":1: broken JSON"),

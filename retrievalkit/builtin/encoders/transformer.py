@@ -29,6 +29,7 @@ from retrievalkit.builtin.encoders.architectures import (
     vocabulary_head,
     weights_of_head,
 )
+from retrievalkit.builtin.encoders.attention import use_fast_attention
 from retrievalkit.builtin.encoders.dropout import use_fast_dropout
 from retrievalkit.builtin.encoders.extra_tokens import ExtraTokenRows, unused_ids
 from retrievalkit.builtin.encoders.lora import LowRank, add_adapters, save_adapters
@@ -142,6 +143,7 @@ class Transformer(Encoder):
         if self.lora.rank:
             add_adapters(model, self.lora, Path(self.source))
         use_fast_dropout(model)
+        use_fast_attention(model)
         use_packed_layers(model)
         self.model = model
         self.extra = ExtraTokenRows(

@@ -33,13 +33,13 @@ from retrievalkit.builtin.encoders.attention import use_fast_attention
 from retrievalkit.builtin.encoders.dropout import use_fast_dropout
 from retrievalkit.builtin.encoders.extra_tokens import ExtraTokenRows, unused_ids
 from retrievalkit.builtin.encoders.lora import LowRank, add_adapters, save_adapters
+from retrievalkit.builtin.encoders.packed import use_packed_layers
 from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
 from retrievalkit.consent import code_allowed
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
 from retrievalkit.data.pieces import Vocabulary
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
-from retrievalkit.model.packed import use_packed_layers
 from retrievalkit.model.pretrained import (
     check_attention,
     code_refused,

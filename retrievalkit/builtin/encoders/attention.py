@@ -102,7 +102,7 @@ class _DroppedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, probability: float) -> Tensor:
         """(batch, heads, tokens, width)."""
-        rounded = round(probability * (_RANDOM + 1))
+        rounded = min(round(probability * (_RANDOM + 1)), _RANDOM)
         # The products of contiguous tensors are twice as fast.
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         draw, out, kept = generator(), torch.empty_like(value), []

@@ -1,8 +1,9 @@
 """The number format that models compute in: what "auto" means on this machine, and the context that applies it.
 
 Weights stay float32; in bf16 and fp16 only the matrix products are done in the lower precision (automatic mixed
-precision). A bf16 number has 8 significant bits, so that a sum depends on the order in which it is added up, and with
-it a text's vector on what the text is batched with. Hence two defaults:
+precision). A processor that encodes in bf16 also keeps hidden states in it. A bf16 number has 8 significant bits, so
+that a sum depends on the order in which it is added up, and with it a text's vector on what the text is batched with.
+Hence two defaults:
 
     fp32   where the result is a score to be compared: queries of a search, pairs of a re-ranker
     auto   where speed counts and errors average out: training, the encoding of a corpus

@@ -255,8 +255,10 @@ class Retriever(nn.Module):
         """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
         if batch_tokens is None:
             batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
+        # Both walk through all modules, which takes a tenth of the time of a single query.
         was_training = self.training
-        self.eval()
+        if was_training:
+            self.eval()
         encoder = self.tower(side)
         try:
             for positions in token_budget_batches([len(ids) for ids in token_ids], batch_tokens):
@@ -265,7 +267,8 @@ class Retriever(nn.Module):
                     representation = self(batch, side)
                 yield positions, representation.to("cpu").float()
         finally:
-            self.train(was_training)
+            if was_training:
+                self.train()
 
 
 def _revision(encoder_options: Mapping[str, Any] | None) -> str | None:

@@ -29,9 +29,11 @@ from retrievalkit.builtin.encoders.architectures import (
     vocabulary_head,
     weights_of_head,
 )
+from retrievalkit.builtin.encoders.attention import use_fast_attention
 from retrievalkit.builtin.encoders.dropout import use_fast_dropout
 from retrievalkit.builtin.encoders.extra_tokens import ExtraTokenRows, unused_ids
 from retrievalkit.builtin.encoders.lora import LowRank, add_adapters, save_adapters
+from retrievalkit.builtin.encoders.packed import use_packed_layers
 from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
 from retrievalkit.consent import code_allowed
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
@@ -141,6 +143,8 @@ class Transformer(Encoder):
         if self.lora.rank:
             add_adapters(model, self.lora, Path(self.source))
         use_fast_dropout(model)
+        use_fast_attention(model)
+        use_packed_layers(model)
         self.model = model
         self.extra = ExtraTokenRows(
             needs.extra_tokens, self.info.vocabulary_size, self._embeddings.embedding_dim, unused_ids(self.tokenizer)
@@ -239,7 +243,7 @@ class Transformer(Encoder):
             return_dict=True,
         )
         states: dict[int, Tensor] = {
-            layer: output.last_hidden_state if layer == self.info.layers else output.hidden_states[layer]
+            layer: _full(output.last_hidden_state if layer == self.info.layers else output.hidden_states[layer])
             for layer in layers
         }
         head = vocabulary_head(self.model, self.config.model_type) if self.needs.vocabulary_head else None
@@ -401,6 +405,11 @@ class Transformer(Encoder):
     def _arguments(self) -> frozenset[str]:
         """The names of the arguments of the architecture's forward."""
         return frozenset(inspect.signature(self._backbone.forward).parameters)
+
+
+def _full(states: Tensor) -> Tensor:
+    """Hidden states as poolers take them: what packed layers left in bf16 would be normalised and added up in bf16."""
+    return states.float() if states.dtype == torch.bfloat16 and torch.is_inference_mode_enabled() else states
 
 
 def _prefix_of_part(missing: Iterable[str], unexpected: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from retrievalkit.builtin.encoders import dropout
 
@@ -64,37 +63,6 @@ def test_gradients_pass_where_values_do():
     made = dropout.FastDropout(0.5)(values)
     made.sum().backward()
     assert torch.equal(values.grad, made.detach())
-
-
-class Layer(nn.Module):
-    is_causal = False
-
-
-@pytest.mark.parametrize("form", ["none", "bool", "added"])
-def test_attention_is_softmax_of_inner_products_with_weights_dropped(form):
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = torch.randn(3, 2, 4, 5, 8, generator=generator, dtype=torch.float64)
-    keep = torch.ones(2, 1, 5, 5, dtype=torch.bool)
-    keep[1, :, :, 3:] = False
-    added = torch.zeros(keep.shape, dtype=torch.float64).masked_fill(~keep, -torch.inf)
-    mask = {"none": None, "bool": keep, "added": added}[form]
-    made, weights = seeded(dropout.attention, Layer(), query, key, value, mask, dropout=0.25)
-    assert weights is None
-
-    scores = query @ key.mT / 8**0.5
-    shares = (scores if form == "none" else scores + added).softmax(-1)
-    shares = shares.masked_fill(seeded(dropout.drop_mask, shares.shape, 0.25), 0.0) / 0.75
-    torch.testing.assert_close(made, (shares @ value).transpose(1, 2))
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.25])
-def test_attention_without_dropout_or_with_a_causal_mask_is_torchs_own(rate):
-    query, key, value = torch.randn(3, 2, 4, 5, 8)
-    layer = Layer()
-    layer.is_causal = bool(rate)
-    made, _ = seeded(dropout.attention, layer, query, key, value, None, dropout=rate)
-    expected = seeded(functional.scaled_dot_product_attention, query, key, value, dropout_p=rate, is_causal=bool(rate))
-    torch.testing.assert_close(made, expected.transpose(1, 2))
 
 
 def test_a_models_dropout_is_replaced_and_its_own_subclasses_are_not():

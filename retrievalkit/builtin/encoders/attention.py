@@ -1,0 +1,149 @@
+"""Attention with dropout that is fast on a CPU: torch's fused attention has no dropout there.
+
+In bf16 a few texts are computed at a time, so that their attention weights stay in the processor's caches through all
+operations. For the backward pass one bf16 tensor is kept: a weight that was dropped carries a minus sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from retrievalkit.builtin.encoders.dropout import drop_mask, generator, keep_scale
+
+ATTENTION = "retrievalkit_cpu"
+
+# Attention weights that are computed together: two tensors of so many bf16 numbers fit in a second-level cache.
+_GROUP = 1 << 19
+# A sign bit is set by adding this share of 2 ** 15 to 15 random bits.
+_SIGN = -(1 << 15)
+_RANDOM = (1 << 15) - 1
+
+
+def use_fast_attention(model: nn.Module) -> None:
+    """Replace torch's fused attention, where a model uses it."""
+    configuration: Any = getattr(model, "config", None)
+    if getattr(configuration, "_attn_implementation", None) == "sdpa":
+        transformers.AttentionInterface.register(ATTENTION, attention)
+        transformers.AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+        configuration._attn_implementation = ATTENTION
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention with the signature of transformers: torch's fused one, or ours for dropout on a CPU.
+
+    Args:
+        module: The attention layer.
+        query: (batch, heads, tokens, width of a head).
+        key: The same shape.
+        value: The same shape.
+        attention_mask: (batch, 1 or heads, tokens, tokens), bool with True = attend, or a term to add; None = no mask.
+        dropout: Probability of dropping an attention weight.
+        scaling: Factor of the inner products; None = 1 / sqrt(width).
+        **options: Other arguments that transformers passes.
+
+    Returns:
+        (batch, tokens, heads, width of a head), and None for the weights.
+    """
+    # Grouped heads, causal masks without a tensor, biases: left to transformers.
+    plain = key.shape[1] == query.shape[1] and not getattr(module, "is_causal", False)
+    if not dropout or query.device.type != "cpu" or not plain:
+        result: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+        return result
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if query.dtype == torch.bfloat16 and dropout < 1.0:
+        bias = None if attention_mask is None else _bias(attention_mask, query.dtype)
+        found: Tensor = _DroppedAttention.apply(query * scale, key, value, bias, dropout)  # type: ignore[no-untyped-call]
+        return found.transpose(1, 2), None
+    scores = (query * scale) @ key.transpose(-1, -2)  # (batch, heads, tokens, tokens)
+    if attention_mask is not None:
+        masked = attention_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attention_mask, -torch.inf) if masked else scores + attention_mask
+    weights = scores.softmax(dim=-1)
+    weights = torch.where(drop_mask(weights.shape, dropout), 0.0, weights)
+    # The scale goes to the smaller tensor.
+    return ((weights @ value) * keep_scale(dropout)).transpose(1, 2).contiguous(), None
+
+
+def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.stride(2) == 0:
+        mask = mask[:, :, :1]  # one row for all queries
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
+
+
+class _DroppedAttention(torch.autograd.Function):
+    """softmax(query key' + bias), dropped and scaled up, times value; all bf16, the query scaled already.
+
+    With weights P, kept weights K = P * kept / (1 - p), output O = K V and its gradient dO:
+
+        dV = K' dO   dP = (dO V') * kept / (1 - p)   dS = P * (dP - sum(dP * P))   dQ = dS key   dK = dS' query
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, probability: float) -> Tensor:
+        """(batch, heads, tokens, width)."""
+        rounded = min(round(probability * (_RANDOM + 1)), _RANDOM)
+        # The products of contiguous tensors are twice as fast.
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        draw, out, kept = generator(), torch.empty_like(value), []
+        for rows in _groups(query, key):
+            weights = torch.matmul(query[rows], key[rows].transpose(-1, -2))  # (texts, heads, tokens, tokens)
+            if bias is not None:
+                weights += bias[rows]
+            torch.ops.aten._softmax.out(weights, -1, False, out=weights)
+            weights.view(torch.int16).bitwise_or_(_signs(draw, weights.shape, rounded))
+            torch.matmul(weights.relu(), value[rows], out=out[rows])
+            kept.append(weights)
+        ctx.scale = (_RANDOM + 1) / (_RANDOM + 1 - rounded)
+        ctx.save_for_backward(query, key, value, *kept)
+        return out.mul_(ctx.scale)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of query, key and value."""
+        query, key, value, *kept = ctx.saved_tensors
+        gradient = gradient.contiguous() * ctx.scale
+        gradients = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
+        for rows, weights in zip(_groups(query, key), kept, strict=True):
+            torch.matmul(weights.relu().transpose(-1, -2), gradient[rows], out=gradients[2][rows])
+            of_weights = torch.matmul(gradient[rows], value[rows].transpose(-1, -2))
+            dropped = weights.view(torch.int16) >> 15  # all bits, or none
+            of_weights.view(torch.int16).bitwise_and_(dropped.bitwise_not_())
+            of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights.abs(), -1, weights.dtype)
+            torch.matmul(of_scores, key[rows], out=gradients[0][rows])
+            torch.matmul(of_scores.transpose(-1, -2), query[rows], out=gradients[1][rows])
+        return *gradients, None, None
+
+
+def _groups(query: Tensor, key: Tensor) -> Iterator[slice]:
+    """Slices of texts whose attention weights fit in the cache."""
+    texts, heads, tokens, _ = query.shape
+    size = max(1, _GROUP // (heads * tokens * key.shape[2]))
+    return (slice(first, min(first + size, texts)) for first in range(0, texts, size))
+
+
+def _signs(draw: np.random.SFC64, shape: torch.Size, rounded: int) -> Tensor:
+    """int16 with the sign bit alone set, in `rounded` of 2 ** 15 cases, and 0 elsewhere."""
+    words = torch.from_numpy(draw.random_raw((shape.numel() + 3) // 4).view(np.int16))[: shape.numel()]
+    return words.bitwise_and_(_RANDOM).add_(rounded).bitwise_and_(_SIGN).view(shape)

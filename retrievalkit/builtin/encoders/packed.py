@@ -1,0 +1,120 @@
+"""Layers that compute in bf16 throughout on a processor: packed weights, and no hidden states in float32 in between.
+
+Under automatic mixed precision a processor spends half of its time around the matrix products: each casts its input,
+and brings its weights into the order of the matrix units. Here the weights are kept in that order, GELU is computed
+with the product in front of it, and what passes between the layers is bf16. Sums, norms and softmax are taken in
+float32 inside their kernels. The weights themselves stay float32: this is for inference, in eval mode.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import GELUActivation
+
+_Packed = tuple[Tensor, Tensor | None]
+
+
+def use_packed_layers(model: nn.Module) -> None:
+    """Have the linear layers, norms and GELU of a BERT-like model compute in bf16 where `in_bf16` says so."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                child.__class__ = PackedLinear
+            elif type(child) is nn.LayerNorm:
+                child.__class__ = NarrowLayerNorm
+            elif _is_gelu(child) and name == "intermediate_act_fn" and type(module.dense) is PackedLinear:
+                module.dense.gelu = True
+                setattr(module, name, _GeluBefore(child))
+
+
+def in_bf16(states: Tensor) -> bool:
+    """Whether the layers compute in bf16: inference on a processor, with automatic mixed precision in bf16."""
+    return (
+        states.device.type == "cpu"
+        and torch.is_inference_mode_enabled()
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        and _packing_works()
+    )
+
+
+class PackedLinear(nn.Linear):
+    """`nn.Linear` that keeps its weights in the order of the matrix units, once they were used in bf16."""
+
+    gelu = False
+    """Whether GELU follows; then the bf16 output is that of GELU."""
+
+    _packed: tuple[object, _Packed] | None = None
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
+        """The product, bf16 where `in_bf16` says so."""
+        if not in_bf16(input):
+            return super().forward(input)
+        if self._packed is None or self._packed[0] != self._state():
+            self._packed = self._state(), _pack(self.weight, self.bias)
+        return _product(input.to(torch.bfloat16), self._packed[1], gelu=self.gelu)
+
+    def train(self, mode: bool = True) -> PackedLinear:
+        """As for any module; what is trained is packed anew."""
+        if mode:
+            self._packed = None
+        super().train(mode)
+        return self
+
+    def _state(self) -> tuple[object, ...]:
+        """Differs after weights were loaded, or moved."""
+        return self.weight.data_ptr(), self.weight._version, None if self.bias is None else self.bias._version
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_packed"}
+
+
+class NarrowLayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` whose output is bf16 where `in_bf16` says so; computed in float32 in either case."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
+        """The norm."""
+        normed = super().forward(input)
+        return normed.to(torch.bfloat16) if in_bf16(input) else normed
+
+
+class _GeluBefore(nn.Module):
+    """GELU, unless the linear layer in front has computed it."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states if in_bf16(states) else self.activation(states)
+
+
+def _is_gelu(module: nn.Module) -> bool:
+    # The exact one: the packed product knows the approximations too, and they are slower.
+    exact = type(module) is GELUActivation and module.act is nn.functional.gelu
+    return exact or (type(module) is nn.GELU and module.approximate == "none")
+
+
+def _pack(weight: Tensor, bias: Tensor | None) -> _Packed:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(torch.bfloat16))
+    return packed, None if bias is None else bias.detach().to(torch.bfloat16)
+
+
+def _product(states: Tensor, packed: _Packed, *, gelu: bool) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(states, *packed, "gelu" if gelu else "none", [], "none")
+    return product
+
+
+@cache
+def _packing_works() -> bool:
+    """Whether this release of torch has the operations, which its compiler uses, and this processor supports them."""
+    states, weight = torch.full((2, 3), 0.5, dtype=torch.bfloat16), torch.full((4, 3), 2.0)
+    try:
+        found = _product(states, _pack(weight, weight[:, 0]), gelu=False)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return bool((found == 5.0).all())

@@ -60,12 +60,24 @@ def top_k(
 
     def score_block(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
         part, best = searched
-        if part.single and documents.weights is None:
+        if part.side is not None and documents.side is not None:
+            offer_rough(documents, part, best)
+        elif part.single and documents.weights is None:
             # A document scores what its best vector scores, so vectors can be filtered before they are grouped.
             rows, block = part.row_scores(documents, scratch), documents.block
             best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
         else:
             best.offer(part.document_scores(documents, scratch), documents.block.first)
+
+    def offer_rough(documents: Documents, part: QueryPart, best: Best) -> None:
+        rows, lexical, slack = part.rough_scores(documents, scratch)
+        block = documents.block
+
+        def exact(rows: Tensor, columns: Tensor) -> Tensor:
+            return part.scores_of_pairs(documents, rows, columns, lexical)
+
+        texts, most = documents.texts_of_rows(), block.most_vectors
+        best.offer(rows, block.first, texts, most, slack=slack, exact=exact)
 
     with torch.no_grad(), workers(len(queries), queries.device) as working:
         for block in blocks:

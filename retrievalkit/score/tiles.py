@@ -20,6 +20,7 @@ from torch import Tensor
 
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
+from retrievalkit.score import rough
 
 # Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
 CPU_TILE = 1 << 22
@@ -56,6 +57,7 @@ class Documents:
 
     Attributes:
         block: The block.
+        side: Its vectors for rough products, where these are used; or None.
         vectors: (rows, dim) its vectors on the device of the queries, padded with zeros if needed; or None.
         groups: Texts with all of their vectors, the last vector repeated up to the longest text of the group: (texts,)
             numbers and (texts or more, vectors, dim). Empty if no maximum over the vectors of a text is needed.
@@ -63,6 +65,7 @@ class Documents:
     """
 
     block: VectorBlock
+    side: rough.Side | None
     vectors: Tensor | None
     groups: list[tuple[Tensor, Tensor]]
     weights: Any
@@ -80,18 +83,23 @@ class Documents:
             width: Vectors that the block is padded to.
             grouped: Whether texts are scored; groups are not needed to score vectors alone.
         """
-        vectors = _padded_vectors(block, width, queries.device, dtype)
+        side = None
+        if is_filtered(queries, dtype) and (block.weights is None or has_one_vector(block)):
+            many = len(queries) >= rough.ENOUGH_QUERIES and rough.multiplies_bf16()
+            side = rough.Side.of(block.vectors, torch.bfloat16 if many else torch.float32)
+        vectors = None if side is not None else _padded_vectors(block, width, queries.device, dtype)
         groups: list[tuple[Tensor, Tensor]] = []
         if vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
             rows = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
             groups = list(_groups_of_texts(block, vectors, rows))
-        return cls(block, vectors, groups, None if block.weights is None else block.weights.tocsc())
+        return cls(block, side, vectors, groups, None if block.weights is None else block.weights.tocsc())
 
     def texts_of_rows(self) -> Tensor | None:
         """(rows,) which of the block's texts each vector belongs to; None if each text has one vector."""
-        if self.vectors is None or self.block.most_vectors == 1:
+        if self.block.vectors is None or self.block.most_vectors == 1:
             return None
-        return torch.from_numpy(np.repeat(np.arange(self.block.texts), self.block.counts)).to(self.vectors.device)
+        texts = torch.from_numpy(np.repeat(np.arange(self.block.texts), self.block.counts))
+        return texts if self.vectors is None else texts.to(self.vectors.device)
 
 
 def is_single(queries: Representation) -> bool:
@@ -99,6 +107,16 @@ def is_single(queries: Representation) -> bool:
     if queries.vectors is None or queries.vectors.shape[1] != 1:
         return False
     return queries.vector_mask is None or bool(queries.vector_mask.all())
+
+
+def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
+    """Whether rough products filter the documents: on a processor, exactly, for queries of one vector."""
+    return queries.device.type == "cpu" and dtype == torch.float32 and is_single(queries)
+
+
+def has_one_vector(block: VectorBlock) -> bool:
+    """Whether every text of the block's folder has one vector."""
+    return block.starts is None and block.most_vectors == 1
 
 
 def _padded_vectors(block: VectorBlock, width: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
@@ -148,12 +166,43 @@ class QueryPart:
         self.mask = queries.vector_mask
         self.m = 0 if queries.vectors is None else queries.vectors.shape[1]
         self.device = queries.device
+        self.side: rough.Side | None = None
+        if is_filtered(queries, dtype):
+            assert queries.vectors is not None
+            # Rounded when the documents are, if at all.
+            self.side = rough.Side.of(queries.vectors[:, 0].float().numpy(), torch.float32)
         if queries.vectors is not None:
             self.vectors = queries.vectors.reshape(-1, queries.vectors.shape[2]).to(dtype)
             if len(self.vectors) == 1:
                 # A product with one row becomes a matrix-vector product, whose rounding depends on the position.
                 self.vectors = self.vectors.expand(2, -1).contiguous()
         self.terms = None if queries.weights is None else _terms(queries.weights)
+
+    def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, rough.Slack]:
+        """Rough scores of a block's vectors with queries of one vector.
+
+        Returns:
+            (count, rows) scores, valid until the next call; (count, texts) what the weights add to them, which is
+            exact, or None; by how much they may be wrong.
+        """
+        assert self.side is not None
+        assert documents.side is not None
+        tile = scratch.take(self.count, len(documents.side.exact), documents.side.rough)
+        slack = rough.slack(self.side, documents.side, added=self.terms is not None)
+        rough.products(self.side, documents.side, tile)
+        if self.terms is None:
+            return tile, None, slack
+        lexical = torch.zeros(self.count, documents.block.texts)
+        _add_lexical(lexical, self.terms, documents.weights)
+        return tile.float().add_(lexical), lexical, slack
+
+    def scores_of_pairs(self, documents: Documents, rows: Tensor, columns: Tensor, lexical: Tensor | None) -> Tensor:
+        """(pairs,) the exact scores of queries with vectors of a block; `lexical` is what `rough_scores` gave."""
+        assert self.side is not None
+        assert documents.side is not None
+        pairs = rough.of_pairs(self.side.exact, documents.side.exact, rows.numpy(), columns.numpy())
+        found = torch.from_numpy(pairs)
+        return found if lexical is None else found + lexical[rows, columns]
 
     def row_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
         """(count, rows): the scores of a block's vectors with queries of one vector; valid until the next call."""
@@ -164,7 +213,9 @@ class QueryPart:
 
     def document_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
         """(count, texts): the scores of a block's documents; valid until the next call."""
-        if documents.vectors is not None and not documents.groups:
+        if documents.side is not None:
+            total = self._exact_scores(documents)
+        elif documents.vectors is not None and not documents.groups:
             total = self.row_scores(documents, scratch)
         else:
             total = torch.zeros(self.count, documents.block.texts, device=self.device)
@@ -173,6 +224,16 @@ class QueryPart:
         if self.terms is not None:
             _add_lexical(total, self.terms, documents.weights)
         return total
+
+    def _exact_scores(self, documents: Documents) -> Tensor:
+        """(count, texts): of queries of one vector, pair by pair."""
+        assert documents.side is not None
+        rows = len(documents.side.exact)
+        asked, vectors = torch.arange(self.count).repeat_interleave(rows), torch.arange(rows).repeat(self.count)
+        found = self.scores_of_pairs(documents, asked, vectors, None).view(self.count, rows).numpy()
+        block = documents.block
+        starts = np.arange(0, rows, block.most_vectors) if block.starts is None else block.starts[:-1]
+        return torch.from_numpy(np.maximum.reduceat(found, starts, axis=1))
 
     def _best_of_texts(self, vectors: Tensor, scratch: Scratch) -> Tensor:
         """(texts, count): for each query vector the best of each text's (texts, m, dim), summed over a query's."""

@@ -1,0 +1,132 @@
+"""Inner products in a cheap number format with a bound of their error, and the exact ones of the few pairs left over.
+
+A processor with bf16 units (AMX) multiplies matrices of bf16 several times faster than those of float32. What it finds
+is wrong in the third digit, but by how much at most is known, so that the documents which cannot be among the best can
+be dropped, and only the others are compared in float32. The result is exact.
+
+The exact product of a pair is computed on its own: its rounding depends on nothing but the pair, not on what it is
+batched with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Fewest queries for which rounding the documents pays.
+ENOUGH_QUERIES = 64
+# Documents of one product in bf16: the rounded ones stay in the second cache.
+PRODUCT_ROWS = 2048
+# Pairs compared at once: both sides' vectors stay in the cache.
+PAIRS = 128
+# The greatest norm of a bf16 product: sums of products beyond it might overflow.
+_LARGEST_NORM = 1e18
+_BF16_ERROR, _FP32_ERROR = 2.0**-9, 2.0**-24  # relative, of rounding a number
+_SMALLEST = 2.0**-126  # numbers below may be taken for zero
+
+
+def multiplies_bf16() -> bool:
+    """Whether the processor has units that multiply bf16; others emulate it, slower than float32."""
+    probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(getattr(torch.cpu, probe)() for probe in probes if hasattr(torch.cpu, probe))
+
+
+@dataclass
+class Side:
+    """Vectors of queries or of documents, as both products want them.
+
+    Attributes:
+        exact: (rows, dim) as they are stored: float32, or float16.
+        rough: (rows, dim) in the format of the rough products.
+        norm: The greatest length of a vector, at least.
+    """
+
+    exact: np.ndarray
+    rough: Tensor
+    norm: float
+
+    @classmethod
+    def of(cls, vectors: np.ndarray, dtype: torch.dtype) -> Side:
+        """Round vectors to a format, unless they are too long for it."""
+        # Without numpy's memmap, whose slices cost microseconds each.
+        exact = np.asarray(vectors)
+        single = torch.from_numpy(exact).float()
+        norm = float(torch.linalg.vector_norm(single, dim=1).max()) if len(single) else 0.0
+        dtype = dtype if norm < _LARGEST_NORM else torch.float32
+        return cls(exact, single.to(dtype), norm * 1.001)
+
+    @property
+    def error(self) -> float:
+        """How far a rounded vector is from the exact one, at most, in parts of its length."""
+        return _BF16_ERROR if self.rough.dtype == torch.bfloat16 else 0.0
+
+
+@dataclass(frozen=True)
+class Slack:
+    """By how much rough scores differ from exact ones at most.
+
+    Attributes:
+        fixed: A number.
+        relative: A part of the score.
+    """
+
+    fixed: float
+    relative: float
+
+    def below(self, scores: Tensor) -> Tensor:
+        """The least that the exact scores can be; and the least rough score that an exact one of this size can have."""
+        # What is infinite stays so, where nothing of it would be NaN.
+        return scores - (scores.abs() * self.relative if self.relative else 0.0) - self.fixed
+
+
+def slack(queries: Side, documents: Side, *, added: bool) -> Slack:
+    """The slack of rough products.
+
+    By Cauchy and Schwarz for the rounding of the vectors, and for adding up `dim` products twice: roughly and exactly.
+
+    Args:
+        queries: The queries.
+        documents: The documents.
+        added: Whether another number is added to the product, which both then share.
+    """
+    dim, largest = queries.exact.shape[1], queries.norm * documents.norm
+    rounding = queries.error + documents.error * (1 + queries.error)
+    adding = 2 * (dim + 1) * _FP32_ERROR * 1.01
+    lost = dim * _SMALLEST * (2 + queries.norm + documents.norm)
+    # The product is rounded too: twice as much as that, because what is known is not the product but the rounded one.
+    result = 2 * documents.error
+    if added:
+        return Slack((rounding + adding + result) * largest + lost, 8 * _FP32_ERROR)
+    return Slack((rounding + adding) * largest + lost, result)
+
+
+def products(queries: Side, documents: Side, tile: Tensor) -> Tensor:
+    """Write the rough products to `tile`, (queries, documents) of the format of the documents."""
+    asked = queries.rough.to(tile.dtype)
+    if tile.dtype == torch.float32:
+        return torch.mm(asked, documents.rough.T, out=tile)
+    for start in range(0, len(documents.rough), PRODUCT_ROWS):
+        part = slice(start, start + PRODUCT_ROWS)
+        tile[:, part] = torch.mm(asked, documents.rough[part].T)
+    return tile
+
+
+def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """(pairs,) float32: the exact inner products of queries with documents.
+
+    Args:
+        queries: (queries, dim) float32.
+        documents: (documents, dim).
+        rows: (pairs,) the query of each pair.
+        columns: (pairs,) its document.
+    """
+    found = np.empty(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), PAIRS):
+        part = slice(start, start + PAIRS)
+        pair = queries[rows[part]], documents[columns[part]].astype(np.float32, copy=False)
+        np.einsum("ij,ij->i", *pair, out=found[part])
+    return found

@@ -10,8 +10,8 @@ batched with.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +19,11 @@ from torch import Tensor
 
 # Fewest queries for which rounding the documents pays.
 ENOUGH_QUERIES = 64
-# Documents of one product in bf16: the rounded ones stay in the second cache.
-PRODUCT_ROWS = 2048
 # Pairs compared at once: both sides' vectors stay in the cache.
 PAIRS = 128
 # The greatest norm of a bf16 product: sums of products beyond it might overflow.
 _LARGEST_NORM = 1e18
-_BF16_ERROR, _FP32_ERROR = 2.0**-9, 2.0**-24  # relative, of rounding a number
+_BF16_ERROR, _FP32_ERROR = 2.0**-8, 2.0**-24  # relative, of rounding a number
 _SMALLEST = 2.0**-126  # numbers below may be taken for zero
 
 
@@ -35,7 +33,7 @@ def multiplies_bf16() -> bool:
     return any(getattr(torch.cpu, probe)() for probe in probes if hasattr(torch.cpu, probe))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Side:
     """Vectors of queries or of documents, as both products want them.
 
@@ -43,26 +41,31 @@ class Side:
         exact: (rows, dim) as they are stored: float32, or float16.
         rough: (rows, dim) in the format of the rough products.
         norm: The greatest length of a vector, at least.
+        distance: From a vector to the rounded one, at most.
     """
 
     exact: np.ndarray
     rough: Tensor
     norm: float
+    distance: float
 
     @classmethod
-    def of(cls, vectors: np.ndarray, dtype: torch.dtype) -> Side:
-        """Round vectors to a format, unless they are too long for it."""
+    def of(cls, vectors: np.ndarray, *, in_bf16: bool) -> Side:
+        """Round vectors to bf16 if wanted, unless they are too long for it."""
         # Without numpy's memmap, whose slices cost microseconds each.
         exact = np.asarray(vectors)
         single = torch.from_numpy(exact).float()
-        norm = float(torch.linalg.vector_norm(single, dim=1).max()) if len(single) else 0.0
-        dtype = dtype if norm < _LARGEST_NORM else torch.float32
-        return cls(exact, single.to(dtype), norm * 1.001)
-
-    @property
-    def error(self) -> float:
-        """How far a rounded vector is from the exact one, at most, in parts of its length."""
-        return _BF16_ERROR if self.rough.dtype == torch.bfloat16 else 0.0
+        rounded = torch.empty_like(single, dtype=torch.bfloat16) if in_bf16 else single
+        norms, distances = [0.0], [0.0]
+        for start in range(0, len(single), PAIRS):
+            # Few at once, which stay in the cache.
+            part = single[start : start + PAIRS]
+            norms.append(float(torch.linalg.vector_norm(part, dim=1).max()))
+            if in_bf16:
+                rough = rounded[start : start + PAIRS].copy_(part)
+                distances.append(float(torch.linalg.vector_norm(part - rough.float(), dim=1).max()))
+        norm, distance = (max(some) * 1.001 for some in (norms, distances))
+        return cls(exact, rounded, norm, distance) if norm < _LARGEST_NORM else cls(exact, single, norm, 0.0)
 
 
 @dataclass(frozen=True)
@@ -94,25 +97,20 @@ def slack(queries: Side, documents: Side, *, added: bool) -> Slack:
         added: Whether another number is added to the product, which both then share.
     """
     dim, largest = queries.exact.shape[1], queries.norm * documents.norm
-    rounding = queries.error + documents.error * (1 + queries.error)
-    adding = 2 * (dim + 1) * _FP32_ERROR * 1.01
+    rounding = queries.norm * documents.distance + queries.distance * (documents.norm + documents.distance)
+    adding = 2 * (dim + 1) * _FP32_ERROR * 1.01 * largest
     lost = dim * _SMALLEST * (2 + queries.norm + documents.norm)
-    # The product is rounded too: twice as much as that, because what is known is not the product but the rounded one.
-    result = 2 * documents.error
+    # The product is rounded too; a bit more, because what is known is not the product but the rounded one.
+    result = 1.01 * _BF16_ERROR if documents.rough.dtype == torch.bfloat16 else 0.0
     if added:
-        return Slack((rounding + adding + result) * largest + lost, 8 * _FP32_ERROR)
-    return Slack((rounding + adding) * largest + lost, result)
+        return Slack(rounding + adding + lost + result * largest, 8 * _FP32_ERROR)
+    return Slack(rounding + adding + lost, result)
 
 
 def products(queries: Side, documents: Side, tile: Tensor) -> Tensor:
     """Write the rough products to `tile`, (queries, documents) of the format of the documents."""
     asked = queries.rough.to(tile.dtype)
-    if tile.dtype == torch.float32:
-        return torch.mm(asked, documents.rough.T, out=tile)
-    for start in range(0, len(documents.rough), PRODUCT_ROWS):
-        part = slice(start, start + PRODUCT_ROWS)
-        tile[:, part] = torch.mm(asked, documents.rough[part].T)
-    return tile
+    return torch.mm(asked, documents.rough.T, out=tile)
 
 
 def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -121,12 +119,16 @@ def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, colum
     Args:
         queries: (queries, dim) float32.
         documents: (documents, dim).
-        rows: (pairs,) the query of each pair.
+        rows: (pairs,) the query of each pair, ascending.
         columns: (pairs,) its document.
     """
     found = np.empty(len(rows), dtype=np.float32)
-    for start in range(0, len(rows), PAIRS):
-        part = slice(start, start + PAIRS)
-        pair = queries[rows[part]], documents[columns[part]].astype(np.float32, copy=False)
-        np.einsum("ij,ij->i", *pair, out=found[part])
+    cuts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
+    for start, end in itertools.pairwise([*cuts, len(rows)]):
+        query = queries[rows[start]]
+        for first in range(start, end, PAIRS):
+            part = slice(first, min(first + PAIRS, end))
+            # Twice as fast as documents[columns[part]].
+            taken = documents.take(columns[part], axis=0, mode="clip").astype(np.float32, copy=False)
+            np.einsum("ij,j->i", taken, query, out=found[part])
     return found

@@ -85,8 +85,7 @@ class Documents:
         """
         side = None
         if is_filtered(queries, dtype) and (block.weights is None or has_one_vector(block)):
-            many = len(queries) >= rough.ENOUGH_QUERIES and rough.multiplies_bf16()
-            side = rough.Side.of(block.vectors, torch.bfloat16 if many else torch.float32)
+            side = rough.Side.of(block.vectors, in_bf16=_in_bf16(queries))
         vectors = None if side is not None else _padded_vectors(block, width, queries.device, dtype)
         groups: list[tuple[Tensor, Tensor]] = []
         if vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
@@ -112,6 +111,10 @@ def is_single(queries: Representation) -> bool:
 def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
     """Whether rough products filter the documents: on a processor, exactly, for queries of one vector."""
     return queries.device.type == "cpu" and dtype == torch.float32 and is_single(queries)
+
+
+def _in_bf16(queries: Representation) -> bool:
+    return len(queries) >= rough.ENOUGH_QUERIES and rough.multiplies_bf16()
 
 
 def has_one_vector(block: VectorBlock) -> bool:
@@ -160,7 +163,7 @@ def _enough(vectors: Tensor) -> Tensor:
 class QueryPart:
     """A part of the queries, small enough that its scores with a block form one tile."""
 
-    def __init__(self, queries: Representation, dtype: torch.dtype) -> None:
+    def __init__(self, queries: Representation, dtype: torch.dtype, *, in_bf16: bool = False) -> None:
         self.count = len(queries)
         self.single = is_single(queries)
         self.mask = queries.vector_mask
@@ -169,8 +172,7 @@ class QueryPart:
         self.side: rough.Side | None = None
         if is_filtered(queries, dtype):
             assert queries.vectors is not None
-            # Rounded when the documents are, if at all.
-            self.side = rough.Side.of(queries.vectors[:, 0].float().numpy(), torch.float32)
+            self.side = rough.Side.of(queries.vectors[:, 0].float().numpy(), in_bf16=in_bf16)
         if queries.vectors is not None:
             self.vectors = queries.vectors.reshape(-1, queries.vectors.shape[2]).to(dtype)
             if len(self.vectors) == 1:
@@ -256,7 +258,7 @@ def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iter
         size = min(size, -(-len(queries) // torch.get_num_threads()))
     size = max(size, 1 if m > 1 else LEAST_PART)
     for start in range(0, len(queries), size):
-        yield QueryPart(queries.rows(slice(start, start + size)), dtype)
+        yield QueryPart(queries.rows(slice(start, start + size)), dtype, in_bf16=_in_bf16(queries))
 
 
 def _terms(weights: Tensor) -> Any:

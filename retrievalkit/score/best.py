@@ -78,8 +78,10 @@ class Best:
         if exact is None:
             scores = tile[rows, columns]
         else:
+            if len(rows) > enough * len(tile):
+                rows, columns = _sharpened(rows, columns, tile[rows, columns].float(), enough, slack)
             scores = exact(rows, columns)
-            kept = scores > floor[rows, 0]
+            kept = scores > self._floor[rows, 0]
             rows, columns, scores = rows[kept], columns[kept], scores[kept]
         if documents is not None:
             rows, columns, scores = _greatest_of_each(rows, documents[columns], scores)
@@ -175,6 +177,19 @@ def _sharper(floor: Tensor, tile: Tensor, enough: int, slack: Slack) -> Tensor:
         least = tile.topk(enough, dim=1).values[:, -1:]
     least = slack.below(least)
     return torch.maximum(floor, torch.nextafter(least, torch.full_like(least, float("-inf"))))
+
+
+def _sharpened(
+    rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack: Slack
+) -> tuple[Tensor, Tensor]:
+    """The entries that may be among the `enough` best of their row; `rows` ascends."""
+    counts = torch.bincount(rows)
+    wide = torch.full((len(counts), max(enough, int(counts.max()))), float("-inf"))
+    wide[rows, torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]] = scores
+    place = wide.shape[1] - enough
+    least = torch.from_numpy(np.partition(wide.numpy(), place, axis=1)[:, place].copy())
+    kept = scores >= slack.below(slack.below(least))[rows]
+    return rows[kept], columns[kept]
 
 
 def _greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -86,7 +86,7 @@ class Slack:
         return scores - (scores.abs() * self.relative if self.relative else 0.0) - self.fixed
 
 
-def slack(queries: Side, documents: Side, *, added: bool) -> Slack:
+def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> Slack:
     """The slack of rough products.
 
     By Cauchy and Schwarz for the rounding of the vectors, and for adding up `dim` products twice: roughly and exactly.
@@ -94,7 +94,7 @@ def slack(queries: Side, documents: Side, *, added: bool) -> Slack:
     Args:
         queries: The queries.
         documents: The documents.
-        added: Whether another number is added to the product, which both then share.
+        added_to: The rough products, if other numbers are then added to them, the same to rough and exact ones.
     """
     dim, largest = queries.exact.shape[1], queries.norm * documents.norm
     rounding = queries.norm * documents.distance + queries.distance * (documents.norm + documents.distance)
@@ -102,8 +102,9 @@ def slack(queries: Side, documents: Side, *, added: bool) -> Slack:
     lost = dim * _SMALLEST * (2 + queries.norm + documents.norm)
     # The product is rounded too; a bit more, because what is known is not the product but the rounded one.
     result = 1.01 * _BF16_ERROR if documents.rough.dtype == torch.bfloat16 else 0.0
-    if added:
-        return Slack(rounding + adding + lost + result * largest, 8 * _FP32_ERROR)
+    if added_to is not None:
+        greatest = float(torch.maximum(added_to.max(), -added_to.min())) if result else 0.0
+        return Slack(rounding + adding + lost + 1.01 * result * greatest, 8 * _FP32_ERROR)
     return Slack(rounding + adding + lost, result)
 
 

@@ -6,6 +6,7 @@ into parts so that the scores of a part with a block form one tile, and each thr
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +29,6 @@ GPU_TILE = 1 << 28
 # Maximum over the vectors of a text: document vectors x query vectors of a tile that fits the fastest cache; on a GPU
 # only the product of the two matters.
 CPU_ROWS, CPU_COLUMNS = 256, 1024
-# Scores of one product of weights: fewer mean more calls, more no longer fit the cache.
-LEXICAL_TILE = 1 << 17
 # Matrix products with fewer rows than this round differently from those with more.
 LEAST_ROWS = 16
 # Fewest queries that justify a thread.
@@ -190,12 +189,11 @@ class QueryPart:
         assert self.side is not None
         assert documents.side is not None
         tile = scratch.take(self.count, len(documents.side.exact), documents.side.rough)
-        slack = rough.slack(self.side, documents.side, added=self.terms is not None)
         rough.products(self.side, documents.side, tile)
         if self.terms is None:
-            return tile, None, slack
-        lexical = torch.zeros(self.count, documents.block.texts)
-        _add_lexical(lexical, self.terms, documents.weights)
+            return tile, None, rough.slack(self.side, documents.side)
+        slack = rough.slack(self.side, documents.side, added_to=tile)
+        lexical = _lexical(self.terms, documents.weights)
         return tile.float().add_(lexical), lexical, slack
 
     def scores_of_pairs(self, documents: Documents, rows: Tensor, columns: Tensor, lexical: Tensor | None) -> Tensor:
@@ -215,6 +213,8 @@ class QueryPart:
 
     def document_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
         """(count, texts): the scores of a block's documents; valid until the next call."""
+        if self.terms is not None and documents.block.vectors is None:
+            return _lexical(self.terms, documents.weights).to(self.device)
         if documents.side is not None:
             total = self._exact_scores(documents)
         elif documents.vectors is not None and not documents.groups:
@@ -224,7 +224,7 @@ class QueryPart:
             for numbers, vectors in documents.groups:
                 total[:, numbers] = self._best_of_texts(vectors, scratch)[: len(numbers)].T
         if self.terms is not None:
-            _add_lexical(total, self.terms, documents.weights)
+            total += _lexical(self.terms, documents.weights).to(self.device)
         return total
 
     def _exact_scores(self, documents: Documents) -> Tensor:
@@ -272,22 +272,21 @@ def _terms(weights: Tensor) -> Any:
     return scipy.sparse.csr_matrix((values[rows, terms], terms, starts), shape=values.shape)
 
 
-def _add_lexical(total: Tensor, terms: Any, weights: Any) -> None:
-    """Add to (queries, texts) scores the products of the queries' weights, CSR, with those of the texts, CSC."""
+def _lexical(terms: Any, weights: Any) -> Tensor:
+    """(queries, texts): the products of the queries' weights, CSR, with those of the texts, CSC."""
+    # scipy's own routine for a matrix-vector product, given one column at a time: its public form would have to copy
+    # the columns of a query's terms into a matrix first, which takes several times longer than the product.
+    from scipy.sparse._sparsetools import csc_matvec
+
     texts = weights.shape[0]
-    size = max(1, LEXICAL_TILE // texts)
-    for start in range(0, len(total), size):
-        rows, some = total[start : start + size], terms[start : start + size]
-        if not some.nnz:
-            continue
-        # One column for each term of each query. Each query gets a range of rows in a tall matrix, so that a single
-        # matrix-vector product yields the scores of all queries.
-        pairs = weights[:, some.indices]
-        if len(rows) > 1:
-            first = np.repeat(np.arange(len(rows), dtype=pairs.indices.dtype) * texts, np.diff(some.indptr))
-            pairs.indices += np.repeat(first, np.diff(pairs.indptr))
-        tall = type(pairs)((pairs.data, pairs.indices, pairs.indptr), shape=(len(rows) * texts, some.nnz))
-        rows += torch.from_numpy(tall @ some.data).view(rows.shape).to(rows.device)
+    total = np.zeros((terms.shape[0], texts), dtype=np.float32)
+    starts, postings, values = weights.indptr, np.asarray(weights.indices), np.asarray(weights.data)
+    for row, (first, last) in enumerate(itertools.pairwise(terms.indptr.tolist())):
+        scores = total[row]
+        for place, term in enumerate(terms.indices[first:last].tolist(), first):
+            weight = terms.data[place : place + 1]
+            csc_matvec(texts, 1, starts[term : term + 2], postings, values, weight, scores)
+    return torch.from_numpy(total)
 
 
 class Workers:

@@ -15,8 +15,7 @@ from retrievalkit.contracts.indexers import Indexer
 
 if TYPE_CHECKING:
     from retrievalkit.contracts.models import (
-        absolute_layer,
-        absolute_layers,
+        SIDES,
         Batch,
         Encoder,
         EncoderInfo,
@@ -30,11 +29,12 @@ if TYPE_CHECKING:
         Pretrainer,
         Progress,
         Representation,
-        SIDES,
         Side,
         Text,
         TokenStates,
         VocabularyHead,
+        absolute_layer,
+        absolute_layers,
     )
 
 __all__ = [

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from retrievalkit.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from retrievalkit.data.pieces import Vocabulary
     from retrievalkit.data.spans import Document
 

@@ -11,6 +11,7 @@ from retrievalkit.score.ranking import (
     scores_of,
     top_k,
 )
+from retrievalkit.score.refined import top_k_of_store
 from retrievalkit.score.rule import scores, vector_scores, vectors_alone, viewed
 from retrievalkit.score.tiles import is_single
 
@@ -26,5 +27,6 @@ __all__ = [
     "lexical_scores_of",
     "scores_of",
     "top_k",
+    "top_k_of_store",
     "is_single",
 ]

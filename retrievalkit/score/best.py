@@ -76,7 +76,7 @@ class Best:
         rows = flat // tile.shape[1]
         columns = flat - rows * tile.shape[1]
         if exact is None:
-            scores = tile[rows, columns]
+            scores = tile[rows, columns].float()
         else:
             if len(rows) > enough * len(tile):
                 rows, columns = _sharpened(rows, columns, tile[rows, columns].float(), enough, slack)
@@ -179,9 +179,7 @@ def _sharper(floor: Tensor, tile: Tensor, enough: int, slack: Slack) -> Tensor:
     return torch.maximum(floor, torch.nextafter(least, torch.full_like(least, float("-inf"))))
 
 
-def _sharpened(
-    rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack: Slack
-) -> tuple[Tensor, Tensor]:
+def _sharpened(rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack: Slack) -> tuple[Tensor, Tensor]:
     """The entries that may be among the `enough` best of their row; `rows` ascends."""
     counts = torch.bincount(rows)
     wide = torch.full((len(counts), max(enough, int(counts.max()))), float("-inf"))

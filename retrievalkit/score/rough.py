@@ -19,12 +19,17 @@ from torch import Tensor
 
 # Fewest queries for which rounding the documents pays.
 ENOUGH_QUERIES = 64
-# Pairs compared at once: both sides' vectors stay in the cache.
-PAIRS = 128
+# Vectors rounded at once, and pairs compared at once: few enough to stay in the cache.
+ROUNDED, PAIRS = 512, 128
 # The greatest norm of a bf16 product: sums of products beyond it might overflow.
 _LARGEST_NORM = 1e18
 _BF16_ERROR, _FP32_ERROR = 2.0**-8, 2.0**-24  # relative, of rounding a number
 _SMALLEST = 2.0**-126  # numbers below may be taken for zero
+
+
+def pays(queries: int) -> bool:
+    """Whether rounding the documents for so many queries saves time."""
+    return queries >= ENOUGH_QUERIES and multiplies_bf16()
 
 
 def multiplies_bf16() -> bool:
@@ -57,12 +62,11 @@ class Side:
         single = torch.from_numpy(exact).float()
         rounded = torch.empty_like(single, dtype=torch.bfloat16) if in_bf16 else single
         norms, distances = [0.0], [0.0]
-        for start in range(0, len(single), PAIRS):
-            # Few at once, which stay in the cache.
-            part = single[start : start + PAIRS]
+        for start in range(0, len(single), ROUNDED):
+            part = single[start : start + ROUNDED]
             norms.append(float(torch.linalg.vector_norm(part, dim=1).max()))
             if in_bf16:
-                rough = rounded[start : start + PAIRS].copy_(part)
+                rough = rounded[start : start + ROUNDED].copy_(part)
                 distances.append(float(torch.linalg.vector_norm(part - rough.float(), dim=1).max()))
         norm, distance = (max(some) * 1.001 for some in (norms, distances))
         return cls(exact, rounded, norm, distance) if norm < _LARGEST_NORM else cls(exact, single, norm, 0.0)
@@ -84,6 +88,10 @@ class Slack:
         """The least that the exact scores can be; and the least rough score that an exact one of this size can have."""
         # What is infinite stays so, where nothing of it would be NaN.
         return scores - (scores.abs() * self.relative if self.relative else 0.0) - self.fixed
+
+    def above(self, scores: Tensor) -> Tensor:
+        """The most that the exact scores can be."""
+        return -self.below(-scores)
 
 
 def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> Slack:
@@ -125,11 +133,17 @@ def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, colum
     """
     found = np.empty(len(rows), dtype=np.float32)
     cuts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
+    # A query at a time and not pair by pair, so that only one side is copied.
     for start, end in itertools.pairwise([*cuts, len(rows)]):
         query = queries[rows[start]]
         for first in range(start, end, PAIRS):
             part = slice(first, min(first + PAIRS, end))
             # Twice as fast as documents[columns[part]].
-            taken = documents.take(columns[part], axis=0, mode="clip").astype(np.float32, copy=False)
-            np.einsum("ij,j->i", taken, query, out=found[part])
+            found[part] = of_query(query, documents.take(columns[part], axis=0, mode="clip"))
     return found
+
+
+def of_query(query: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """(documents,) float32: the exact inner products of a query, (dim,), with documents, (documents, dim)."""
+    # Not a matrix product: its rounding depends on the number of documents.
+    return np.einsum("ij,j->i", documents.astype(np.float32, copy=False), query)

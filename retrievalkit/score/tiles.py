@@ -84,7 +84,7 @@ class Documents:
         """
         side = None
         if is_filtered(queries, dtype) and (block.weights is None or has_one_vector(block)):
-            side = rough.Side.of(block.vectors, in_bf16=_in_bf16(queries))
+            side = rough.Side.of(block.vectors, in_bf16=rough.pays(len(queries)))
         vectors = None if side is not None else _padded_vectors(block, width, queries.device, dtype)
         groups: list[tuple[Tensor, Tensor]] = []
         if vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
@@ -110,10 +110,6 @@ def is_single(queries: Representation) -> bool:
 def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
     """Whether rough products filter the documents: on a processor, exactly, for queries of one vector."""
     return queries.device.type == "cpu" and dtype == torch.float32 and is_single(queries)
-
-
-def _in_bf16(queries: Representation) -> bool:
-    return len(queries) >= rough.ENOUGH_QUERIES and rough.multiplies_bf16()
 
 
 def has_one_vector(block: VectorBlock) -> bool:
@@ -258,7 +254,7 @@ def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iter
         size = min(size, -(-len(queries) // torch.get_num_threads()))
     size = max(size, 1 if m > 1 else LEAST_PART)
     for start in range(0, len(queries), size):
-        yield QueryPart(queries.rows(slice(start, start + size)), dtype, in_bf16=_in_bf16(queries))
+        yield QueryPart(queries.rows(slice(start, start + size)), dtype, in_bf16=rough.pays(len(queries)))
 
 
 def _terms(weights: Tensor) -> Any:

@@ -209,15 +209,17 @@ class VectorStore:
                 rows = (texts[:, None] * m + np.arange(m)).reshape(-1)
             else:
                 rows, starts = spread(self.offsets, texts)
-            vectors = self._take_vectors(rows)
+            vectors = self.take_vectors(rows)
         if self.vocabulary:
             weights = self._take_weights(texts)
         return VectorBlock(0, len(texts), vectors, starts, weights)
 
-    def _take_vectors(self, rows: np.ndarray) -> np.ndarray:
+    def take_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """(rows, dim): any vectors by their row, in the order given, read into memory."""
         taken = np.empty((len(rows), self.dim), dtype=self.dtype)
         for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
-            taken[wanted] = self._map(shard, 0, shard.rows)[rows[wanted] - shard.first_row]
+            # Three times as fast as indexing a memmap.
+            taken[wanted] = np.asarray(self._map(shard, 0, shard.rows)).take(rows[wanted] - shard.first_row, axis=0)
         return taken
 
     def _take_weights(self, texts: np.ndarray) -> Any:

@@ -113,7 +113,11 @@ class Best:
             np.greater(tile.float().numpy(), floor.numpy(), out=hits.numpy())
         else:
             torch.gt(tile, floor, out=hits)
-        return self._hits.view(torch.int64).nonzero().squeeze(1)
+        words = self._hits.view(torch.int64)
+        if tile.device.type == "cpu":
+            # Several times faster than torch's.
+            return torch.from_numpy(np.flatnonzero(words.numpy()))
+        return words.nonzero().squeeze(1)
 
     def _buffer(self, rows: Tensor, keys: Tensor) -> None:
         """Buffer the keys of these queries; `rows` ascends."""

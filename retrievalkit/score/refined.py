@@ -83,7 +83,7 @@ def _refined(queries: Representation, store: VectorStore, k: int, block: int) ->
             row += some.rows
         working.finish(lambda _: None, parts)
         slack = Slack(max(one.fixed for one in slacks), max(one.relative for one in slacks))
-        results = working.finish(lambda one: _exactly(*one, store, k, slack), parts)
+        results = working.finish(lambda one: _exactly(one[0], one[1], store, k, slack), parts)
     scores, texts, certain = (np.concatenate(some) for some in zip(*results, strict=True))
     return torch.from_numpy(scores), torch.from_numpy(texts), certain
 

@@ -146,4 +146,5 @@ def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, colum
 def of_query(query: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """(documents,) float32: the exact inner products of a query, (dim,), with documents, (documents, dim)."""
     # Not a matrix product: its rounding depends on the number of documents.
-    return np.einsum("ij,j->i", documents.astype(np.float32, copy=False), query)
+    products: np.ndarray = np.einsum("ij,j->i", documents.astype(np.float32, copy=False), query)
+    return products

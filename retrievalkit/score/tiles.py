@@ -83,7 +83,11 @@ class Documents:
             grouped: Whether texts are scored; groups are not needed to score vectors alone.
         """
         side = None
-        if is_filtered(queries, dtype) and (block.weights is None or has_one_vector(block)):
+        if (
+            block.vectors is not None
+            and is_filtered(queries, dtype)
+            and (block.weights is None or has_one_vector(block))
+        ):
             side = rough.Side.of(block.vectors, in_bf16=rough.pays(len(queries)))
         vectors = None if side is not None else _padded_vectors(block, width, queries.device, dtype)
         groups: list[tuple[Tensor, Tensor]] = []

@@ -218,8 +218,10 @@ class VectorStore:
         """(rows, dim): any vectors by their row, in the order given, read into memory."""
         taken = np.empty((len(rows), self.dim), dtype=self.dtype)
         for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
-            # Three times as fast as indexing a memmap.
-            taken[wanted] = np.asarray(self._map(shard, 0, shard.rows)).take(rows[wanted] - shard.first_row, axis=0)
+            vectors = np.asarray(self._map(shard, 0, shard.rows))
+            if len(wanted) == len(rows):
+                return vectors.take(rows - shard.first_row, axis=0)
+            taken[wanted] = vectors.take(rows[wanted] - shard.first_row, axis=0)
         return taken
 
     def _take_weights(self, texts: np.ndarray) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -164,7 +165,7 @@ def _lines(path: Path, form: RunForm, *, ranks: bool) -> tuple[Run, dict[str, li
 
 def _ordered(hits: list[tuple[str, float]], ranks: list[int] | None = None) -> list[tuple[str, float]]:
     scores = [score for _, score in hits]
-    if len(set(scores)) == len(scores) and scores == sorted(scores, reverse=True):
+    if all(map(operator.gt, scores, islice(scores, 1, None))):
         return hits
     if ranks is None:
         return sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True)

@@ -121,7 +121,7 @@ def test_threads_are_those_asked_for(folder, monkeypatch):
     )
     index = BM25(threads=3)
     index.open(folder)
-    index.search(["violin"], 5)
+    index.search(["violin", "candle"], 5)
     assert seen == [3]
 
 

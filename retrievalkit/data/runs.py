@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import gt, itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -171,7 +171,7 @@ def _columns(
 def _ordered(documents: Sequence[str], scores: Sequence[float], ranks: Sequence[int] | None = None) -> Hits:
     """The hits by score, descending; equal scores by rank, or by the documents' ids, descending."""
     hits = list(zip(documents, scores, strict=True))
-    if all(map(gt, scores, scores[1:])):
+    if all(map(gt, scores, islice(scores, 1, None))):
         return hits
     if ranks is None:
         return sorted(hits, key=itemgetter(1, 0), reverse=True)

@@ -182,7 +182,8 @@ class Doubts:
         self._shared += 1
         self._own += hits[0][0] == query_id
         self.deepest = max(self.deepest, len(hits))
-        judged = [self.qrels[query_id][document_id] for document_id, _ in hits if document_id in self.qrels[query_id]]
+        grades = self.qrels[query_id]
+        judged = [grades[document_id] for document_id, _ in hits if document_id in grades]
         self._judged = self._judged or bool(judged)
         found = sum(grade > 0 for grade in judged)
         self._without += not found
@@ -344,8 +345,11 @@ def _decreasing(count: int) -> list[float]:
 def _compute(measures: list[Any], qrels: Qrels, run: dict[str, dict[str, float]]) -> dict[Any, dict[str, float]]:
     """Each measure's values; rankings are truncated to the depth that a measure needs, to save time."""
     by_depth: dict[int | None, list[Any]] = {}
+    deepest = max(map(len, run.values()), default=0)
     for measure in measures:
-        by_depth.setdefault(_depth(measure), []).append(measure)
+        depth = _depth(measure)
+        # Measures that look at all of the rankings are computed together, whatever their cutoffs.
+        by_depth.setdefault(None if depth is not None and depth >= deepest else depth, []).append(measure)
     values: dict[Any, dict[str, float]] = {measure: {} for measure in measures}
     for depth, same_depth in by_depth.items():
         cut = run if depth is None else {query: dict(islice(ranked.items(), depth)) for query, ranked in run.items()}

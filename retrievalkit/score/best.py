@@ -7,12 +7,16 @@ case: of two equal scores, the earlier document has the greater key.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from retrievalkit.score.rough import Slack
+
+EXACT = Slack(0.0, 0.0)
 _EMPTY = torch.iinfo(torch.int64).min
 _LAST = (1 << 32) - 1
 _SIGN = 0x7FFFFFFF
@@ -38,7 +42,16 @@ class Best:
         self._buffered: list[tuple[Tensor, Tensor]] = []
         self._counts = torch.zeros(queries, dtype=torch.long, device=device)
 
-    def offer(self, tile: Tensor, first: int, documents: Tensor | None = None, most: int = 1) -> None:
+    def offer(
+        self,
+        tile: Tensor,
+        first: int,
+        documents: Tensor | None = None,
+        most: int = 1,
+        *,
+        slack: Slack = EXACT,
+        exact: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
         """Add the scores of all queries with a range of documents that follows those added before.
 
         Args:
@@ -46,20 +59,30 @@ class Best:
             first: Number of the document in the first column.
             documents: (columns,) the document of each column, counted from `first`, ascending; None = its own number.
             most: Greatest number of columns of one document.
+            slack: By how much the scores may be wrong.
+            exact: The exact scores of these (rows, columns), if they may be.
         """
         enough = self.k * most
         floor = self._floor
         if tile.shape[1] > enough and bool((floor == self.least).any()):
             # Some query has no k-th document yet, so its floor would let every score through.
-            floor = _sharper(floor, tile, enough)
-        words = self._sieve(tile, floor)
+            floor = _sharper(floor, tile, enough, slack)
+        words = self._sieve(tile, slack.below(floor))
         if tile.shape[1] > enough and len(words) > 4 * enough * len(tile):
-            words = self._sieve(tile, _sharper(floor, tile, enough))
+            floor = _sharper(floor, tile, enough, slack)
+            words = self._sieve(tile, slack.below(floor))
         word, byte = self._hits.view(-1, 8)[words].nonzero(as_tuple=True)
         flat = words[word] * 8 + byte
         rows = flat // tile.shape[1]
         columns = flat - rows * tile.shape[1]
-        scores = tile[rows, columns]
+        if exact is None:
+            scores = tile[rows, columns].float()
+        else:
+            if len(rows) > enough * len(tile):
+                rows, columns = _sharpened(rows, columns, tile[rows, columns].float(), enough, slack)
+            scores = exact(rows, columns)
+            kept = scores > self._floor[rows, 0]
+            rows, columns, scores = rows[kept], columns[kept], scores[kept]
         if documents is not None:
             rows, columns, scores = _greatest_of_each(rows, documents[columns], scores)
         self._buffer(rows, _keys(scores, columns + first))
@@ -78,12 +101,23 @@ class Best:
             self._hits = torch.empty(size, dtype=torch.bool, device=tile.device)
         self._hits[tile.numel() :] = False
         hits = self._hits[: tile.numel()].view(tile.shape)
-        if tile.device.type == "cpu":
+        if tile.dtype == torch.bfloat16 and bool((floor > 0).all()):
+            # Above zero the bits of numbers sort as they do, and those of a bf16 are the first half of a float32's.
+            np.greater(
+                tile.view(torch.int16).numpy(),
+                (floor.view(torch.int32) >> 16).to(torch.int16).numpy(),
+                out=hits.numpy(),
+            )
+        elif tile.device.type == "cpu":
             # Several times faster than torch.gt, which is not vectorised for this broadcast.
-            np.greater(tile.numpy(), floor.numpy(), out=hits.numpy())
+            np.greater(tile.float().numpy(), floor.numpy(), out=hits.numpy())
         else:
             torch.gt(tile, floor, out=hits)
-        return self._hits.view(torch.int64).nonzero().squeeze(1)
+        words = self._hits.view(torch.int64)
+        if tile.device.type == "cpu":
+            # Several times faster than torch's.
+            return torch.from_numpy(np.flatnonzero(words.numpy()))
+        return words.nonzero().squeeze(1)
 
     def _buffer(self, rows: Tensor, keys: Tensor) -> None:
         """Buffer the keys of these queries; `rows` ascends."""
@@ -134,17 +168,30 @@ def _largest(keys: Tensor, k: int) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(partitioned[:, -k:]))
 
 
-def _sharper(floor: Tensor, tile: Tensor, enough: int) -> Tensor:
+def _sharper(floor: Tensor, tile: Tensor, enough: int, slack: Slack) -> Tensor:
     """A higher floor that still lets at least `enough` of each row's best columns through."""
     if tile.shape[1] > 8 * max(enough, _SAMPLE):
         # A sample has `enough` columns above the floor only if all columns together do too.
         tile = tile[:, :: tile.shape[1] // (4 * max(enough, _SAMPLE))]
+    tile = tile.float()
     if tile.device.type == "cpu":
         place = tile.shape[1] - enough
         least = torch.from_numpy(np.partition(tile.numpy(), place, axis=1)[:, place : place + 1])
     else:
         least = tile.topk(enough, dim=1).values[:, -1:]
+    least = slack.below(least)
     return torch.maximum(floor, torch.nextafter(least, torch.full_like(least, float("-inf"))))
+
+
+def _sharpened(rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack: Slack) -> tuple[Tensor, Tensor]:
+    """The entries that may be among the `enough` best of their row; `rows` ascends."""
+    counts = torch.bincount(rows)
+    wide = torch.full((len(counts), max(enough, int(counts.max()))), float("-inf"))
+    wide[rows, torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]] = scores
+    place = wide.shape[1] - enough
+    least = torch.from_numpy(np.partition(wide.numpy(), place, axis=1)[:, place].copy())
+    kept = scores >= slack.below(slack.below(least))[rows]
+    return rows[kept], columns[kept]
 
 
 def _greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:

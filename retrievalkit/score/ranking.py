@@ -60,16 +60,28 @@ def top_k(
 
     def score_block(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
         part, best = searched
-        if part.single and documents.weights is None:
+        if part.side is not None and documents.side is not None:
+            offer_rough(documents, part, best)
+        elif part.single and documents.weights is None:
             # A document scores what its best vector scores, so vectors can be filtered before they are grouped.
             rows, block = part.row_scores(documents, scratch), documents.block
             best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
         else:
             best.offer(part.document_scores(documents, scratch), documents.block.first)
 
+    def offer_rough(documents: Documents, part: QueryPart, best: Best) -> None:
+        rows, lexical, slack = part.rough_scores(documents, scratch)
+        block = documents.block
+
+        def exact(rows: Tensor, columns: Tensor) -> Tensor:
+            return part.scores_of_pairs(documents, rows, columns, lexical)
+
+        texts, most = documents.texts_of_rows(), block.most_vectors
+        best.offer(rows, block.first, texts, most, slack=slack, exact=exact)
+
     with torch.no_grad(), workers(len(queries), queries.device) as working:
         for block in blocks:
-            _check_block(queries, block)
+            check_block(queries, block)
             if not parts:
                 found = query_parts(queries, max(width, block.rows), dtype)
                 parts = [(part, Best(part.count, k, queries.device, least)) for part in found]
@@ -119,7 +131,7 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
             wanted = np.unique(np.concatenate([texts[query] for query in group]))
             wanted = wanted[wanted >= 0]
             taken = store.take(wanted)
-            _check_block(queries, taken)
+            check_block(queries, taken)
             for query in group:
                 there = texts[query] >= 0
                 scores = np.full(len(there), np.nan, dtype=np.float32)
@@ -137,7 +149,7 @@ def lexical_scores_of(
     found = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
     scratch = Scratch()
     for block in blocks:
-        _check_block(queries, block)
+        check_block(queries, block)
         ready = Documents.ready(block, queries, torch.float32)
         first = 0
         for part in query_parts(queries, block.rows, torch.float32):
@@ -245,7 +257,12 @@ def _as_block(documents: Representation) -> VectorBlock:
     return VectorBlock(0, len(documents), vectors, starts, weights)
 
 
-def _check_block(queries: Representation, block: VectorBlock) -> None:
+def check_block(queries: Representation, block: VectorBlock) -> None:
+    """Refuse texts that the queries cannot be compared with.
+
+    Raises:
+        UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
+    """
     sizes = {
         "vectors": (
             0 if queries.vectors is None else queries.vectors.shape[2],

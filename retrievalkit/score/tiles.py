@@ -6,6 +6,7 @@ into parts so that the scores of a part with a block form one tile, and each thr
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
+from retrievalkit.score import rough
 
 # Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
 CPU_TILE = 1 << 22
@@ -27,8 +29,6 @@ GPU_TILE = 1 << 28
 # Maximum over the vectors of a text: document vectors x query vectors of a tile that fits the fastest cache; on a GPU
 # only the product of the two matters.
 CPU_ROWS, CPU_COLUMNS = 256, 1024
-# Scores of one product of weights: fewer mean more calls, more no longer fit the cache.
-LEXICAL_TILE = 1 << 17
 # Matrix products with fewer rows than this round differently from those with more.
 LEAST_ROWS = 16
 # Fewest queries that justify a thread.
@@ -56,6 +56,7 @@ class Documents:
 
     Attributes:
         block: The block.
+        side: Its vectors for rough products, where these are used; or None.
         vectors: (rows, dim) its vectors on the device of the queries, padded with zeros if needed; or None.
         groups: Texts with all of their vectors, the last vector repeated up to the longest text of the group: (texts,)
             numbers and (texts or more, vectors, dim). Empty if no maximum over the vectors of a text is needed.
@@ -63,6 +64,7 @@ class Documents:
     """
 
     block: VectorBlock
+    side: rough.Side | None
     vectors: Tensor | None
     groups: list[tuple[Tensor, Tensor]]
     weights: Any
@@ -80,18 +82,26 @@ class Documents:
             width: Vectors that the block is padded to.
             grouped: Whether texts are scored; groups are not needed to score vectors alone.
         """
-        vectors = _padded_vectors(block, width, queries.device, dtype)
+        side = None
+        if (
+            block.vectors is not None
+            and is_filtered(queries, dtype)
+            and (block.weights is None or has_one_vector(block))
+        ):
+            side = rough.Side.of(block.vectors, in_bf16=rough.pays(len(queries)))
+        vectors = None if side is not None else _padded_vectors(block, width, queries.device, dtype)
         groups: list[tuple[Tensor, Tensor]] = []
         if vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
             rows = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
             groups = list(_groups_of_texts(block, vectors, rows))
-        return cls(block, vectors, groups, None if block.weights is None else block.weights.tocsc())
+        return cls(block, side, vectors, groups, None if block.weights is None else block.weights.tocsc())
 
     def texts_of_rows(self) -> Tensor | None:
         """(rows,) which of the block's texts each vector belongs to; None if each text has one vector."""
-        if self.vectors is None or self.block.most_vectors == 1:
+        if self.block.vectors is None or self.block.most_vectors == 1:
             return None
-        return torch.from_numpy(np.repeat(np.arange(self.block.texts), self.block.counts)).to(self.vectors.device)
+        texts = torch.from_numpy(np.repeat(np.arange(self.block.texts), self.block.counts))
+        return texts if self.vectors is None else texts.to(self.vectors.device)
 
 
 def is_single(queries: Representation) -> bool:
@@ -99,6 +109,16 @@ def is_single(queries: Representation) -> bool:
     if queries.vectors is None or queries.vectors.shape[1] != 1:
         return False
     return queries.vector_mask is None or bool(queries.vector_mask.all())
+
+
+def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
+    """Whether rough products filter the documents: on a processor, exactly, for queries of one vector."""
+    return queries.device.type == "cpu" and dtype == torch.float32 and is_single(queries)
+
+
+def has_one_vector(block: VectorBlock) -> bool:
+    """Whether every text of the block's folder has one vector."""
+    return block.starts is None and block.most_vectors == 1
 
 
 def _padded_vectors(block: VectorBlock, width: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
@@ -142,18 +162,47 @@ def _enough(vectors: Tensor) -> Tensor:
 class QueryPart:
     """A part of the queries, small enough that its scores with a block form one tile."""
 
-    def __init__(self, queries: Representation, dtype: torch.dtype) -> None:
+    def __init__(self, queries: Representation, dtype: torch.dtype, *, in_bf16: bool = False) -> None:
         self.count = len(queries)
         self.single = is_single(queries)
         self.mask = queries.vector_mask
         self.m = 0 if queries.vectors is None else queries.vectors.shape[1]
         self.device = queries.device
+        self.side: rough.Side | None = None
+        if is_filtered(queries, dtype):
+            assert queries.vectors is not None
+            self.side = rough.Side.of(queries.vectors[:, 0].float().numpy(), in_bf16=in_bf16)
         if queries.vectors is not None:
             self.vectors = queries.vectors.reshape(-1, queries.vectors.shape[2]).to(dtype)
             if len(self.vectors) == 1:
                 # A product with one row becomes a matrix-vector product, whose rounding depends on the position.
                 self.vectors = self.vectors.expand(2, -1).contiguous()
         self.terms = None if queries.weights is None else _terms(queries.weights)
+
+    def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, rough.Slack]:
+        """Rough scores of a block's vectors with queries of one vector.
+
+        Returns:
+            (count, rows) scores, valid until the next call; (count, texts) what the weights add to them, which is
+            exact, or None; by how much they may be wrong.
+        """
+        assert self.side is not None
+        assert documents.side is not None
+        tile = scratch.take(self.count, len(documents.side.exact), documents.side.rough)
+        rough.products(self.side, documents.side, tile)
+        if self.terms is None:
+            return tile, None, rough.slack(self.side, documents.side)
+        slack = rough.slack(self.side, documents.side, added_to=tile)
+        lexical = _lexical(self.terms, documents.weights)
+        return tile.float().add_(lexical), lexical, slack
+
+    def scores_of_pairs(self, documents: Documents, rows: Tensor, columns: Tensor, lexical: Tensor | None) -> Tensor:
+        """(pairs,) the exact scores of queries with vectors of a block; `lexical` is what `rough_scores` gave."""
+        assert self.side is not None
+        assert documents.side is not None
+        pairs = rough.of_pairs(self.side.exact, documents.side.exact, rows.numpy(), columns.numpy())
+        found = torch.from_numpy(pairs)
+        return found if lexical is None else found + lexical[rows, columns]
 
     def row_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
         """(count, rows): the scores of a block's vectors with queries of one vector; valid until the next call."""
@@ -164,15 +213,29 @@ class QueryPart:
 
     def document_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
         """(count, texts): the scores of a block's documents; valid until the next call."""
-        if documents.vectors is not None and not documents.groups:
+        if self.terms is not None and documents.block.vectors is None:
+            return _lexical(self.terms, documents.weights).to(self.device)
+        if documents.side is not None:
+            total = self._exact_scores(documents)
+        elif documents.vectors is not None and not documents.groups:
             total = self.row_scores(documents, scratch)
         else:
             total = torch.zeros(self.count, documents.block.texts, device=self.device)
             for numbers, vectors in documents.groups:
                 total[:, numbers] = self._best_of_texts(vectors, scratch)[: len(numbers)].T
         if self.terms is not None:
-            _add_lexical(total, self.terms, documents.weights)
+            total += _lexical(self.terms, documents.weights).to(self.device)
         return total
+
+    def _exact_scores(self, documents: Documents) -> Tensor:
+        """(count, texts): of queries of one vector, pair by pair."""
+        assert documents.side is not None
+        rows = len(documents.side.exact)
+        asked, vectors = torch.arange(self.count).repeat_interleave(rows), torch.arange(rows).repeat(self.count)
+        found = self.scores_of_pairs(documents, asked, vectors, None).view(self.count, rows).numpy()
+        block = documents.block
+        starts = np.arange(0, rows, block.most_vectors) if block.starts is None else block.starts[:-1]
+        return torch.from_numpy(np.maximum.reduceat(found, starts, axis=1))
 
     def _best_of_texts(self, vectors: Tensor, scratch: Scratch) -> Tensor:
         """(texts, count): for each query vector the best of each text's (texts, m, dim), summed over a query's."""
@@ -195,7 +258,7 @@ def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iter
         size = min(size, -(-len(queries) // torch.get_num_threads()))
     size = max(size, 1 if m > 1 else LEAST_PART)
     for start in range(0, len(queries), size):
-        yield QueryPart(queries.rows(slice(start, start + size)), dtype)
+        yield QueryPart(queries.rows(slice(start, start + size)), dtype, in_bf16=rough.pays(len(queries)))
 
 
 def _terms(weights: Tensor) -> Any:
@@ -209,22 +272,21 @@ def _terms(weights: Tensor) -> Any:
     return scipy.sparse.csr_matrix((values[rows, terms], terms, starts), shape=values.shape)
 
 
-def _add_lexical(total: Tensor, terms: Any, weights: Any) -> None:
-    """Add to (queries, texts) scores the products of the queries' weights, CSR, with those of the texts, CSC."""
+def _lexical(terms: Any, weights: Any) -> Tensor:
+    """(queries, texts): the products of the queries' weights, CSR, with those of the texts, CSC."""
+    # scipy's own routine for a matrix-vector product, given one column at a time: its public form would have to copy
+    # the columns of a query's terms into a matrix first, which takes several times longer than the product.
+    from scipy.sparse._sparsetools import csc_matvec
+
     texts = weights.shape[0]
-    size = max(1, LEXICAL_TILE // texts)
-    for start in range(0, len(total), size):
-        rows, some = total[start : start + size], terms[start : start + size]
-        if not some.nnz:
-            continue
-        # One column for each term of each query. Each query gets a range of rows in a tall matrix, so that a single
-        # matrix-vector product yields the scores of all queries.
-        pairs = weights[:, some.indices]
-        if len(rows) > 1:
-            first = np.repeat(np.arange(len(rows), dtype=pairs.indices.dtype) * texts, np.diff(some.indptr))
-            pairs.indices += np.repeat(first, np.diff(pairs.indptr))
-        tall = type(pairs)((pairs.data, pairs.indices, pairs.indptr), shape=(len(rows) * texts, some.nnz))
-        rows += torch.from_numpy(tall @ some.data).view(rows.shape).to(rows.device)
+    total = np.zeros((terms.shape[0], texts), dtype=np.float32)
+    starts, postings, values = weights.indptr, np.asarray(weights.indices), np.asarray(weights.data)
+    for row, (first, last) in enumerate(itertools.pairwise(terms.indptr.tolist())):
+        scores = total[row]
+        for place, term in enumerate(terms.indices[first:last].tolist(), first):
+            weight = terms.data[place : place + 1]
+            csc_matvec(texts, 1, starts[term : term + 2], postings, values, weight, scores)
+    return torch.from_numpy(total)
 
 
 class Workers:

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retrievalkit import artifacts
 from retrievalkit.consent import anonymously
-from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import ArtifactError, InputError, OptionError
-from retrievalkit.model.precision import Precision
-from retrievalkit.model.retriever import CONFIGURATION, Retriever, checkpoint_fingerprint
 from retrievalkit.search.sources import OpenIndex, locate_input
+
+if TYPE_CHECKING:
+    from retrievalkit.contracts import Representation
+    from retrievalkit.model.precision import Precision
+    from retrievalkit.model.retriever import Retriever
 
 
 @dataclass
@@ -121,6 +124,8 @@ class QueryBatch:
 
 def _fingerprint_of(model: str | Path) -> str:
     """The fingerprint of a checkpoint; "" for an untrained model, whose fingerprint needs it to be loaded."""
+    from retrievalkit.model.retriever import CONFIGURATION, checkpoint_fingerprint
+
     if (Path(model) / CONFIGURATION).is_file():
         return checkpoint_fingerprint(model)
     kind = artifacts.kind_of(model)
@@ -131,6 +136,9 @@ def _fingerprint_of(model: str | Path) -> str:
 
 
 def _load(folder: str, index: OpenIndex) -> Retriever:
+    # An index of texts needs no model, and torch takes seconds to import.
+    from retrievalkit.model.retriever import CONFIGURATION, Retriever
+
     if (Path(folder) / CONFIGURATION).is_file() or index.checkpoint is None or "description" not in index.checkpoint:
         return Retriever.load(folder)
     try:

@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -23,10 +24,8 @@ from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.data.runs import Hits, Run
 from retrievalkit.errors import InputError, OptionError, shortlist
-from retrievalkit.model.precision import Precision
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.report.terminal import printable_json
-from retrievalkit.score import check_k
 from retrievalkit.search.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.hits import write_hits
 from retrievalkit.search.interactive import Reader
@@ -36,6 +35,9 @@ from retrievalkit.search.searcher import BATCH_QUERIES, Note, Searcher
 from retrievalkit.search.sources import OpenRun, Options, Place
 from retrievalkit.search.tuning import METRIC, Tuned, write_choice
 from retrievalkit.search.tuning import tune as tune_fusion
+
+if TYPE_CHECKING:
+    from retrievalkit.model.precision import Precision
 
 HITS, HITS_TO_READ = 1000, 10
 HITS_AT_ONCE = 1 << 21
@@ -85,6 +87,8 @@ def search(
     Raises:
         InputError: There is no query, one is empty, an index or the model is wrong, or an option has no effect.
     """
+    from retrievalkit.score import check_k
+
     check_k(k)
     if queries is not None:
         check_queries(queries)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retrievalkit.artifacts import check_output_file
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.model.precision import Precision
 from retrievalkit.report.page import PAGES
 from retrievalkit.search.fusion import Fusion, Method, Missing, Normalization, fusion_of
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import Options
 from retrievalkit.search.tuning import read_choice
+
+if TYPE_CHECKING:
+    from retrievalkit.model.precision import Precision
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.model.precision import Precision
 from retrievalkit.search.encoders import Encoders, QueryBatch
 from retrievalkit.search.fusion import Candidates, Fusion, Missing, Ranking, gather
 from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, open_sources
+
+if TYPE_CHECKING:
+    from retrievalkit.model.precision import Precision
 
 BATCH_QUERIES = 1024
 FUSION_DEPTH = 1000

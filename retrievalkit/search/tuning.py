@@ -21,7 +21,6 @@ from retrievalkit import artifacts
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Run
 from retrievalkit.errors import DataError, InputError, OptionError
-from retrievalkit.evaluate.metrics import mean, metric_names, per_query
 from retrievalkit.search.fusion import RRF_K, Candidates, Fusion, Normalization, Scores
 
 if TYPE_CHECKING:
@@ -249,6 +248,9 @@ class _Judge:
         return self._mean(alone)
 
     def _mean(self, run: Run) -> float:
+        # Here, because every search imports this module, and most tune nothing.
+        from retrievalkit.evaluate.metrics import mean, per_query
+
         return mean(self.metric, per_query(run, self.qrels, self.metric)[self.metric])
 
     def _parts_of(self, fusion: Fusion) -> list[Scores]:
@@ -363,6 +365,8 @@ def _check(fusion: Fusion, metric: str) -> None:
     if fusion.weights is not None:
         msg = f"weights are given ({list(fusion.weights)}), but --tune searches for weights. Leave out one of the two."
         raise OptionError(msg)
+    from retrievalkit.evaluate.metrics import metric_names
+
     if len(metric_names(metric)) != 1:
         msg = f"--tune-metric is '{metric}', but must be a single metric, such as {METRIC}."
         raise OptionError(msg)

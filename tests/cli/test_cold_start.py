@@ -38,3 +38,11 @@ def test_help_and_the_list_of_plugins_import_nothing_heavy(arguments):
     loaded = {name.partition(".")[0] for name in json.loads(ran.stdout.splitlines()[-1])}
     assert not loaded.intersection(HEAVY)
     assert "retrievalkit" in loaded
+
+
+def test_a_search_of_texts_imports_no_torch():
+    """Importing torch takes longer than the whole search of a Lucene index."""
+    program = "import sys, retrievalkit.search.program; from retrievalkit.contracts import Indexer; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in ran.stdout.split()}
+    assert not loaded & {"torch", "transformers", "scipy", "ir_measures"}

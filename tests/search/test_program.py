@@ -29,7 +29,8 @@ from retrievalkit.errors import (
 )
 from retrievalkit.evaluate.program import evaluate
 from retrievalkit.index import build_index
-from retrievalkit.search import encoders, fusion, searcher, sources
+from retrievalkit.model import retriever
+from retrievalkit.search import fusion, searcher, sources
 from retrievalkit.search import program as search
 from retrievalkit.search.fusion import Fusion
 
@@ -76,7 +77,7 @@ class FakeRetriever:
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch):
     """A fake encoder, and an indexer of texts from a local file."""
-    monkeypatch.setattr(encoders, "Retriever", FakeRetriever)
+    monkeypatch.setattr(retriever, "Retriever", FakeRetriever)
     monkeypatch.setattr(FakeRetriever, "loads", 0)
     monkeypatch.setattr(FakeRetriever, "encoded", 0)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(ROOT / "tests" / "overlap_plugin.py"))

@@ -38,6 +38,9 @@ Language = Literal[
     "ja", "ko", "nl", "no", "pl", "pt", "ru", "sv", "te", "th", "tr", "uk", "zh",
 ]  # fmt: skip
 
+FEW = 100
+"""Maximum number of hits of a single query that are read one by one."""
+
 BATCH_TEXTS = 2_000
 BATCH_CHARACTERS = 4_000_000
 
@@ -190,6 +193,9 @@ class BM25(Indexer):
         if k < 1:
             msg = f"k is {k}, and must be 1 or more."
             raise InputError(msg)
+        if len(queries) == 1 and k <= FEW:
+            found = searcher.few(queries[0], min(k, len(self._ids)))
+            return [[name for name, _ in found]], [np.array([score for _, score in found], dtype=np.float32)]
         ids: list[list[str]] = []
         scores: list[np.ndarray] = []
         step = max(1, HITS_IN_A_CALL // min(k, len(self._ids)))

@@ -115,9 +115,9 @@ def anserini_jar() -> Path:
 
 
 def java_class(name: str) -> Any:
-    """A Java class, loaded through Pyserini; starts Java if necessary."""
+    """A Java class; starts Java if necessary."""
     start()
-    return importlib.import_module("pyserini.pyclass").autoclass(name)
+    return importlib.import_module("jnius").autoclass(name)
 
 
 def java_text(text: str) -> str:

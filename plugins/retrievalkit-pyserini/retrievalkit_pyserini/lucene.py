@@ -139,6 +139,14 @@ class Searcher:
         found = run(gather(search, self._queries(queries)), len(queries), threads)
         return [[(number, fields[0]) for number, fields in hits] for (hits,) in found]
 
+    def few(self, query: str, k: int) -> list[tuple[str, float]]:
+        """The hits of one query as id and score from Anserini's full pipeline: a few calls into Java for each hit.
+
+        For few hits this takes a fifth of the time that composing a program for a batch of queries takes.
+        """
+        with lucene_errors("search"):
+            return [(hit.docid, hit.score) for hit in self._anserini.search(java_text(query), k)]
+
     def scores(self, queries: Sequence[str], numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
         """For each query, the float32 scores of texts given by document number; 0 for texts that share no term."""
         return given_scores(self._anserini.searcher, self._queries(queries), numbers, threads=threads)

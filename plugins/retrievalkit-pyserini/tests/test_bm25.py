@@ -3,6 +3,8 @@
 import math
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import get_args
@@ -48,6 +50,20 @@ def test_hits_are_those_of_pyserini(index, folder, pyserini, k, queries):
         theirs = of_pyserini(searcher, query, k)
         assert ours[0] == theirs[0], query
         np.testing.assert_array_equal(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("k", [1, 10, bm25.FEW, bm25.FEW + 1])
+def test_a_query_alone_finds_what_it_finds_among_others(index, k, queries):
+    """Its hits are read in another way; ids and scores are the same to the last bit."""
+    for query, *among in zip(queries, *index.search(queries, k), strict=True):
+        assert_same(index.search([query], k), ([among[0]], [among[1]]))
+
+
+def test_the_indexer_imports_no_torch():
+    """Importing torch takes longer than opening an index and searching it."""
+    program = "import sys, retrievalkit_pyserini.bm25; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -105,7 +121,7 @@ def test_threads_are_those_asked_for(folder, monkeypatch):
     )
     index = BM25(threads=3)
     index.open(folder)
-    index.search(["violin"], 5)
+    index.search(["violin", "candle"], 5)
     assert seen == [3]
 
 

@@ -13,7 +13,7 @@ from retrievalkit.builtin.indexers.naming import named
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.score import check_k, scores_of, top_k, viewed
+from retrievalkit.score import check_k, scores_of, top_k_of_store, viewed
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -68,13 +68,8 @@ class Flat(Indexer):
         """The best texts by the scoring rule, exactly; equal scores in the order of the index."""
         assert self._store is not None, "open() must be called before search()"
         check_k(k)
-        scores, rows = top_k(
-            viewed(queries, self.view).to(self.device),
-            self._store.blocks(self.block),
-            min(k, len(self._store)),
-            width=self._store.block_rows(self.block),
-            dtype=self.dtype,
-        )
+        asked = viewed(queries, self.view).to(self.device)
+        scores, rows = top_k_of_store(asked, self._store, min(k, len(self._store)), block=self.block, dtype=self.dtype)
         return named(self._store.ids, scores.cpu().numpy(), rows.cpu().numpy())
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:

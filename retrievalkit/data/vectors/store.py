@@ -205,15 +205,19 @@ class VectorStore:
                 rows = (texts[:, None] * m + np.arange(m)).reshape(-1)
             else:
                 rows, starts = spread(self.offsets, texts)
-            vectors = self._take_vectors(rows)
+            vectors = self.take_vectors(rows)
         if self.vocabulary:
             weights = self._take_weights(texts)
         return VectorBlock(0, len(texts), vectors, starts, weights)
 
-    def _take_vectors(self, rows: np.ndarray) -> np.ndarray:
+    def take_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """(rows, dim): any vectors by their row, in the order given, read into memory."""
         taken = np.empty((len(rows), self.dim), dtype=self.dtype)
         for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
-            taken[wanted] = self._map(shard, 0, shard.rows)[rows[wanted] - shard.first_row]
+            vectors = np.asarray(self._map(shard, 0, shard.rows))
+            if len(wanted) == len(rows):
+                return vectors.take(rows - shard.first_row, axis=0)
+            taken[wanted] = vectors.take(rows[wanted] - shard.first_row, axis=0)
         return taken
 
     def _take_weights(self, texts: np.ndarray) -> Any:

@@ -101,6 +101,7 @@ $(VENV)/installed-release: $(VENV)/installed
 ROUNDS ?= 5
 bench: install-dev .venv-bench/installed .venv-bench-late/installed
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/bench.py --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/curves.py $(if $(ONLY),--only $(ONLY))
 
 # The same on CUDA, and nothing where there is none.
 bench-gpu: install-dev .venv-bench/installed .venv-bench-late/installed

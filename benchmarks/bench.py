@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -45,7 +46,7 @@ class Worker:
     def __init__(self, python: Path | str, script: Path, log: Path) -> None:
         self.log = log
         own = {"PYTHONPATH": str(HERE), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": ""}
-        if script.parent == HERE and os.environ.get("PYTHONPATH"):
+        if script.parent.name == "ours" and os.environ.get("PYTHONPATH"):
             own["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
         environment = {key: value for key, value in (os.environ | own).items() if value}
         with log.open("w") as stream:
@@ -91,13 +92,14 @@ class Pair:
         self.case = case
         known = {*case.options, *case.grows}
         self.options = {**case.options, **{name: size for name, size in given.items() if name in known}}
-        self.sides: dict[str, Worker] = {"ours": Worker(sys.executable, HERE / "ours.py", folder / "ours.log")}
+        script = HERE / "ours" / f"{case.ours[0]}.py"
+        self.sides: dict[str, Worker] = {"ours": Worker(sys.executable, script, folder / "ours.log")}
         only = {"ours": case.only_ours, "theirs": case.only_theirs}
         if case.peer:
             script = HERE / "peers" / f"{case.theirs[0]}.py"
             python = venvs / case.venv / "bin" / "python"
             self.sides["theirs"] = Worker(python, script, folder / "theirs.log")
-        functions = {"ours": case.ours, "theirs": case.theirs[1]}
+        functions = {"ours": case.ours[1], "theirs": case.theirs[1]}
         self.prepared = {}
         try:
             self._prepare(folder, functions, only)
@@ -124,7 +126,7 @@ class Pair:
     @property
     def amount(self) -> int:
         """How much is done in a round."""
-        return self.options[self.case.amount] if isinstance(self.case.amount, str) else self.case.amount
+        return math.prod(self.options[name] for name in self.case.amount.split("*") if name)
 
     def end(self) -> None:
         """End both processes."""
@@ -202,29 +204,31 @@ def spread(values: list[float]) -> dict[str, float]:
     return {name: round(of(values), 3) for name, of in (("min", min), ("median", statistics.median), ("max", max))}
 
 
-def machine(folder: Path) -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     """Processor, cores, the format that "auto" means and the rates of matrix products, measured now."""
     from retrievalkit.model.precision import auto_precision, default_device
 
     device = default_device()
     name = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), "?")
     if device.type == "cuda":
-        import torch
-
-        name = torch.cuda.get_device_name()
-    (folder / "ours").mkdir()
-    worker = Worker(sys.executable, HERE / "ours.py", folder / "matrix.log")
-    worker.ask("prepare", side="matrix", data="", folder=str(folder), options={})
-    worker.ask("round")
-    worker.ask("save", file=str(folder / "matrix"))
-    worker.end()
+        name = torch_cuda().get_device_name()
     return {
         "processor": name,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS", "default"),
         "precision auto": auto_precision(device)[0],
-        "matrix 10^9/s": json.loads((folder / "matrix.json").read_text()),
+        "matrix 10^9/s": _matrix_rates(),
     }
+
+
+def _matrix_rates() -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        worker = Worker(sys.executable, HERE / "ours" / "models.py", Path(folder) / "log")
+        worker.ask("prepare", side="matrix", data="", folder=folder, options={})
+        worker.ask("round")
+        worker.ask("save", file=f"{folder}/rates")
+        worker.end()
+        return json.loads(Path(folder, "rates.json").read_text())
 
 
 def _cpuinfo() -> list[str]:
@@ -238,11 +242,11 @@ def commit() -> str:
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
-def has_cuda() -> bool:
-    """Whether torch finds a CUDA device."""
+def torch_cuda() -> Any:
+    """torch.cuda, imported only where it is asked."""
     import torch
 
-    return torch.cuda.is_available()
+    return torch.cuda
 
 
 def page() -> str:
@@ -298,13 +302,12 @@ def main() -> None:
     results = RESULTS / "cuda" if given.gpu else RESULTS
     if not given.gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    elif not has_cuda():
+    elif not torch_cuda().is_available():
         print("there is no CUDA device here: nothing was measured")
         return
     sizes = {name: int(number) for name, _, number in (one.partition("=") for one in given.set)}
     source = data.write(BUILD / "data", given.venvs)
-    with tempfile.TemporaryDirectory() as folder:
-        about = {"machine": machine(Path(folder)), "commit": commit(), "data": source}
+    about = {"machine": machine(), "commit": commit(), "data": source}
     print(json.dumps(about["machine"]), flush=True)
     failed = []
     for case in CASES:

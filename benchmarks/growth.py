@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse
-from pairs import machine
+from bench import machine
 
 from retrievalkit import testing
 from retrievalkit.data.runs import write_run

@@ -145,6 +145,13 @@ def texts(path: Path, most: int | None = None) -> list[str]:
     return [row["text"] for row in rows(path, most)]
 
 
+def head(file: Path, folder: Path, count: int) -> Path:
+    """The first lines of a file, as a file."""
+    with file.open(encoding="utf-8") as source, (folder / file.name).open("w", encoding="utf-8") as target:
+        target.writelines(line for line, _ in zip(source, range(count), strict=False))
+    return folder / file.name
+
+
 def first_hits(run: Path, depth: int = 10) -> list[list[str]]:
     """The ids of each query's first hits in a run (TREC), by query."""
     hits: dict[str, list[str]] = {}
@@ -187,6 +194,13 @@ def one_by_one(asked: list[str], encode: Callable[[str], Any], join: Callable[[l
         found.append(encode(one))
         times.append(time.perf_counter() - start)
     return Timed(statistics.median(times) * len(times), join(found))
+
+
+def projection() -> Any:
+    """The weights (128, 384) that both sides project the states of tokens with."""
+    import numpy as np
+
+    return (np.random.default_rng(0).standard_normal((128, 384)) / 20).astype(np.float32)
 
 
 def flops_of(lengths: Iterable[int], *, layers: int = 6, width: int = 384, passes: int = 1) -> float:

@@ -178,6 +178,7 @@ def measure(case: Case, rounds: int, given: Mapping[str, Any], venvs: Path, wher
         "what": case.what,
         "peer": case.peer,
         "options": pair.options,
+        **({"precision": "fp32"} if case.only_ours.get("precision") == "fp32" else {}),
         "unit": f"{case.unit}/s",
         "amount": pair.amount,
         "rates": {name: float(f"{pair.amount / some:.4g}") for name, some in middle.items()},
@@ -258,7 +259,19 @@ def page() -> str:
 
 def table(folder: Path) -> str:
     """The results in a folder as a table."""
-    head = ["case", "what", "peer", "ours", "theirs", "ratio (min to max)", "target", "reached", "alike", "peak MB"]
+    head = [
+        "case",
+        "what",
+        "peer",
+        "ours",
+        "theirs",
+        "ratio (min to max)",
+        "target",
+        "reached",
+        "alike",
+        "10^9/s",
+        "peak MB",
+    ]
     lines = [head, ["---"] * len(head)]
     order = {case.name: row for row, case in enumerate(CASES)}
     found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
@@ -281,8 +294,17 @@ def _row(one: Mapping[str, Any]) -> list[str]:
         f"{one['target']}{mark}",
         "yes" if one["reached"] else "no",
         "" if check["found"] is None else f"{check['what']} {check['found']:.6g}",
+        _share(one),
         " / ".join(f"{some:,.0f}" for some in peak.values()),
     ]
+
+
+def _share(one: Mapping[str, Any]) -> str:
+    """Our rate of operations, and its share of the machine's in the format of the case."""
+    if "10^9 operations/s" not in one:
+        return ""
+    done, about = one["10^9 operations/s"]["ours"], one["machine"]
+    return f"{done:,.0f} ({done / about['matrix 10^9/s'][one.get('precision', about['precision auto'])]:.0%})"
 
 
 def main() -> None:

@@ -207,14 +207,12 @@ def _save(store: Any, vectors: Path, counts: Path) -> None:
     np.save(counts, np.concatenate([np.diff(block.starts) for block in blocks]))
 
 
-def mine_bm25(data: Path, folder: Path, *, count: int, questions: int, depth: int) -> Callable[[], None]:
+def mine_bm25(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], None]:
     """`rkit mine-negatives` from a BM25 index, with filters, examples and audit written."""
-    corpus = head(data / "passages.jsonl", folder, count)
-    index = _bm25(corpus, folder)
-    return _mine(index, corpus, data, folder, questions, depth)
+    return _mine(_bm25(data / "passages.jsonl", folder), data, folder, questions, depth)
 
 
-def mine_dense(data: Path, folder: Path, *, count: int, questions: int, depth: int) -> Callable[[], Any]:
+def mine_dense(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], Any]:
     """The same from a checkpoint, whose vectors of the corpus are computed and searched in each round."""
     examples = head(data / "examples.jsonl", folder, 32)
     words = (
@@ -229,14 +227,24 @@ def mine_dense(data: Path, folder: Path, *, count: int, questions: int, depth: i
     )
     # A step that changes nothing: what is mined from is a checkpoint.
     command(*RKIT, "train", "--model", data / "splade", *words, "--learning-rate", 1e-20, "--epochs", 1)()
-    corpus = head(data / "passages.jsonl", folder, count)
-    return _mine(folder / "checkpoint", corpus, data, folder, questions, depth)
+    return _mine(folder / "checkpoint", data, folder, questions, depth)
 
 
-def _mine(source: Path, corpus: Path, data: Path, folder: Path, questions: int, depth: int) -> Callable[[], Any]:
+def _mine(source: Path, data: Path, folder: Path, questions: int, depth: int) -> Callable[[], Any]:
     examples, output = head(data / "examples.jsonl", folder, questions), folder / "mined.jsonl"
     filters = ("--near-duplicates", 0.8, "--skip-top", 1, "--set", "margin_relative=0.95")
-    words = ("--from", source, "--corpus", corpus, "--examples", examples, "--output", output, "--depth", depth)
+    words = (
+        "--from",
+        source,
+        "--corpus",
+        data / "passages.jsonl",
+        "--examples",
+        examples,
+        "--output",
+        output,
+        "--depth",
+        depth,
+    )
     run = command(*RKIT, "mine-negatives", *words, *filters, "--same-document", r"(.+)-\d+$")
 
     def round_() -> Callable[[], dict[str, float]]:

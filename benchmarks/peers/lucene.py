@@ -89,9 +89,9 @@ def search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Cal
     return _search(folder, rows(data / "questions.jsonl", queries), k)
 
 
-def batch_search(data: Path, folder: Path, *, count: int, questions: int, depth: int) -> Callable[[], str]:
+def batch_search(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], str]:
     """A script that searches all questions in one batch and reads the id and score of every hit, and no more."""
-    _index(head(data / "passages.jsonl", folder, count), folder)()
+    _index(data / "passages.jsonl", folder)()
     examples = head(data / "examples.jsonl", folder, questions)
     return command(sys.executable, "-c", _BATCH, folder / "index", examples, depth, _THREADS)
 

@@ -198,11 +198,12 @@ mined.to_json(output)
 """
 
 
-def mine(data: Path, folder: Path, *, count: int, questions: int, depth: int) -> Callable[[], None]:
+def mine(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], None]:
     """A script around mine_hard_negatives: the corpus is encoded, and searched."""
-    corpus = head(data / "passages.jsonl", folder, count)
     examples = head(data / "examples.jsonl", folder, questions)
-    run = command(sys.executable, "-c", _MINE, data / "splade", corpus, examples, depth, folder / "mined.jsonl")
+    run = command(
+        sys.executable, "-c", _MINE, data / "splade", data / "passages.jsonl", examples, depth, folder / "mined.jsonl"
+    )
 
     def round_() -> None:
         run()

@@ -36,6 +36,8 @@ class Inputs:
         loss = (pooled * torch.linspace(-1, 1, pooled.numel(), device=pooled.device).view_as(pooled)).sum()
         leaves = [self.hidden, self.weight, self.bias, self.token_weights]
         found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        if found[0].is_cuda:
+            torch.cuda.synchronize()
         return lambda: np.asarray(found[0].flatten(1).cpu())
 
 

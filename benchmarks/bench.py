@@ -253,7 +253,7 @@ def torch_cuda() -> Any:
 def page() -> str:
     """All results, as Markdown."""
     parts = ["# Results", "Written by bench.py; each row's commit, date, machine and versions are in its JSON file."]
-    parts += [f"## {title}\n\n{table(folder)}" for title, folder in _FOLDERS.items() if folder.is_dir()]
+    parts += [f"## {title}\n\n{table(folder)}" for title, folder in _FOLDERS.items()]
     return "\n\n".join(parts) + "\n"
 
 

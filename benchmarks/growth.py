@@ -32,6 +32,7 @@ from growth_holds import DIM, HITS, HOLDS, TERMS
 from retrievalkit import artifacts, testing
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.model.retriever import Retriever
 
 SHARD = 8_192
 FEW_QUERIES, FEW_TEXTS = 100, 1_000
@@ -183,12 +184,20 @@ def _anonymous(process: int) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0)
 
 
+def checkpoint(folder: Path) -> str:
+    """A checkpoint of a tiny model, which has not been trained."""
+    path = folder / "checkpoint"
+    path.mkdir()
+    Retriever.create(testing.tiny_model(folder / "model"), pooler="mean").save(path)
+    return str(path)
+
+
 def measure(sizes: list[int], only: list[str], where: str | None) -> dict:
     """Peaks of all commands at all sizes."""
     found: dict = {}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     with tempfile.TemporaryDirectory(dir=where) as name:
-        model = testing.tiny_model(Path(name) / "model")
+        model = checkpoint(Path(name))
         for size in sizes:
             folder = Path(name) / str(size)
             folder.mkdir()

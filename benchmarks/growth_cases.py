@@ -11,7 +11,6 @@ from pathlib import Path
 
 import growth
 
-from retrievalkit import testing
 from retrievalkit.data.runs import write_run
 
 Steps = Iterator[list[str]]
@@ -92,7 +91,7 @@ def measure_cases(only: list[str], where: str | None) -> dict:
         with tempfile.TemporaryDirectory(dir=where) as place:
             folder = Path(place) / "case"
             folder.mkdir()
-            model = testing.tiny_model(Path(place) / "model")
+            model = growth.checkpoint(Path(place))
             for words in steps(folder, model):
                 peak, seconds = growth.peak_of(words, folder)
                 step = " ".join(words[:2]) if len(CASES) and name == "one document" else words[0]

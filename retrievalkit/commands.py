@@ -30,6 +30,7 @@ from retrievalkit.artifacts import (
     write_json,
     write_manifest,
 )
+from retrievalkit.artifacts.leftovers import remove_temporary_leftovers
 from retrievalkit.cli.options import (
     json_option,
     output_option,
@@ -67,6 +68,7 @@ __all__ = [
     "describe_files",
     "check_files",
     "read_document",
+    "remove_temporary_leftovers",
     "write_folder",
     "write_json",
     "write_manifest",

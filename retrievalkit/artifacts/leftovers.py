@@ -114,6 +114,12 @@ def remove(leftover: Leftover) -> bool:
         return False
 
 
+def remove_temporary_leftovers() -> None:
+    """Remove the temporary folders of processes that were killed."""
+    for one in find_leftovers([]):
+        remove(one)
+
+
 def _leftover(path: Path) -> Leftover | None:
     name = path.name
     if path.is_symlink():

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from retrievalkit.commands import remove_temporary_leftovers
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
 TOKEN, ADDRESS, PLAINTEXT = "MILVUS_TOKEN", "MILVUS_URI", "RKIT_ALLOW_PLAINTEXT_TOKEN"
@@ -91,10 +92,11 @@ def embedded_view(folder: Path) -> Connection:
 
     Milvus Lite locks its folder and writes to it even when only searching. It therefore runs on a temporary folder of
     links to the files, so that several processes can search an index, and no search can damage it. Hidden files and
-    links to folders are left out: no manifest lists them.
+    links to folders are left out: no manifest lists them. Those that killed searches left are removed first.
     """
+    remove_temporary_leftovers()
     view = Path(tempfile.mkdtemp(prefix="rkit-milvus-"))
-    # `rkit clean` removes the folder of a process that was killed, by the lock that is no longer held.
+    # The folder of a process that was killed is known by the lock that is no longer held.
     lock = FileLock(view / ".lock")
     lock.acquire()
     try:

@@ -63,6 +63,20 @@ def test_hidden_files_do_not_reach_milvus(indexes, tmp_path, monkeypatch):
     del index
 
 
+def test_what_a_killed_search_left_is_removed_by_the_next(indexes, tmp_path, monkeypatch):
+    """Its lock is held by nobody; that of a search under way is."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "rkit-milvus-left"
+    left.mkdir()
+    (left / ".lock").touch()
+    (left / "manifest.json").touch()
+    first = open_index(indexes / "one")
+    assert not left.exists()
+    second = open_index(indexes / "one")
+    assert len(list(tmp_path.glob("rkit-milvus-*"))) == 2
+    del first, second
+
+
 def _settled(state_of):
     """Files are remembered though they were written a moment ago."""
 

@@ -112,9 +112,6 @@ def train(
     from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions
     from retrievalkit.train.retriever import train as train_retriever
 
-    if kind == "colbert":
-        create = Retriever.create
-        Retriever.create = lambda *words, **options: _projecting(create(*words, **options))  # type: ignore[method-assign]
     elapsed = clock()
     lengths = {"document_length": length, "query_length": 32 if kind == "colbert" else length}
     options = TrainingOptions(
@@ -136,6 +133,9 @@ def train(
     if kind == "splade":
         return trained(run, "splade", batch, steps)
     flops = flops_of(_trained_lengths(data, batch * steps, length, negatives), passes=3)
+    if kind == "colbert":
+        create = Retriever.create
+        Retriever.create = lambda *words, **options: _projecting(create(*words, **options))  # type: ignore[method-assign]
     return trained(run, "model", batch, steps, flops)
 
 

@@ -26,6 +26,7 @@ def _arguments(folder: Path, batch: int, **more: Any) -> transformers.TrainingAr
         report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
+        use_cpu=not torch.cuda.is_available(),  # else bf16 is refused
         **more,
     )
 

@@ -115,7 +115,7 @@ class Pair:
                 "prepare", side=functions[name], data=str(BUILD / "data"), folder=str(folder / name), options=options
             )
         for name, side in self.sides.items():
-            side.ask("round")
+            side.ask("round", check=True)
             side.ask("save", file=str(folder / name / "output"))
         self.agreement = compared(self.case, folder) if self.case.peer else None
 

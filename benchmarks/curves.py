@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +56,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of cases, between commas")
     parser.add_argument("--venvs", type=Path, default=ROOT)
     given = parser.parse_args()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     data.write(BUILD / "data", given.venvs)
+    RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "curves.json"
     found = json.loads(path.read_text())["seconds"] if path.exists() else {}
     for case in CASES:

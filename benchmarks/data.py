@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -34,11 +35,24 @@ def write(folder: Path, venvs: Path) -> str:
     for name, model in (("model", packages), *(("splade", one) for one in venvs.glob(_SPLADE))):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(model)
+        _still(model, folder / f"{name}-still")
     done = folder / "source"
     if not (done.is_file() and done.read_text() == label):
         _write(folder, sources)
         done.write_text(label)
     return label
+
+
+def _still(model: Path, folder: Path) -> None:
+    """The same model without dropout, so that losses can be compared: links to its files, and a configuration."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for file in model.iterdir():
+        (folder / file.name).symlink_to(file)
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").unlink()
+    config |= dict.fromkeys((name for name in config if name.endswith("dropout_prob")), 0.0)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def _write(folder: Path, sources: list[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +30,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--venvs", type=Path, default=ROOT)
     given = parser.parse_args()
+    if not (given.write or COMMITTED.exists()):
+        parser.error(f"there is no {COMMITTED} to compare with: write it with --write")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     data.write(BUILD / "data", given.venvs)
     found = {}
     for case in (case for case in CASES if case.guarded):
@@ -36,6 +40,7 @@ def main() -> None:
         print(f"{case.name}: {found[case.name]:.2f}", flush=True)
     about = machine()
     if given.write:
+        RESULTS.mkdir(exist_ok=True)
         COMMITTED.write_text(json.dumps({"ratios": found, "machine": about}, indent=1) + "\n")
         return
     committed = json.loads(COMMITTED.read_text())

@@ -33,10 +33,12 @@ class Side:
     Attributes:
         run: A round; its result is the output, a function that makes it (not timed), or `Timed`.
         flops: Floating-point operations of a round that no way to do it could leave out, if known.
+        check: What the first round does instead, whose output is compared; None = the same.
     """
 
     run: Callable[[], Any]
     flops: float | None = None
+    check: Callable[[], Any] | None = None
 
 
 @dataclass
@@ -71,10 +73,11 @@ class _Worker:
             self.side = Side(self.side)
         return {"flops": self.side.flops, "versions": _versions()}
 
-    def round(self) -> dict:
+    def round(self, check: bool = False) -> dict:
+        run = self.side.check if check and self.side.check else self.side.run
         _forget_peak()
         start = time.perf_counter()
-        found = self.side.run()
+        found = run()
         seconds = time.perf_counter() - start
         self.output = found.output if isinstance(found, Timed) else found
         return {"seconds": found.seconds if isinstance(found, Timed) else seconds, "peak MB": _peak()}
@@ -152,6 +155,18 @@ def head(file: Path, folder: Path, count: int) -> Path:
     return folder / file.name
 
 
+def mined_from(data: Path, folder: Path, questions: int, count: int) -> tuple[Path, Path]:
+    """The first passages, and the first examples that one of them answers, as files."""
+    corpus, examples = head(data / "passages.jsonl", folder, count), folder / "examples.jsonl"
+    known = {row["_id"] for row in rows(corpus)}
+    answered = [row for row in rows(data / "examples.jsonl") if row["positives"][0] in known][:questions]
+    if len(answered) < questions:
+        msg = f"{count} passages answer {len(answered)} questions, and {questions} were asked for"
+        raise ValueError(msg)
+    examples.write_text("".join(json.dumps({**row, "negatives": []}) + "\n" for row in answered), encoding="utf-8")
+    return corpus, examples
+
+
 def first_hits(run: Path, depth: int = 10) -> list[list[str]]:
     """The ids of each query's first hits in a run (TREC), by query."""
     hits: dict[str, list[str]] = {}
@@ -184,6 +199,15 @@ def clock() -> Callable[[], float]:
 
     transformers.trainer.DEFAULT_CALLBACKS.append(Clock)
     return lambda: Clock.end - Clock.begin
+
+
+def trained(run: Callable[[str, int], Timed], model: str, batch: int, steps: int, flops: float | None = None) -> Side:
+    """Training: `run` has the name of a model and a number of examples.
+
+    What is compared is the loss of a step without dropout over all examples: with several steps each side would put
+    other questions together.
+    """
+    return Side(lambda: run(model, batch * steps), flops, lambda: run(f"{model}-still", batch))
 
 
 def one_by_one(asked: list[str], encode: Callable[[str], Any], join: Callable[[list], Any]) -> Timed:

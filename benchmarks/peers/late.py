@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker import Timed, clock, projection, rows, serve, texts
+from worker import Side, Timed, clock, projection, rows, serve, texts, trained
 
 
-def _model(data: Path, length: int) -> Any:
+def _model(folder: Path, length: int) -> Any:
     import torch
     from pylate import models
 
     made = models.ColBERT(
-        str(data / "model"),
+        str(folder),
         embedding_size=128,
         query_prefix="[unused0]",
         document_prefix="[unused1]",
@@ -31,7 +31,7 @@ def encode(data: Path, folder: Path, *, count: int, length: int) -> Callable[[],
     """A vector of 128 numbers for every token of passages, in order."""
     import numpy as np
 
-    model = _model(data, length)
+    model = _model(data / "model", length)
     found = texts(data / "passages.jsonl", count)
 
     def run() -> Callable[[], Any]:
@@ -41,7 +41,7 @@ def encode(data: Path, folder: Path, *, count: int, length: int) -> Callable[[],
     return run
 
 
-def train(data: Path, folder: Path, *, batch: int, steps: int, length: int, negatives: int = 1) -> Callable[[], Timed]:
+def train(data: Path, folder: Path, *, batch: int, steps: int, length: int, negatives: int = 1) -> Side:
     """The trainer's loop with the contrastive loss of late interaction."""
     import datasets
     from pylate import losses, utils
@@ -53,8 +53,8 @@ def train(data: Path, folder: Path, *, batch: int, steps: int, length: int, nega
         {name: [row[name] for row in found] for name in ("anchor", "positive", "negative")}
     )
 
-    def run() -> Timed:
-        model = _model(data, length)
+    def run(name: str, count: int) -> Timed:
+        model = _model(data / name, length)
         arguments = SentenceTransformerTrainingArguments(
             output_dir=str(folder / "trained"),
             num_train_epochs=1,
@@ -67,14 +67,14 @@ def train(data: Path, folder: Path, *, batch: int, steps: int, length: int, nega
         trainer = SentenceTransformerTrainer(
             model=model,
             args=arguments,
-            train_dataset=columns,
+            train_dataset=columns.select(range(count)),
             loss=losses.Contrastive(model=model),
             data_collator=utils.ColBERTCollator(model.tokenize),
         )
         done = trainer.train()
         return Timed(elapsed(), {"loss": done.training_loss})
 
-    return run
+    return trained(run, "model", batch, steps)
 
 
 def search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Callable[[], list[list[str]]]:

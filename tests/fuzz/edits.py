@@ -48,11 +48,18 @@ def apply(edits, root, material):
     applied = 0
     for edit in edits:
         try:
-            _OPERATIONS[edit["op"]](edit, root, material)
+            _OPERATIONS[edit["op"]](_named(edit, root), root, material)
             applied += 1
         except Exception:  # noqa: BLE001 - whatever earlier edits left of the file
             continue
     return applied
+
+
+def _named(edit, root):
+    """With the first file that fits a pattern: names with fingerprints of vectors differ between machines."""
+    if "*" not in edit.get("file", ""):
+        return edit
+    return edit | {"file": str(min(root.glob(edit["file"])).relative_to(root))}
 
 
 def _place(edit, root, name="file"):

@@ -240,8 +240,9 @@ class TestCommand:
     LAYERS = ("--pooler", "viewers", "--set", "pooler.viewers=1", "--set", "pooler.source=unused")
     LAYERS += ("--set", "pooler.layers=0,1,2")
 
-    def test_layers(self, rkit, bert, tiny_collection):
+    def test_layers(self, rkit, bert, tiny_collection, monkeypatch):
         """The files agree with each other, and with encoding by hand."""
+        monkeypatch.setenv("RKIT_PRECISION", "fp32")
         result, folder = rkit(*self.LAYERS, "--json")
         assert result.exit_code == 0, result.output
         found = json.loads(result.stdout)

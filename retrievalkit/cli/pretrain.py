@@ -43,21 +43,20 @@ def pretrain(
     from retrievalkit.train.pretrain import PretrainingSpec
     from retrievalkit.train.pretrain import pretrain as program
 
-    processes.join()
-    with processes.together():
-        values = parse(settings)
-        spec = PretrainingSpec(
-            pretrainer=pretrainer,
-            model=model,
-            corpus=corpus,
-            pretrainer_options=section(values, "pretrainer"),
-            encoder_options=section(values, "encoder"),
-        )
-        checked = registry.check_options("rkit pretrain", PretrainingOptions, values | given_flags(flags))
-    manifest = program(spec, output, PretrainingOptions(**checked), resume=resume, overwrite=overwrite)
-    counts = manifest["counts"]
-    samples = f"{counts['samples']:,} samples of {counts['documents']:,} documents"
-    dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""
-    if processes.is_main():
-        echo(as_json, manifest, f"{output}: pre-trained on {samples} in {counts['steps']:,} steps{dropped}")
-    processes.leave()
+    with processes.joined():
+        with processes.together():
+            values = parse(settings)
+            spec = PretrainingSpec(
+                pretrainer=pretrainer,
+                model=model,
+                corpus=corpus,
+                pretrainer_options=section(values, "pretrainer"),
+                encoder_options=section(values, "encoder"),
+            )
+            checked = registry.check_options("rkit pretrain", PretrainingOptions, values | given_flags(flags))
+        manifest = program(spec, output, PretrainingOptions(**checked), resume=resume, overwrite=overwrite)
+        counts = manifest["counts"]
+        samples = f"{counts['samples']:,} samples of {counts['documents']:,} documents"
+        dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""
+        if processes.is_main():
+            echo(as_json, manifest, f"{output}: pre-trained on {samples} in {counts['steps']:,} steps{dropped}")

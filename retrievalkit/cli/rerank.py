@@ -59,18 +59,17 @@ def rerank_train(
     from retrievalkit.train.options import RerankerOptions
     from retrievalkit.train.reranker import RerankerSpec, train_reranker
 
-    processes.join()
-    with processes.together():
-        values = parse(settings) | given_flags(flags)
-        options = RerankerOptions(**registry.check_options("rkit rerank train", RerankerOptions, values))
-    spec = RerankerSpec(model=model, examples=examples, corpus=corpus, dev=dev)
-    manifest = train_reranker(spec, output, options, resume=resume, overwrite=overwrite)
-    counts = manifest["counts"]
-    dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
-    line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
-    if processes.is_main():
-        echo(as_json, manifest, line)
-    processes.leave()
+    with processes.joined():
+        with processes.together():
+            values = parse(settings) | given_flags(flags)
+            options = RerankerOptions(**registry.check_options("rkit rerank train", RerankerOptions, values))
+        spec = RerankerSpec(model=model, examples=examples, corpus=corpus, dev=dev)
+        manifest = train_reranker(spec, output, options, resume=resume, overwrite=overwrite)
+        counts = manifest["counts"]
+        dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
+        line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
+        if processes.is_main():
+            echo(as_json, manifest, line)
 
 
 @rerank.command("apply")

@@ -66,29 +66,30 @@ def train(
     from retrievalkit.train.retriever import RetrieverSpec
     from retrievalkit.train.retriever import train as program
 
-    processes.join()
-    with processes.together():
-        values = parse(settings)
-        lengths = given_flags({"query_length": query_length, "document_length": document_length})
-        spec = RetrieverSpec(
-            model=model,
-            examples=examples,
-            corpus=corpus,
-            dev=dev,
-            encoder=encoder,
-            pooler=pooler,
-            loss=loss,
-            encoder_options=section(values, "encoder") | lengths,
-            pooler_options=section(values, "pooler"),
-            loss_options=section(values, "loss"),
-            separate_towers=separate_towers,
-            refresh=refresh_options(refresh_negatives, section(values, "refresh")),
-        )
-        options = TrainingOptions(**registry.check_options("rkit train", TrainingOptions, values | given_flags(flags)))
-    manifest = program(spec, output, options, resume=resume, overwrite=overwrite)
-    counts = manifest["counts"]
-    if processes.is_main():
-        taken = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
-        line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{taken}"
-        echo(as_json, manifest, line)
-    processes.leave()
+    with processes.joined():
+        with processes.together():
+            values = parse(settings)
+            lengths = given_flags({"query_length": query_length, "document_length": document_length})
+            spec = RetrieverSpec(
+                model=model,
+                examples=examples,
+                corpus=corpus,
+                dev=dev,
+                encoder=encoder,
+                pooler=pooler,
+                loss=loss,
+                encoder_options=section(values, "encoder") | lengths,
+                pooler_options=section(values, "pooler"),
+                loss_options=section(values, "loss"),
+                separate_towers=separate_towers,
+                refresh=refresh_options(refresh_negatives, section(values, "refresh")),
+            )
+            options = TrainingOptions(
+                **registry.check_options("rkit train", TrainingOptions, values | given_flags(flags))
+            )
+        manifest = program(spec, output, options, resume=resume, overwrite=overwrite)
+        counts = manifest["counts"]
+        if processes.is_main():
+            taken = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
+            line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{taken}"
+            echo(as_json, manifest, line)

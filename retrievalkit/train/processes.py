@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from retrievalkit.contracts import Representation
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.train import parent
 
 Value = TypeVar("Value")
@@ -62,6 +62,34 @@ def leave() -> None:
     """Disconnect at the end."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Connected to the other processes, if torchrun started several.
+
+    Where another process failed, which says why, those that waited for it end: the main one with a message.
+
+    Raises:
+        RetrievalkitError: Another process ended, and this is the main one.
+        SystemExit: It is not.
+    """
+    join()
+    try:
+        yield
+    except RuntimeError as error:
+        if count() == 1 or not _lost(error):
+            raise
+        if not is_main():
+            raise SystemExit(1) from error
+        msg = "another process of this training has ended, and this one with it. What that process printed says why."
+        raise RetrievalkitError(msg) from error
+    leave()
+
+
+def _lost(error: RuntimeError) -> bool:
+    """Whether the connection to another process was lost."""
+    return isinstance(error, distributed.DistError) or any(one in str(error) for one in ("gloo", "Connection closed"))
 
 
 def count() -> int:

@@ -25,6 +25,29 @@ def wait_for_the_other():
     distributed.barrier()
 
 
+def fails_alone():
+    """The first process meets an error while the second waits for it."""
+    from torch import distributed
+
+    from retrievalkit.train import processes
+
+    with processes.joined():
+        if distributed.get_rank() == 0:
+            raise OSError(13, "refused")
+        distributed.barrier()
+
+
+def test_the_others_end_in_silence_when_a_process_fails(tmp_path, capfd):
+    """It says why; what gloo makes of the lost connection would be a traceback for each of them."""
+    found = start(fails_alone, tmp_path, 2)
+    for one in found:
+        one.join()
+    assert [one.exitcode for one in found] == [1, 1]
+    printed = capfd.readouterr().err
+    assert "refused" in printed
+    assert "gloo" not in printed
+
+
 def starts_two(folder):
     """A process as torchrun, which is to be killed."""
     os.environ["TORCHELASTIC_RUN_ID"] = "1"

@@ -115,9 +115,13 @@ def remove(leftover: Leftover) -> bool:
 
 
 def remove_temporary_leftovers() -> None:
-    """Remove the temporary folders of processes that were killed."""
+    """Remove the temporary folders of processes that were killed, known by a lock that nobody holds.
+
+    Old folders without a lock stay until `rkit clean --remove`: they may only be named like ours.
+    """
     for one in find_leftovers([]):
-        remove(one)
+        if (one.path / ".lock").exists():
+            remove(one)
 
 
 def _leftover(path: Path) -> Leftover | None:

@@ -1,5 +1,6 @@
 """Damage to the files of an index is found when it is opened, before Milvus Lite reads them, which trusts its files."""
 
+import os
 import shutil
 import tempfile
 
@@ -70,8 +71,12 @@ def test_what_a_killed_search_left_is_removed_by_the_next(indexes, tmp_path, mon
     left.mkdir()
     (left / ".lock").touch()
     (left / "manifest.json").touch()
+    own = tmp_path / "rkit-results"
+    own.mkdir()
+    os.utime(own, (0, 0))
     first = open_index(indexes / "one")
     assert not left.exists()
+    assert own.exists(), "a folder of the user's, which has no lock"
     second = open_index(indexes / "one")
     assert len(list(tmp_path.glob("rkit-milvus-*"))) == 2
     del first, second

@@ -204,7 +204,8 @@ def test_lucene_opens_only_what_the_manifest_describes(tmp_path, store):
     assert open_index(tmp_path / "index").indexer
     for path in sorted((tmp_path / "index" / "lucene").iterdir()):
         whole = path.read_bytes()
-        path.write_bytes(whole[:-1] + b"?" if whole else b"?")
+        # Not a fixed byte: of some index the last byte is that very byte already.
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if whole else b"?")
         with pytest.raises(ArtifactError, match=rf"{path.name}' (was altered|has 1 bytes)"):
             open_index(tmp_path / "index")
         path.write_bytes(whole)

@@ -84,6 +84,7 @@ def encode(
         pooler=options.pooler,
         encoder_options=options.encoder_options,
         pooler_options=options.pooler_options,
+        lean=True,
     )
     source = _Texts.open(texts, side)
     job = _Job(

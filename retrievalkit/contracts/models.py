@@ -371,6 +371,14 @@ class Encoder(nn.Module, ABC):
     offers: frozenset[str] = frozenset()
     """The optional needs it can meet: "vocabulary_head", "extra_tokens", "mask_filled"."""
 
+    @classmethod
+    def lean(cls, model: str | Path, **options: Any) -> Encoder:
+        """An encoder that is made to encode only, neither trained nor saved, and may start quicker for that.
+
+        By default the same as any other.
+        """
+        return cls(model, **options)  # type: ignore[call-arg]
+
     def prepare(self, needs: Needs) -> None:
         """Prepare for the needs of a pooler; called once, before the first use.
 

@@ -74,11 +74,8 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
         InputError: There is no such model, it is damaged, it needs a missing package or code of its own that the user
             has not allowed, or the hub cannot be reached.
     """
-    _check_kind(source)
+    check_source(source)
     unreachable = None if os.path.isdir(source) else _hub_problem()
-    from retrievalkit.model.configuration import check_configuration
-
-    check_configuration(source)
     with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet():
         # Always given: where it is not, transformers asks on the terminal, and runs the code if a line says "y".
         loaded = kind.from_pretrained(source, **options, trust_remote_code=consent.code_allowed())
@@ -86,8 +83,14 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
     return loaded
 
 
-def _check_kind(source: str) -> None:
-    """Refuse folders of ours that are no model."""
+def check_source(source: str) -> None:
+    """Refuse folders of ours that are no model, and configurations with sizes that no model has.
+
+    Raises:
+        ArtifactError: The source is such a folder.
+    """
+    from retrievalkit.model.configuration import check_configuration
+
     kind = artifacts.kind_of(source)
     if kind == "checkpoint":
         inner = next((name for name in ("encoder", "query") if os.path.isdir(os.path.join(source, name))), "encoder")
@@ -100,6 +103,7 @@ def _check_kind(source: str) -> None:
         holds = "vectors" if kind == "vectors" else "an index"
         msg = f"'{source}' holds {holds}, not a model. Give the name or folder of a pretrained model, or a checkpoint."
         raise ArtifactError(msg)
+    check_configuration(source)
 
 
 def check_attention(implementation: object, source: str) -> None:

@@ -71,6 +71,7 @@ class Retriever(nn.Module):
         pooler_options: Mapping[str, Any] | None = None,
         separate_towers: bool = False,
         seed: int = 0,
+        lean: bool = False,
     ) -> Retriever:
         """Make a retriever from a pretrained model.
 
@@ -83,6 +84,7 @@ class Retriever(nn.Module):
             pooler_options: Options of the pooler.
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).
             seed: Seed of the weights that are not pretrained, such as a pooler's projection.
+            lean: Only encode with it: it may start quicker, and can be neither trained nor saved.
 
         Raises:
             InputError: The model, a name or an option is wrong, or the parts do not fit together.
@@ -103,7 +105,7 @@ class Retriever(nn.Module):
         # The caller's random state is not touched, and two calls make equal retrievers.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            retriever = cls._assemble(folders, description)
+            retriever = cls._assemble(folders, description, lean=lean)
         # Before the model's path is added: a model that was moved is the same model.
         retriever.fingerprint = artifacts.fingerprint_value([description, source])
         # Absolute, so that the retriever can be made again from another working directory.
@@ -113,12 +115,14 @@ class Retriever(nn.Module):
         return retriever
 
     @classmethod
-    def _assemble(cls, folders: Mapping[str, str | Path], description: dict[str, Any]) -> Retriever:
+    def _assemble(
+        cls, folders: Mapping[str, str | Path], description: dict[str, Any], *, lean: bool = False
+    ) -> Retriever:
         encoder, pooler = description["encoder"], description["pooler"]
-        towers = {
-            tower: registry.create("encoder", encoder["name"], folder, **encoder["options"])
-            for tower, folder in folders.items()
-        }
+        kind: Any = registry.get("encoder", encoder["name"])
+        options = registry.check_options(f"encoder '{encoder['name']}'", kind, encoder["options"])
+        make = kind.lean if lean else kind
+        towers = {tower: make(folder, **options) for tower, folder in folders.items()}
         info = next(iter(towers.values())).info
         made_pooler = registry.create("pooler", pooler["name"], info, **pooler["options"])
         for tower in towers.values():
@@ -127,12 +131,13 @@ class Retriever(nn.Module):
         return cls(towers, made_pooler, description)
 
     @classmethod
-    def load(cls, folder: str | Path, device: torch.device | str | None = None) -> Retriever:
+    def load(cls, folder: str | Path, device: torch.device | str | None = None, *, lean: bool = False) -> Retriever:
         """Load a checkpoint folder, in eval mode.
 
         Args:
             folder: A folder that `save` wrote.
             device: Where to put it; None = the GPU if there is one, else the CPU.
+            lean: As for `create`.
 
         Raises:
             ArtifactError: It is not a checkpoint folder, or a plugin that it needs is not installed.
@@ -149,7 +154,7 @@ class Retriever(nn.Module):
             sides = SIDES if description["separate_towers"] else ("encoder",)
             folders = {"shared" if side == "encoder" else side: folder / side for side in sides}
             try:
-                retriever = cls._assemble(folders, description)
+                retriever = cls._assemble(folders, description, lean=lean)
             except OptionError as error:
                 msg = f"'{path}' is damaged: {error} {_DO}"
                 raise ArtifactError(msg) from error
@@ -159,7 +164,9 @@ class Retriever(nn.Module):
         return retriever.to(device or default_device()).eval()
 
     @classmethod
-    def from_description(cls, description: dict[str, Any], device: torch.device | str | None = None) -> Retriever:
+    def from_description(
+        cls, description: dict[str, Any], device: torch.device | str | None = None, *, lean: bool = False
+    ) -> Retriever:
         """Make an untrained retriever again, from the `description` of the one that `create` made."""
         encoder, pooler = description["encoder"], description["pooler"]
         if encoder["name"] == "transformer":
@@ -173,6 +180,7 @@ class Retriever(nn.Module):
                 encoder_options=encoder["options"],
                 pooler_options=pooler["options"],
                 separate_towers=description["separate_towers"],
+                lean=lean,
             )
         return retriever.to(device or default_device()).eval()
 
@@ -324,6 +332,7 @@ def open_retriever(
     pooler: str | None = None,
     encoder_options: Mapping[str, Any] | None = None,
     pooler_options: Mapping[str, Any] | None = None,
+    lean: bool = False,
 ) -> Retriever:
     """The retriever of a checkpoint folder, or of a pretrained model with a pooler (see `Retriever.create`).
 
@@ -336,7 +345,7 @@ def open_retriever(
         if given:
             msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}."
             raise InputError(msg)
-        return Retriever.load(model)
+        return Retriever.load(model, lean=lean)
     if artifacts.kind_of(model) == "reranker":
         msg = (
             f"'{model}' is a re-ranker, which scores pairs and makes no vectors. Give a checkpoint (rkit "
@@ -355,6 +364,7 @@ def open_retriever(
         pooler=pooler,
         encoder_options=encoder_options,
         pooler_options=pooler_options,
+        lean=lean,
     )
     return retriever.to(default_device()).eval()
 

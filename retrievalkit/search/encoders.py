@@ -140,9 +140,9 @@ def _load(folder: str, index: OpenIndex) -> Retriever:
     from retrievalkit.model.retriever import CONFIGURATION, Retriever
 
     if (Path(folder) / CONFIGURATION).is_file() or index.checkpoint is None or "description" not in index.checkpoint:
-        return Retriever.load(folder)
+        return Retriever.load(folder, lean=True)
     try:
-        return Retriever.from_description({**index.checkpoint["description"], "model": folder})
+        return Retriever.from_description({**index.checkpoint["description"], "model": folder}, lean=True)
     except OptionError as error:
         msg = f"'{index.folder / artifacts.MANIFEST}' is damaged: {error} Encode and index again."
         raise ArtifactError(msg) from error

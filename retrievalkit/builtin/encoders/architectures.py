@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
-import transformers
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
 from retrievalkit.contracts import Batch, LayerShape, VocabularyHead
 from retrievalkit.errors import UnsupportedError
@@ -59,6 +57,8 @@ def model_class(config: Any, *, vocabulary_head: bool) -> Any:
     Raises:
         UnsupportedError: The architecture has no vocabulary head, or none that is known here.
     """
+    import transformers
+
     if not vocabulary_head:
         # Encoder-decoder models (T5) have a class for the encoder alone; AutoModel would want the decoder too.
         encoders = transformers.MODEL_FOR_TEXT_ENCODING_MAPPING
@@ -94,6 +94,8 @@ def vocabulary_head(model: Any, model_type: str) -> VocabularyHead:
 
 
 def _part(model: nn.Module, name: str) -> Callable[[Tensor], Tensor]:
+    from transformers.activations import ACT2FN
+
     if name in ACT2FN:
         activation: Callable[[Tensor], Tensor] = ACT2FN[name]
         return activation
@@ -122,6 +124,8 @@ def embed(backbone: Any, batch: Batch) -> Tensor:
 
 def layer_shape(config: Any) -> LayerShape:
     """The shape of a model's layers; settings that its configuration lacks have GPT-2's defaults."""
+    from transformers.activations import ACT2FN
+
     return LayerShape(
         heads=config.num_attention_heads,
         inner=_first(config, _INNER, 4 * config.hidden_size),

@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from torch import Tensor, nn
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from retrievalkit.builtin.encoders.dropout import drop_mask, generator, keep_scale
 
@@ -31,6 +28,9 @@ def use_fast_attention(model: nn.Module) -> None:
     """Replace torch's fused attention, where a model uses it."""
     configuration: Any = getattr(model, "config", None)
     if getattr(configuration, "_attn_implementation", None) == "sdpa":
+        import transformers
+        from transformers.masking_utils import sdpa_mask
+
         transformers.AttentionInterface.register(ATTENTION, attention)
         transformers.AttentionMaskInterface.register(ATTENTION, sdpa_mask)
         configuration._attn_implementation = ATTENTION
@@ -81,6 +81,21 @@ def attention(
     weights = torch.where(drop_mask(weights.shape, dropout), 0.0, weights)
     # The scale goes to the smaller tensor.
     return ((weights @ value) * keep_scale(dropout)).transpose(1, 2).contiguous(), None
+
+
+def sdpa_attention_forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Torch's fused attention by the function of transformers; directly for modules that need none of its cases."""
+    if getattr(module, "fused", False):
+        found = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, scale=options["scaling"]
+        )
+        return found.transpose(1, 2).contiguous(), None
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward as forward
+
+    result: tuple[Tensor, None] = forward(module, query, key, value, attention_mask, **options)
+    return result
 
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.activations import GELUActivation
 
 _Packed = tuple[Tensor, Tensor | None]
 
@@ -95,7 +94,7 @@ class _GeluBefore(nn.Module):
 
 def _is_gelu(module: nn.Module) -> bool:
     # The exact one: the packed product knows the approximations too, and they are slower.
-    exact = type(module) is GELUActivation and module.act is nn.functional.gelu
+    exact = type(module).__name__ == "GELUActivation" and module.act is nn.functional.gelu  # of transformers
     return exact or (type(module) is nn.GELU and module.approximate == "none")
 
 

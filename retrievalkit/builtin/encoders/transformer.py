@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-import transformers
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -106,8 +105,7 @@ class Transformer(Encoder):
         self.loading: dict[str, Any] = {}
         if revision:
             self.loading["revision"] = revision
-        self.config = load_pretrained(transformers.AutoConfig, self.source, **self.loading)
-        self.tokenizer = load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
+        self.config, self.tokenizer = self._load_configuration()
         if attention:
             check_attention(attention, self.source)
             self.loading["attn_implementation"] = attention
@@ -126,10 +124,41 @@ class Transformer(Encoder):
         self.lora = LowRank(lora_rank, lora_alpha, lora_dropout)
         self.model: nn.Module | None = None
 
+    @classmethod
+    def lean(cls, model: str | Path, **options: Any) -> Encoder:
+        """Without the package transformers, where the model is known to be a plain one."""
+        from retrievalkit.builtin.encoders.lean import LeanTransformer, parts_of
+
+        parts = parts_of(locate_model(model), options) if cls is Transformer else None
+        return cls(model, **options) if parts is None else LeanTransformer(parts, model, **options)
+
     def prepare(self, needs: Needs) -> None:
         """Load the weights, in float32, with all that the pooler needs."""
         super().prepare(needs)
         self.needs = needs
+        model = self._load_model(needs)
+        if self.lora.rank:
+            add_adapters(model, self.lora, Path(self.source))
+        use_fast_dropout(model)
+        use_fast_attention(model)
+        use_packed_layers(model)
+        self.model = model
+        unused = unused_ids(self.tokenizer) if needs.extra_tokens else []
+        self.extra = ExtraTokenRows(
+            needs.extra_tokens, self.info.vocabulary_size, self._embeddings.embedding_dim, unused
+        )
+        self.extra.load(Path(self.source))
+        self._check_needs()
+
+    def _load_configuration(self) -> tuple[Any, Any]:
+        """The configuration and the tokenizer of the model."""
+        import transformers
+
+        config = load_pretrained(transformers.AutoConfig, self.source, **self.loading)
+        return config, load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
+
+    def _load_model(self, needs: Needs) -> Any:
+        """The model with its weights, in float32."""
         kind = model_class(self.config, vocabulary_head=needs.vocabulary_head)
         options = {"config": self.config, "dtype": torch.float32, "output_loading_info": True, **self.loading}
         model, report = load_pretrained(kind, self.source, **options)
@@ -140,17 +169,7 @@ class Transformer(Encoder):
         # The pooler of BERT-like models is not used here, and often has no trained weights.
         if getattr(model, "pooler", None) is not None:
             model.pooler = None
-        if self.lora.rank:
-            add_adapters(model, self.lora, Path(self.source))
-        use_fast_dropout(model)
-        use_fast_attention(model)
-        use_packed_layers(model)
-        self.model = model
-        self.extra = ExtraTokenRows(
-            needs.extra_tokens, self.info.vocabulary_size, self._embeddings.embedding_dim, unused_ids(self.tokenizer)
-        )
-        self.extra.load(Path(self.source))
-        self._check_needs()
+        return model
 
     def token_ids(self, tokens: Sequence[str]) -> list[int]:
         """The ids of those tokens that are in the vocabulary, alone or as the first piece of a word."""
@@ -284,14 +303,14 @@ class Transformer(Encoder):
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder (weights as safetensors), with adapters and extra tokens if there are any."""
-        assert isinstance(self.model, transformers.PreTrainedModel)
+        model: Any = self.model
         if self.tokenizer.is_fast:
             # A fast tokenizer remembers truncation and padding of its last call, and would store them.
             self.tokenizer.backend_tokenizer.no_truncation()
             self.tokenizer.backend_tokenizer.no_padding()
-        state = save_adapters(self.model, folder) if self.lora.rank else None
+        state = save_adapters(model, folder) if self.lora.rank else None
         with quiet():
-            self.model.save_pretrained(folder, state_dict=state)
+            model.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)
         self.extra.save(folder)
 

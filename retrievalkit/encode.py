@@ -12,11 +12,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-import scipy.sparse
 
 from retrievalkit import artifacts
 from retrievalkit.contracts import Representation, Side, Text
@@ -27,6 +26,9 @@ from retrievalkit.model.batches import prefetch
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
 from retrievalkit.report.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 SHARD_TEXTS = 8_192
 
@@ -125,7 +127,7 @@ class _EncodedShard:
     ids: list[str]
     vectors: np.ndarray | None
     counts: np.ndarray | None
-    weights: scipy.sparse.csr_matrix | None
+    weights: csr_matrix | None
 
 
 @dataclass
@@ -194,7 +196,7 @@ class _Job:
     def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> _EncodedShard:
         positions: list[list[int]] = []
         vectors: list[Representation] = []
-        weights: list[scipy.sparse.csr_matrix] = []
+        weights: list[csr_matrix] = []
         batches = self.retriever.encode_tokens(
             token_ids, self.side, batch_tokens=self.batch_tokens, precision=self.precision
         )
@@ -202,15 +204,27 @@ class _Job:
             progress.advance(len(rows))
             positions.append(rows)
             if part.weights is not None:
-                weights.append(scipy.sparse.csr_matrix(part.weights.numpy()))
+                weights.append(_sparse(part.weights.numpy()))
             if part.vectors is not None:
                 # The dense weights are dropped: they would be gigabytes for a shard.
                 vectors.append(Representation(part.vectors, part.vector_mask))
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
-        lexical = scipy.sparse.vstack(weights, format="csr")[order] if weights else None
+        lexical = _stacked(weights)[order] if weights else None
         if not vectors:
             return _EncodedShard(ids, None, None, lexical)
         return _EncodedShard(ids, *_in_order(list(zip(positions, vectors, strict=True)), len(ids)), lexical)
+
+
+def _sparse(weights: np.ndarray) -> csr_matrix:
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix(weights)
+
+
+def _stacked(weights: Sequence[csr_matrix]) -> csr_matrix:
+    from scipy.sparse import vstack
+
+    return vstack(weights, format="csr")
 
 
 def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> tuple[np.ndarray, np.ndarray | None]:

@@ -24,6 +24,7 @@ import pluggy
 
 from retrievalkit import __version__, hookspecs
 from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice
+from retrievalkit.modules import large_imports
 from retrievalkit.options import Option, check_options, convert, options
 
 __all__ = [
@@ -83,7 +84,8 @@ class Component:
         """
         module_name, _, attribute = self.target.partition(":")
         try:
-            loaded = getattr(importlib.import_module(module_name), attribute)
+            with large_imports():
+                loaded = getattr(importlib.import_module(module_name), attribute)
         except RetrievalkitError:
             raise
         except Exception as error:

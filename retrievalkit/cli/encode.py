@@ -20,6 +20,7 @@ from retrievalkit.cli.options import (
     strict_option,
     verify_option,
 )
+from retrievalkit.modules import large_imports
 
 Side = Literal["document", "query"]
 
@@ -50,8 +51,10 @@ def encode(
 ) -> None:
     """Encode TEXTS (a corpus or queries) with MODEL (a checkpoint or a pretrained model)."""
     from retrievalkit import registry
-    from retrievalkit.encode import EncodeOptions
-    from retrievalkit.encode import encode as program
+
+    with large_imports():
+        from retrievalkit.encode import EncodeOptions
+        from retrievalkit.encode import encode as program
 
     values = parse(settings)
     given = given_flags(flags) | {f"{part}_options": section(values, part) for part in ("encoder", "pooler")}

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import gc
 import io
 import os
 import re
@@ -106,6 +108,9 @@ class RkitGroup(click.Group):
         """Run, and turn the errors that a user can cause into a message and an exit code."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
+        # At the end of a process Python looks for garbage among all modules; after torch it takes half a second.
+        atexit.unregister(gc.freeze)
+        atexit.register(gc.freeze)
         try:
             with signals.handled():
                 # Not standalone, because click itself would report Ctrl-C as "Aborted!" with exit code 1.

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, strict_option, training_options
+from retrievalkit.modules import large_imports
 
 
 @click.command()
@@ -38,10 +39,12 @@ def pretrain(
     On several GPUs: torchrun --nproc-per-node 2 --no-python rkit pretrain ...
     """
     from retrievalkit import registry
-    from retrievalkit.train import processes
-    from retrievalkit.train.options import PretrainingOptions
-    from retrievalkit.train.pretrain import PretrainingSpec
-    from retrievalkit.train.pretrain import pretrain as program
+
+    with large_imports():
+        from retrievalkit.train import processes
+        from retrievalkit.train.options import PretrainingOptions
+        from retrievalkit.train.pretrain import PretrainingSpec
+        from retrievalkit.train.pretrain import pretrain as program
 
     with processes.joined():
         with processes.together():

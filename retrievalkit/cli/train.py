@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, strict_option, training_options
+from retrievalkit.modules import large_imports
 
 
 @click.command()
@@ -60,11 +61,13 @@ def train(
     On several GPUs: torchrun --nproc-per-node 2 --no-python rkit train ...
     """
     from retrievalkit import registry
-    from retrievalkit.train import processes
-    from retrievalkit.train.options import TrainingOptions
-    from retrievalkit.train.refresh import refresh_options
-    from retrievalkit.train.retriever import RetrieverSpec
-    from retrievalkit.train.retriever import train as program
+
+    with large_imports():
+        from retrievalkit.train import processes
+        from retrievalkit.train.options import TrainingOptions
+        from retrievalkit.train.refresh import refresh_options
+        from retrievalkit.train.retriever import RetrieverSpec
+        from retrievalkit.train.retriever import train as program
 
     with processes.joined():
         with processes.together():

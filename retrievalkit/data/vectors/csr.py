@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, open_array
 from retrievalkit.errors import ArtifactError
@@ -56,6 +55,8 @@ class MappedCsr:
         return self._matrix(*spread(self._starts, rows))
 
     def _matrix(self, places: slice | np.ndarray, starts: np.ndarray) -> Any:
+        import scipy.sparse
+
         # Copied, because members of a zip file are not aligned to the size of their elements.
         values, columns = np.array(self._values[places]), np.array(self._columns[places])
         try:

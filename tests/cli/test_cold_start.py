@@ -13,6 +13,11 @@ HEAVY = (
     "milvus_lite", "numpy", "pandas", "pydantic", "pymilvus", "pyserini", "safetensors", "scipy", "sklearn",
     "tokenizers", "torch", "transformers",
 )  # fmt: skip
+# Of a BERT model that only encodes.
+UNUSED = {
+    "accelerate", "datasets", "faiss", "huggingface_hub", "pandas", "peft", "scipy", "sklearn", "sympy",
+    "torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.onnx", "torchvision", "transformers",
+}  # fmt: skip
 PROGRAM = """
 import json, sys
 from retrievalkit.cli import main
@@ -24,6 +29,15 @@ print("\\n" + json.dumps(sorted(sys.modules)))
 """
 
 
+def modules_after(arguments):
+    """The modules that a command has imported at its end, and those that they lie in."""
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(arguments=arguments)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return set(json.loads(ran.stdout.splitlines()[-1]))
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["plugins", "list"], ["train", "--help"], ["pretrain", "--help"]],
@@ -31,11 +45,7 @@ print("\\n" + json.dumps(sorted(sys.modules)))
 )
 def test_help_and_the_list_of_plugins_import_nothing_heavy(arguments):
     """With every plugin that is installed."""
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(arguments=arguments)], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    loaded = {name.partition(".")[0] for name in json.loads(ran.stdout.splitlines()[-1])}
+    loaded = {name.partition(".")[0] for name in modules_after(arguments)}
     assert not loaded.intersection(HEAVY)
     assert "retrievalkit" in loaded
 
@@ -46,3 +56,23 @@ def test_a_search_of_texts_imports_no_torch():
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in ran.stdout.split()}
     assert not loaded & {"torch", "transformers", "scipy", "ir_measures"}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory, tiny_model, tiny_collection):
+    """An index of vectors."""
+    folder = tmp_path_factory.mktemp("cold")
+    vectors, made = str(folder / "vectors"), str(folder / "index")
+    words = [tiny_model, str(tiny_collection.corpus), "--pooler", "mean", "--output", vectors]
+    loaded = modules_after(["encode", *words])
+    assert "torch" in loaded
+    assert not loaded & UNUSED
+    modules_after(["index", vectors, "--output", made])
+    return made
+
+
+def test_the_first_hit_of_vectors_needs_torch_and_little_else(index):
+    """What is unused takes several times as long to import as torch and the search; `rkit encode` does without too."""
+    loaded = modules_after(["search", index, "--query", "what is the capital of france", "--k", "2"])
+    assert {"torch", "tokenizers"} <= loaded
+    assert not loaded & UNUSED

@@ -54,7 +54,7 @@ class FakeRetriever:
         self.salt, self.fingerprint = salt, fingerprint
 
     @classmethod
-    def load(cls, folder, device=None):
+    def load(cls, folder, device=None, *, lean=False):
         cls.loads += 1
         if not (Path(folder) / "retrievalkit.json").exists():
             msg = f"'{folder}' is not a checkpoint"
@@ -63,7 +63,7 @@ class FakeRetriever:
         return cls(salt, artifacts.read_manifest(folder)["fingerprint"])
 
     @classmethod
-    def from_description(cls, description, device=None):
+    def from_description(cls, description, device=None, *, lean=False):
         salt = description["model"] + description["pooler"]["name"]
         return cls(salt, artifacts.fingerprint_value(salt))
 

@@ -17,6 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from retrievalkit.builtin.encoders import extra_tokens
 from retrievalkit.builtin.encoders.bert import Bert, BertConfig
 from retrievalkit.builtin.encoders.transformer import Transformer
 from retrievalkit.builtin.encoders.word_pieces import WordPieces, word_pieces
@@ -76,7 +77,7 @@ class LeanTransformer(Transformer):
         return self._parts.config, self._parts.tokenizer
 
     def _load_model(self, needs: Needs) -> nn.Module:
-        if needs.vocabulary_head:
+        if needs.vocabulary_head or self._draws_rows(needs):
             self.config, self.tokenizer = super()._load_configuration()
             whole: nn.Module = super()._load_model(needs)
             return whole
@@ -86,6 +87,11 @@ class LeanTransformer(Transformer):
             state = {name: file.get_tensor(stored).float() for name, stored in self._parts.names.items()}
         model.load_state_dict(state, assign=True)
         return model.requires_grad_(requires_grad=False)
+
+    def _draws_rows(self, needs: Needs) -> bool:
+        """Whether embeddings of extra tokens are random: they depend on what loading drew before them."""
+        drawn = any(tokens.source == "new" for tokens in needs.extra_tokens.values())
+        return drawn and not (Path(self.source) / extra_tokens.WEIGHTS).is_file()
 
 
 def parts_of(source: str, options: Mapping[str, Any]) -> Parts | None:

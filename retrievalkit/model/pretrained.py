@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit import artifacts, consent
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
-from retrievalkit.modules import package_folder
+from retrievalkit.modules import large_imports, package_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,7 +76,7 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
     """
     check_source(source)
     unreachable = None if os.path.isdir(source) else _hub_problem()
-    with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet():
+    with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet(), large_imports():
         # Always given: where it is not, transformers asks on the terminal, and runs the code if a line says "y".
         loaded = kind.from_pretrained(source, **options, trust_remote_code=consent.code_allowed())
     check_attention(getattr(loaded, "_attn_implementation", None), source)

@@ -29,6 +29,7 @@ from retrievalkit.builtin.encoders.architectures import (
     vocabulary_head,
     weights_of_head,
 )
+from retrievalkit.builtin.encoders.allocation import keep_freed_memory
 from retrievalkit.builtin.encoders.attention import use_fast_attention
 from retrievalkit.builtin.encoders.dropout import use_fast_dropout
 from retrievalkit.builtin.encoders.extra_tokens import ExtraTokenRows, unused_ids
@@ -145,6 +146,7 @@ class Transformer(Encoder):
         use_fast_dropout(model)
         use_fast_attention(model)
         use_packed_layers(model)
+        keep_freed_memory()
         self.model = model
         self.extra = ExtraTokenRows(
             needs.extra_tokens, self.info.vocabulary_size, self._embeddings.embedding_dim, unused_ids(self.tokenizer)
@@ -409,7 +411,7 @@ class Transformer(Encoder):
 
 def _full(states: Tensor) -> Tensor:
     """Hidden states as poolers take them: what packed layers left in bf16 would be normalised and added up in bf16."""
-    return states.float() if states.dtype == torch.bfloat16 and torch.is_inference_mode_enabled() else states
+    return states.float() if states.dtype == torch.bfloat16 else states
 
 
 def _prefix_of_part(missing: Iterable[str], unexpected: Iterable[str]) -> str:

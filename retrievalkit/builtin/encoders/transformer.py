@@ -19,6 +19,7 @@ import transformers
 from pydantic import Field
 from torch import Tensor, nn
 
+from retrievalkit.builtin.encoders.allocation import keep_freed_memory
 from retrievalkit.builtin.encoders.architectures import (
     embed,
     first_position,
@@ -29,7 +30,6 @@ from retrievalkit.builtin.encoders.architectures import (
     vocabulary_head,
     weights_of_head,
 )
-from retrievalkit.builtin.encoders.allocation import keep_freed_memory
 from retrievalkit.builtin.encoders.attention import use_fast_attention
 from retrievalkit.builtin.encoders.dropout import use_fast_dropout
 from retrievalkit.builtin.encoders.extra_tokens import ExtraTokenRows, unused_ids

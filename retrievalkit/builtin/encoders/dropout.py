@@ -1,34 +1,65 @@
-"""Dropout that costs little on a CPU: masks from a fast generator.
+"""Dropout that costs little on a CPU: what is dropped is looked up, not drawn.
 
-On a CPU torch draws one random number per value of a mask, which takes a third of a training step. Here one 64-bit
-draw serves four values. The probability is rounded to 1/65536, and kept values are scaled by the rounded probability,
-so that the expectation is unchanged. Masks are seeded from torch's random state: a seed, or a state that gradient
-caching restores, gives the same masks again.
+On a CPU torch draws one random number per value of a mask, which takes a third of a training step. Here a process draws
+millions of decisions once, and each mask is a stretch of them that begins at a random place. The probability is rounded
+to 1/65536, and kept values are scaled by the rounded probability, so that the expectation is unchanged. The places
+follow from torch's random state: a seed, or a state that gradient caching restores, gives the same masks again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 _RANGE = 1 << 16
+# A mask is a small part of what was drawn, so that two masks seldom share much; longer ones are put together.
+_DRAWN = 1 << 23
+_LONGEST = 1 << 20
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Places = list[tuple[slice, slice]]
+"""For each stretch of a flat tensor's values, the stretch of decisions that applies to them."""
+
+
+def places(count: int) -> Places:
+    """Random places for the mask of so many values, from torch's random state."""
+    edges = [*range(0, count, _LONGEST), count]
+    starts = torch.randint(0, _DRAWN - _LONGEST, (len(edges),)).tolist()
+    return [
+        (slice(first, last), slice(start, start + last - first))
+        for (first, last), start in zip(pairwise(edges), starts, strict=False)
+    ]
+
+
+def drop(values: Tensor, probability: float, at: Places, *, out: Tensor | None = None) -> Tensor:
+    """The values, 0 where a mask drops them.
+
+    Args:
+        values: Of any shape, contiguous.
+        probability: Of being dropped.
+        at: The mask, from `places`.
+        out: Where they go, contiguous; may be `values`.
+    """
+    decisions = _decisions(_threshold(probability), values.element_size())
+    out = torch.empty_like(values) if out is None else out
+    given, taken = (tensor.view(-1).view(decisions.dtype) for tensor in (values, out))
+    for some, drawn in at:
+        # On the bits: a fifth of the time of masked_fill_.
+        torch.bitwise_and(given[some], decisions[drawn], out=taken[some])
+    return out
 
 
 def drop_mask(shape: Sequence[int], probability: float) -> Tensor:
     """A bool tensor on the CPU that is True with the probability, rounded to 1/65536."""
-    count = math.prod(shape)
-    words = generator().random_raw((count + 3) // 4)
-    draws = torch.from_numpy(words.view(np.int16))[:count]  # uniform over -32768 ... 32767
-    return (draws < _threshold(probability) - _RANGE // 2).view(tuple(shape))
-
-
-def generator() -> np.random.SFC64:
-    """A fast generator, seeded from torch's random state."""
-    return np.random.SFC64(int(torch.randint(0, 2**62, (1,))))
+    kept = torch.ones(math.prod(shape), dtype=torch.int8)
+    return drop(kept, probability, places(len(kept))).view(tuple(shape)) == 0
 
 
 def keep_scale(probability: float) -> float:
@@ -40,14 +71,41 @@ def _threshold(probability: float) -> int:
     return round(probability * _RANGE)
 
 
+@lru_cache(maxsize=4)
+def _decisions(threshold: int, size: int) -> Tensor:
+    """Integers of so many bytes: all bits set = kept, none = dropped."""
+    words = np.random.SFC64(0).random_raw(_DRAWN // 4)  # four decisions each
+    draws = torch.from_numpy(words.view(np.int16))  # uniform over -32768 ... 32767
+    return (draws < threshold - _RANGE // 2).to(_BITS[size]).sub_(1)
+
+
+class Dropped(torch.autograd.Function):
+    """Values times a factor, with a mask of `places`; only the places are kept for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, probability: float, factor: float) -> Tensor:
+        """The values' shape."""
+        ctx.probability, ctx.factor, ctx.places = probability, factor, places(values.numel())
+        scaled = (values * factor).contiguous()
+        return drop(scaled, probability, ctx.places, out=scaled)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient of the values."""
+        scaled = (gradient * ctx.factor).contiguous()
+        return drop(scaled, ctx.probability, ctx.places, out=scaled), None, None
+
+
 class FastDropout(nn.Dropout):
-    """`nn.Dropout` with masks of `drop_mask` on a CPU, and torch's own elsewhere."""
+    """`nn.Dropout` with masks of `places` on a CPU, and torch's own elsewhere."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
         """The input with values dropped, in training mode."""
         if not self.training or self.p in (0.0, 1.0) or input.device.type != "cpu":
             return super().forward(input)
-        return torch.where(drop_mask(input.shape, self.p), 0.0, input * keep_scale(self.p))
+        dropped: Tensor = Dropped.apply(input, self.p, keep_scale(self.p))  # type: ignore[no-untyped-call]
+        return dropped
 
 
 def use_fast_dropout(model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 Under automatic mixed precision a processor spends half of its time around the matrix products: each casts its input,
 and brings its weights into the order of the matrix units. Here the weights are kept in that order, GELU is computed
 with the product in front of it, and what passes between the layers is bf16. Sums, norms and softmax are taken in
-float32 inside their kernels. The weights themselves stay float32: this is for inference, in eval mode.
+float32 inside their kernels. The weights themselves stay float32. All but the norms is for inference, in eval mode.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 _Packed = tuple[Tensor, Tensor | None]
 
+# The norms of BERT's relatives: each sum of the hidden states goes through them.
+_AFTER_THE_SUM = "LayerNorm"
+
 
 def use_packed_layers(model: nn.Module) -> None:
     """Have the linear layers, norms and GELU of a BERT-like model compute in bf16 where `in_bf16` says so."""
@@ -25,6 +28,8 @@ def use_packed_layers(model: nn.Module) -> None:
                 child.__class__ = PackedLinear
             elif type(child) is nn.LayerNorm:
                 child.__class__ = NarrowLayerNorm
+                assert isinstance(child, NarrowLayerNorm)
+                child.in_training = name == _AFTER_THE_SUM
             elif _is_gelu(child) and name == "intermediate_act_fn" and type(module.dense) is PackedLinear:
                 module.dense.gelu = True
                 setattr(module, name, _GeluBefore(child))
@@ -32,12 +37,14 @@ def use_packed_layers(model: nn.Module) -> None:
 
 def in_bf16(states: Tensor) -> bool:
     """Whether the layers compute in bf16: inference on a processor, with automatic mixed precision in bf16."""
+    return torch.is_inference_mode_enabled() and _mixed(states) and _packing_works()
+
+
+def _mixed(states: Tensor) -> bool:
     return (
         states.device.type == "cpu"
-        and torch.is_inference_mode_enabled()
         and torch.is_autocast_enabled("cpu")
         and torch.get_autocast_dtype("cpu") == torch.bfloat16
-        and _packing_works()
     )
 
 
@@ -73,12 +80,24 @@ class PackedLinear(nn.Linear):
 
 
 class NarrowLayerNorm(nn.LayerNorm):
-    """`nn.LayerNorm` whose output is bf16 where `in_bf16` says so; computed in float32 in either case."""
+    """`nn.LayerNorm` whose output is bf16 where `in_bf16` says so, and perhaps in training; computed in float32.
+
+    Under automatic mixed precision alone the output is float32, which each of the linear layers that follow casts
+    anew, and their gradients back.
+    """
+
+    in_training = False
+    """Whether it is bf16 in training too: where every sum of hidden states is normalised, errors do not add up."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
         """The norm."""
-        normed = super().forward(input)
-        return normed.to(torch.bfloat16) if in_bf16(input) else normed
+        inference = torch.is_inference_mode_enabled()
+        if not (in_bf16(input) if inference else self.in_training and _mixed(input)):
+            return super().forward(input)
+        if input.dtype != torch.bfloat16:
+            return super().forward(input).to(torch.bfloat16)
+        # Automatic mixed precision would make a float32 copy of the input.
+        return torch.native_layer_norm(input, list(self.normalized_shape), self.weight, self.bias, self.eps)[0]
 
 
 class _GeluBefore(nn.Module):

@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from retrievalkit.builtin.encoders.allocation import keep_freed_memory
 from retrievalkit.builtin.encoders.architectures import (
     embed,
     first_position,
@@ -142,6 +143,7 @@ class Transformer(Encoder):
         use_fast_dropout(model)
         use_fast_attention(model)
         use_packed_layers(model)
+        keep_freed_memory()
         self.model = model
         unused = unused_ids(self.tokenizer) if needs.extra_tokens else []
         self.extra = ExtraTokenRows(
@@ -428,7 +430,7 @@ class Transformer(Encoder):
 
 def _full(states: Tensor) -> Tensor:
     """Hidden states as poolers take them: what packed layers left in bf16 would be normalised and added up in bf16."""
-    return states.float() if states.dtype == torch.bfloat16 and torch.is_inference_mode_enabled() else states
+    return states.float() if states.dtype == torch.bfloat16 else states
 
 
 def _prefix_of_part(missing: Iterable[str], unexpected: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -70,8 +69,10 @@ def test_bf16_attention_and_its_gradients_are_those_of_the_plain_expression(form
     made, _ = seeded(attention, Layer(), *narrow, mask, dropout=0.25)
     made.backward(outer.bfloat16())
 
-    seed = int(seeded(torch.randint, 0, 2**62, (1,)))
-    kept = dropped_weights(3, 2, 16, 0.25, seed)
+    # A mask for each group of texts, in order.
+    size = min(3, -(-group // 512))
+    torch.manual_seed(0)
+    kept = 1 - torch.cat([dropout.drop_mask((size, 2, 16, 16), 0.25).float() for _ in range(3 // size)])
     wide = [one.detach().float().requires_grad_() for one in narrow]
     shares = (wide[0] @ wide[1].mT / 8**0.5 + added).softmax(-1) * kept / 0.75
     expected = (shares @ wide[2]).transpose(1, 2)
@@ -79,13 +80,6 @@ def test_bf16_attention_and_its_gradients_are_those_of_the_plain_expression(form
     torch.testing.assert_close(made.float(), expected, atol=0.03, rtol=0.03)
     for one, other in zip(narrow, wide, strict=True):
         torch.testing.assert_close(one.grad.float(), other.grad, atol=0.05, rtol=0.05)
-
-
-def dropped_weights(texts, heads, tokens, probability, seed):
-    """1 at a kept weight: a 15-bit draw for each, in the order of the weights."""
-    words = np.random.SFC64(seed).random_raw(texts * heads * tokens * tokens // 4)
-    draws = torch.from_numpy(words.view("int16") & 0x7FFF).view(texts, heads, tokens, tokens)
-    return (draws < round((1 - probability) * (1 << 15))).float()
 
 
 def test_the_share_of_weights_that_bf16_attention_drops_is_the_probability():
@@ -103,6 +97,17 @@ def test_bf16_attention_repeats_its_draws_with_torchs_random_state():
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("form", ["none", "bool", "added"])
+@pytest.mark.parametrize("tokens", [15, 16, 17])
+def test_keys_added_to_fill_a_tile_change_nothing(form, tokens):
+    """Attention without dropout in bf16, against float32: with keys in whole tiles, and added ones that are masked."""
+    query, key, value = inputs(3, 2, tokens, 8, dtype=torch.bfloat16)
+    mask, added = masks(form, 3, tokens, torch.bfloat16)
+    made, _ = attention(Layer(), query, key, value, mask)
+    shares = (query.float() @ key.float().mT / 8**0.5 + added).softmax(-1)
+    torch.testing.assert_close(made.float(), (shares @ value.float()).transpose(1, 2), atol=0.02, rtol=0.02)
 
 
 def test_only_torchs_fused_attention_is_replaced():

@@ -1,4 +1,4 @@
-"""Dropout from a fast generator: right in its probability and expectation, and repeated by a seed."""
+"""Dropout whose masks are looked up: right in its probability and expectation, and repeated by a seed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,26 @@ def test_the_share_of_dropped_values_is_the_probability(probability):
 
 
 def test_neighbouring_values_are_dropped_independently():
-    """Four of them come from one 64-bit draw."""
     mask = seeded(dropout.drop_mask, (400_000,), 0.5).float() * 2 - 1
     for distance in (1, 2, 3, 4):
         assert abs((mask[:-distance] * mask[distance:]).mean().item()) < 5 / 400_000**0.5
+
+
+def test_the_masks_of_two_layers_are_independent():
+    first, second = (dropout.drop_mask((400_000,), 0.5).float() * 2 - 1 for _ in range(2))
+    assert abs((first * second).mean().item()) < 5 / 400_000**0.5
+
+
+def test_a_mask_longer_than_what_is_looked_up_at_once_is_right_in_all_its_parts():
+    mask = seeded(dropout.drop_mask, (3, dropout._LONGEST + 5), 0.25).float()
+    for part in mask.split(dropout._LONGEST // 2, dim=1):
+        assert part.mean().item() == pytest.approx(0.25, abs=5 * (0.1875 / part.numel()) ** 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_every_dtype_has_the_same_mask(dtype):
+    made = seeded(dropout.FastDropout(0.25), torch.ones(1000, dtype=dtype))
+    assert torch.equal(made == 0, seeded(dropout.drop_mask, (1000,), 0.25))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0)])

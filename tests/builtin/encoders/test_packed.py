@@ -107,6 +107,41 @@ def test_a_bert_is_nearer_to_float32_than_two_decimal_digits_and_gelu_is_taken_o
     assert functional.cosine_similarity(made.float(), expected, dim=-1).min() > 0.9995
 
 
+def gradients(model, ids, precision):
+    """Of the embeddings and of all weights, in one vector."""
+    with autocast(precision, CPU):
+        states = model(ids).last_hidden_state
+    states.float().square()[:, 0, :8].sum().backward()
+    return states.dtype, torch.cat([one.grad.flatten() for one in model.parameters()])
+
+
+def test_training_keeps_bf16_between_the_layers_of_a_bert_and_its_gradients_point_where_those_of_float32_do():
+    ids, plain, model = torch.randint(0, 100, (4, 20)), bert(), bert()
+    use_packed_layers(model)
+    dtype, made = gradients(model, ids, "bf16")
+    assert dtype == torch.bfloat16
+    _, expected = gradients(plain, ids, "fp32")
+    assert functional.cosine_similarity(made, expected, dim=0) > 0.999
+    exact = bert()
+    use_packed_layers(exact)
+    assert torch.equal(gradients(exact, ids, "fp32")[1], expected)
+
+
+def test_training_keeps_float32_where_sums_of_hidden_states_are_not_normalised():
+    config = transformers.ModernBertConfig(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        vocab_size=100,
+        pad_token_id=0,
+    )
+    model = transformers.ModernBertModel(config)
+    use_packed_layers(model)
+    with autocast("bf16", CPU):
+        assert model(torch.randint(0, 100, (2, 9))).last_hidden_state.dtype == torch.float32
+
+
 def test_without_packed_products_a_model_computes_as_before(monkeypatch):
     monkeypatch.setattr(packed, "_packing_works", lambda: False)
     ids, plain, model = torch.randint(0, 100, (4, 20)), bert(), bert()

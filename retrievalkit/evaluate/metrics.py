@@ -44,11 +44,11 @@ class _Query(NamedTuple):
     """All that metrics depend on, whatever the documents are called.
 
     Attributes:
-        count: How many documents were found; None if the run lacks the query.
+        depth: How many documents were found; None if the run lacks the query.
         grades: Name -> grade. The name of a document that was found is its rank.
     """
 
-    count: int | None
+    depth: int | None
     grades: dict[str, int]
 
 
@@ -74,11 +74,21 @@ class Conventions:
 _USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
+_TREC_EVAL = {"AP", "P", "R", "Success", "nDCG"}  # computed by trec_eval, with any cutoff, from whole rankings too
 _HITS_AT_ONCE = 1 << 17
 _LARGEST_CUTOFF = 1_000_000_000
 _LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
 _LONGEST_NAME = 200
-_FAILURES = (ValueError, TypeError, KeyError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
+_FAILURES = (
+    ValueError,
+    TypeError,
+    KeyError,
+    ArithmeticError,
+    RuntimeError,
+    AssertionError,
+    OSError,
+    subprocess.SubprocessError,
+)
 
 
 def per_query(
@@ -120,9 +130,9 @@ def _values_of(queries: Mapping[str, _Query], measures: Mapping[str, Any], over:
     # Some of ir-measures' programs accept only numbers as ids.
     numbers = {query_id: str(number) for number, query_id in enumerate(queries)}
     judged = {numbers[query_id]: _with_grade_of_zero(query.grades) for query_id, query in queries.items()}
-    counts = {numbers[query_id]: query.count for query_id, query in queries.items() if query.count is not None}
+    counts = {numbers[query_id]: query.depth for query_id, query in queries.items() if query.depth is not None}
     by_measure = _compute(list(measures.values()), judged, counts)
-    ids = [query_id for query_id, query in queries.items() if over == "qrels" or query.count is not None]
+    ids = [query_id for query_id, query in queries.items() if over == "qrels" or query.depth is not None]
     return {
         name: {one: by_measure[measure][numbers[one]] for one in ids if numbers[one] in by_measure[measure]}
         for name, measure in measures.items()
@@ -358,12 +368,11 @@ def ranked(query_id: str, columns: Columns, ties: Ties) -> dict[str, int]:
     ids = columns.documents
     with np.errstate(over="ignore"):
         scores = np.array(columns.scores, dtype=np.float32)
-    if not (scores[:-1] > scores[1:]).all():
-        if np.isnan(scores).any():
-            msg = f"the run has a score that is not a number, for query '{query_id}'. Correct the run."
-            raise InputError(msg)
-        if ties == "document_id":
-            ids = [document for _, document in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
+    if np.isnan(scores).any():
+        msg = f"the run has a score that is not a number, for query '{query_id}'. Correct the run."
+        raise InputError(msg)
+    if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
+        ids = [document for _, document in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
     return dict(zip(ids, range(1, len(ids) + 1), strict=True))
 
 
@@ -375,13 +384,8 @@ def _compute(measures: list[Any], qrels: Qrels, counts: Mapping[str, int]) -> di
         qrels: The judgements by rank; see `_Query`.
         counts: The number of documents found for each query.
     """
-    by_depth: dict[int, list[Any]] = {}
-    deepest = max(counts.values(), default=0)
-    for measure in measures:
-        # Measures that look at all of the rankings are computed together, whatever their cutoffs.
-        by_depth.setdefault(min(_depth(measure) or deepest, deepest), []).append(measure)
     values: dict[Any, dict[str, float]] = {measure: {} for measure in measures}
-    for depth, same_depth in by_depth.items():
+    for depth, same_depth in _by_depth(measures, max(counts.values(), default=0)).items():
         try:
             for value in ir_measures.iter_calc(same_depth, qrels, _by_scores(counts, depth)):
                 values[value.measure][value.query_id] = float(value.value)
@@ -390,6 +394,27 @@ def _compute(measures: list[Any], qrels: Qrels, counts: Mapping[str, int]) -> di
             msg = f"ir-measures cannot compute {names}: {_reason(error)}. Leave out the metric named there."
             raise InputError(msg) from error
     return values
+
+
+def _by_depth(measures: Iterable[Any], deepest: int) -> dict[int, list[Any]]:
+    """The measures that are computed together, by the depth to which they need the rankings."""
+    needed = {measure: min(_depth(measure) or deepest, deepest) for measure in measures}
+    levels = {_trec_eval_level(measure) for measure, depth in needed.items() if depth == deepest} - {None}
+    by_depth: dict[int, list[Any]] = {}
+    for measure, depth in needed.items():
+        # trec_eval has all rankings for other measures: it would take as long again for the part of them.
+        together = deepest if _trec_eval_level(measure) in levels else depth
+        by_depth.setdefault(together, []).append(measure)
+    return by_depth
+
+
+def _trec_eval_level(measure: Any) -> int | None:
+    """The grade from which trec_eval counts documents as relevant; None for other measures than its, with a cutoff."""
+    params = measure.params
+    if measure.NAME not in _TREC_EVAL or "cutoff" not in params or params.get("judged_only") or params.get("gains"):
+        return None
+    level: int = params.get("rel", 1)
+    return level
 
 
 def _by_scores(counts: Mapping[str, int], depth: int) -> dict[str, dict[str, float]]:

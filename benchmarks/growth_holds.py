@@ -51,8 +51,8 @@ class Held:
         return self.row * size + self.part * min(size, self.rows)
 
 
-# A query in a batch to evaluate: its number; the grade by rank, in a tuple; in four dicts; what trec_eval returns; three
-# values, in dicts by number and by query; pairs of metric and query whose value is missing yet.
+# A query in a batch to evaluate: its number; the grade by rank, in a tuple; in four dicts; what trec_eval returns;
+# three values, in dicts by number and by query; pairs of metric and query whose value is missing yet.
 _EVALUATED = ID + (64 + 128 + ID) + 80 + 4 * ENTRY + (64 + 128) + 3 * (NUMBER + 2 * ENTRY + PAIR + MEMBER)
 _BATCH = 131_072 // (HITS + 1)
 

@@ -8,6 +8,7 @@ only if there is no text. Shingles are compared by 64-bit hashes, so the coeffic
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 LENGTH = 5
 _CACHED_TEXTS, _CACHED_WORDS = 1 << 16, 1 << 20
 _WORD = re.compile(r"\w+")
+_ROUNDING = 1 - 1e-9  # coefficients are compared as floats
 _MIX = 0x9E3779B97F4A7C15
 
 
@@ -51,17 +53,20 @@ def shingles_of(passages: Callable[[str], Passage]) -> Callable[[str], Shingles]
     return lru_cache(_CACHED_TEXTS)(lambda identifier: shingles(passages(identifier)))
 
 
-def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
-    """Jaccard's coefficient of each text with the other text; 0 if either is empty."""
+def likeness(texts: Sequence[Shingles], other: Shingles, threshold: float = 0.0) -> list[float]:
+    """Jaccard's coefficient of each text with the other text; 0 if either is empty, and perhaps below a threshold."""
     import numpy as np
 
+    coefficients = [0.0] * len(texts)
     if not texts or not len(other):
-        return [0.0] * len(texts)
-    sizes = np.array([len(text) for text in texts])
-    values = np.concatenate(texts)
-    places = np.minimum(np.searchsorted(other, values), len(other) - 1)
-    shared = np.bincount(np.repeat(np.arange(len(texts)), sizes), other[places] == values, minlength=len(texts))
-    coefficients: list[float] = (shared / (sizes + len(other) - shared)).tolist()
+        return coefficients
+    start = _start(other, threshold)
+    starts = [_start(text, threshold) for text in texts]
+    values = np.concatenate(starts)
+    found = start[np.minimum(np.searchsorted(start, values), len(start) - 1)] == values
+    for place in np.unique(_owners(starts)[found]).tolist():
+        shared = len(np.intersect1d(texts[place], other, assume_unique=True))
+        coefficients[place] = shared / (len(texts[place]) + len(other) - shared)
     return coefficients
 
 
@@ -87,23 +92,62 @@ def _alike(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, int, 
     import numpy as np
     import scipy.sparse
 
-    if not texts:
-        return []
+    near = _possibly_alike(texts, threshold)
+    texts = [texts[place] for place in near]
     sizes = np.array([len(text) for text in texts])
-    values = np.concatenate(texts)
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    same = ordered[1:] == ordered[:-1]
-    # Most shingles occur in a single text only, and those add nothing to the products.
-    repeated = np.concatenate([same, [False]]) | np.concatenate([[False], same])
-    if not same.any():
+    repeated, order, values = _repeated(texts)
+    if not repeated.any():
         return []
-    columns = np.cumsum(~np.concatenate([[False], same]))[repeated]
-    rows = np.repeat(np.arange(len(texts)), sizes)[order][repeated]
+    columns = np.cumsum(np.concatenate([[False], values[1:] != values[:-1]]))
+    rows = _owners(texts)[order][repeated]
     incidence = scipy.sparse.csr_matrix(
         (np.ones(len(rows), np.int32), (rows, columns)), shape=(len(texts), columns[-1] + 1)
     )
     shared = scipy.sparse.tril(incidence @ incidence.T, k=-1).tocoo()
     like = shared.data / (sizes[shared.row] + sizes[shared.col] - shared.data)
     pairs = zip(shared.row.tolist(), shared.col.tolist(), like.tolist(), strict=True)
-    return sorted(pair for pair in pairs if pair[2] >= threshold)
+    return sorted((near[later], near[earlier], share) for later, earlier, share in pairs if share >= threshold)
+
+
+def _possibly_alike(texts: Sequence[Shingles], threshold: float) -> list[int]:
+    """The places of the texts whose start shares a shingle with that of another: only these can be similar."""
+    import numpy as np
+
+    starts = [_start(text, threshold) for text in texts]
+    repeated, order, _ = _repeated(starts)
+    places: list[int] = np.unique(_owners(starts)[order][repeated]).tolist()
+    return places
+
+
+def _start(text: Shingles, threshold: float) -> Shingles:
+    """The smallest shingles of a text: so many that similar texts share one of theirs.
+
+    Of n shingles a similar text has at least threshold * n, and lacks fewer than those before the end of this start
+    (prefix filtering; Chaudhuri, Ganti and Kaushik, "A primitive operator for similarity joins", 2006).
+    """
+    least = max(1, math.ceil(threshold * len(text) * _ROUNDING))
+    return text[: len(text) - least + 1]
+
+
+def _repeated(texts: Sequence[Shingles]) -> tuple[NDArray[np.bool_], NDArray[np.intp], Shingles]:
+    """The shingles of several texts: which of them, in ascending order, are repeated; that order; the repeated ones.
+
+    Most shingles occur in a single text only.
+    """
+    import numpy as np
+
+    values = np.concatenate([*texts, np.zeros(0, np.uint64)])
+    order = np.argsort(values)
+    ordered = values[order]
+    same = ordered[1:] == ordered[:-1]
+    repeated = np.zeros(len(values), np.bool_)
+    repeated[1:] |= same
+    repeated[:-1] |= same
+    return repeated, order, ordered[repeated]
+
+
+def _owners(texts: Sequence[Shingles]) -> NDArray[np.intp]:
+    """For each shingle of several texts, the text that it is of."""
+    import numpy as np
+
+    return np.repeat(np.arange(len(texts)), [len(text) for text in texts])

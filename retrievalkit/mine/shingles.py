@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LENGTH = 5
 _CACHED_TEXTS, _CACHED_WORDS = 1 << 16, 1 << 20
 _WORD = re.compile(r"\w+")
+_SHARED = 64  # more of them exclude more pairs, and take longer to find
 _ROUNDING = 1 - 1e-9  # coefficients are compared as floats
 _MIX = 0x9E3779B97F4A7C15
 
@@ -64,9 +65,9 @@ def likeness(texts: Sequence[Shingles], other: Shingles, threshold: float = 0.0)
     starts = [_start(text, threshold) for text in texts]
     values = np.concatenate(starts)
     found = start[np.minimum(np.searchsorted(start, values), len(start) - 1)] == values
-    for place in np.unique(_owners(starts)[found]).tolist():
-        shared = len(np.intersect1d(texts[place], other, assume_unique=True))
-        coefficients[place] = shared / (len(texts[place]) + len(other) - shared)
+    owners = np.repeat(np.arange(len(texts)), [len(one) for one in starts])
+    for place in np.unique(owners[found]).tolist():
+        coefficients[place] = _coefficient(texts[place], other)
     return coefficients
 
 
@@ -89,44 +90,54 @@ def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, floa
 
 def _alike(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, int, float]]:
     """The pairs of similar texts, as (later, earlier, coefficient), ascending."""
+    alike = []
+    for later, earlier in _possibly_alike(texts, threshold):
+        like = _coefficient(texts[later], texts[earlier])
+        if like >= threshold:
+            alike.append((later, earlier, like))
+    return sorted(alike)
+
+
+def _coefficient(text: Shingles, other: Shingles) -> float:
+    import numpy as np
+
+    if not len(text) or not len(other):
+        return 0.0
+    places = np.minimum(np.searchsorted(other, text), len(other) - 1)
+    shared = int(np.count_nonzero(other[places] == text))
+    return shared / (len(text) + len(other) - shared)
+
+
+def _possibly_alike(texts: Sequence[Shingles], threshold: float) -> Iterator[tuple[int, int]]:
+    """The pairs (later, earlier) of texts whose starts share so many shingles that they can be similar."""
     import numpy as np
     import scipy.sparse
 
-    near = _possibly_alike(texts, threshold)
-    texts = [texts[place] for place in near]
-    sizes = np.array([len(text) for text in texts])
-    repeated, order, values = _repeated(texts)
+    sizes = np.array([len(text) for text in texts], np.int64)
+    # As `_start`, for all.
+    least = np.maximum(1, np.ceil(threshold * sizes * _ROUNDING).astype(np.int64))
+    starts = [text[:end] for text, end in zip(texts, (sizes - least + _SHARED).tolist(), strict=True)]
+    repeated, order, values = _repeated(starts)
     if not repeated.any():
-        return []
+        return
     columns = np.cumsum(np.concatenate([[False], values[1:] != values[:-1]]))
-    rows = _owners(texts)[order][repeated]
+    rows = np.repeat(np.arange(len(texts)), [len(start) for start in starts])[order][repeated]
     incidence = scipy.sparse.csr_matrix(
         (np.ones(len(rows), np.int32), (rows, columns)), shape=(len(texts), columns[-1] + 1)
     )
     shared = scipy.sparse.tril(incidence @ incidence.T, k=-1).tocoo()
-    like = shared.data / (sizes[shared.row] + sizes[shared.col] - shared.data)
-    pairs = zip(shared.row.tolist(), shared.col.tolist(), like.tolist(), strict=True)
-    return sorted((near[later], near[earlier], share) for later, earlier, share in pairs if share >= threshold)
-
-
-def _possibly_alike(texts: Sequence[Shingles], threshold: float) -> list[int]:
-    """The places of the texts whose start shares a shingle with that of another: only these can be similar."""
-    import numpy as np
-
-    starts = [_start(text, threshold) for text in texts]
-    repeated, order, _ = _repeated(starts)
-    places: list[int] = np.unique(_owners(starts)[order][repeated]).tolist()
-    return places
+    enough = shared.data >= np.minimum(_SHARED, np.maximum(least[shared.row], least[shared.col]))
+    yield from zip(shared.row[enough].tolist(), shared.col[enough].tolist(), strict=True)
 
 
 def _start(text: Shingles, threshold: float) -> Shingles:
     """The smallest shingles of a text: so many that similar texts share one of theirs.
 
-    Of n shingles a similar text has at least threshold * n, and lacks fewer than those before the end of this start
-    (prefix filtering; Chaudhuri, Ganti and Kaushik, "A primitive operator for similarity joins", 2006).
+    Of n shingles a similar text lacks at most n - least, where least = threshold * n: the first that both have is among
+    the first n - least + 1 of each, and the first so many that both have are among so many more (prefix filtering;
+    Chaudhuri, Ganti and Kaushik, "A primitive operator for similarity joins in data cleaning", 2006).
     """
-    least = max(1, math.ceil(threshold * len(text) * _ROUNDING))
-    return text[: len(text) - least + 1]
+    return text[: len(text) - max(1, math.ceil(threshold * len(text) * _ROUNDING)) + 1]
 
 
 def _repeated(texts: Sequence[Shingles]) -> tuple[NDArray[np.bool_], NDArray[np.intp], Shingles]:
@@ -144,10 +155,3 @@ def _repeated(texts: Sequence[Shingles]) -> tuple[NDArray[np.bool_], NDArray[np.
     repeated[1:] |= same
     repeated[:-1] |= same
     return repeated, order, ordered[repeated]
-
-
-def _owners(texts: Sequence[Shingles]) -> NDArray[np.intp]:
-    """For each shingle of several texts, the text that it is of."""
-    import numpy as np
-
-    return np.repeat(np.arange(len(texts)), [len(text) for text in texts])

@@ -64,7 +64,7 @@ def likeness(texts: Sequence[Shingles], other: Shingles, threshold: float = 0.0)
     start = _start(other, threshold)
     starts = [_start(text, threshold) for text in texts]
     values = np.concatenate(starts)
-    found = start[np.minimum(np.searchsorted(start, values), len(start) - 1)] == values
+    found = start.take(start.searchsorted(values), mode="clip") == values
     owners = np.repeat(np.arange(len(texts)), [len(one) for one in starts])
     for place in np.unique(owners[found]).tolist():
         coefficients[place] = _coefficient(texts[place], other)
@@ -103,8 +103,7 @@ def _coefficient(text: Shingles, other: Shingles) -> float:
 
     if not len(text) or not len(other):
         return 0.0
-    places = np.minimum(np.searchsorted(other, text), len(other) - 1)
-    shared = int(np.count_nonzero(other[places] == text))
+    shared = int(np.count_nonzero(other.take(other.searchsorted(text), mode="clip") == text))
     return shared / (len(text) + len(other) - shared)
 
 

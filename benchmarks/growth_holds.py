@@ -51,8 +51,10 @@ class Held:
         return self.row * size + self.part * min(size, self.rows)
 
 
-_HIT = ID + 3 * 42 + 80 + PAIR + SLOT  # in a batch to evaluate: its id; in dicts of ten, of each depth; for trec_eval
-_LINES = 131_072 // HITS
+# A query in a batch to evaluate: its number; the grade by rank, in a tuple; in four dicts; what trec_eval returns;
+# three values, in dicts by number and by query; pairs of metric and query whose value is missing yet.
+_EVALUATED = ID + (64 + 128 + ID) + 80 + 4 * ENTRY + (64 + 128) + 3 * (NUMBER + 2 * ENTRY + PAIR + MEMBER)
+_BATCH = 131_072 // (HITS + 1)
 
 HOLDS = {
     # A shard (8,192) is encoded, another waits, a third is tokenised: id, texts, tuples, and what Rust's tokeniser has
@@ -83,13 +85,13 @@ HOLDS = {
         10_240,
     ),
     # Three metrics have a value for each query; the ids of judgements that the run lacks are found in a set.
-    "evaluate": Held(_JUDGED + _RUN + 3 * (ENTRY + NUMBER) + MEMBER, "judgements, ids, values", HITS * _HIT, _LINES),
+    "evaluate": Held(_JUDGED + _RUN + 3 * (ENTRY + NUMBER) + MEMBER, "judgements, ids, values", _EVALUATED, _BATCH),
     # Of two runs: a value, in two dicts; the first five hits, as objects with a dict each; where relevant ones are.
     "compare": Held(
         _JUDGED + _RUN + 2 * (2 * ENTRY + NUMBER + 5 * (64 + 152 + ID + NUMBER + SLOT) + 64 + 104 + 2 * 88) + 150,
         "judgements; of each run values and first hits",
-        HITS * _HIT,
-        _LINES,
+        _EVALUATED,
+        _BATCH,
     ),
     "convert": Held(_RUN, "the run's ids"),
     "fuse": Held(2 * _RUN + ENTRY + 64 + SLOT, "both runs' ids, and the queries"),

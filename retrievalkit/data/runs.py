@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import gt, itemgetter
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from retrievalkit.data import files, json_text
 from retrievalkit.data.files import uncollected
@@ -23,6 +23,13 @@ Ties = Literal["document_id", "run"]
 Form = Literal["trec", "msmarco", "beir"]
 
 _BLOCK = 1 << 15  # bytes; a block's cells fit the processor's cache
+
+
+class Columns(NamedTuple):
+    """The hits of a query as columns of equal length."""
+
+    documents: Sequence[str]
+    scores: Sequence[float]
 
 
 def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
@@ -42,7 +49,7 @@ def read_run(path: str | Path, ties: Ties = "document_id") -> Run:
         raise UnknownNameError("choice of ties", ties, get_args(Ties))
     path = files.inside(files.existing(path), "run.trec", "results")
     if is_run_object(path):
-        return {query: _ordered(list(hits), list(hits.values())) for query, hits in _json(path).items()}
+        return {query: _ordered(list(hits), list(hits.values()), "document_id") for query, hits in _json(path).items()}
     form = form_of(path)
     with uncollected():
         return hits_in(files.read_blocks(path, _BLOCK), path, form, ties)
@@ -60,14 +67,22 @@ def hits_in(blocks: Iterable[tuple[int, str]], path: Path, form: RunForm, ties: 
     Raises:
         DataError: A line is damaged, or a document occurs twice for a query.
     """
-    found: dict[str, Any] = _columns(blocks, path, form, ranks=ties == "run")
-    for query, (documents, scores, ranks) in found.items():
+    found: dict[str, Any] = columns_in(blocks, path, form, ties)
+    for query, (documents, scores) in found.items():
         if len(set(documents)) < len(documents):
             raise _invalid_line(path, form, query)
+        # In place of its columns, so that not all of both are in memory.
+        found[query] = _ordered(documents, scores, ties)
+    return found
+
+
+def columns_in(blocks: Iterable[tuple[int, str]], path: Path, form: RunForm, ties: Ties) -> dict[str, Columns]:
+    """As `hits_in`, as columns: in the order of the lines unless ties are as in the run; documents may occur twice."""
+    found: dict[str, Any] = _columns(blocks, path, form, ranks=ties == "run")
+    for query, (documents, scores, ranks) in found.items():
         if form.rank is form.score is None:
             scores = [1 / place for place in range(1, len(documents) + 1)]
-        # In place of its columns, so that not all of both are in memory.
-        found[query] = _ordered(documents, scores, ranks if ties == "run" else None)
+        found[query] = Columns(documents, scores) if ties == "document_id" else _by_rank(documents, scores, ranks)
     return found
 
 
@@ -155,8 +170,8 @@ def _columns(
     for first, text in blocks:
         rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, path, first, ranks=ranks)
         start = 0
-        for query, group in groupby(rows.queries):
-            end = start + len(list(group))
+        for query, size in _stretches(rows.queries):
+            end = start + size
             if query not in found:
                 found[query] = ([], [], [])
             documents, scores, places = found[query]
@@ -168,15 +183,31 @@ def _columns(
     return found
 
 
-def _ordered(documents: Sequence[str], scores: Sequence[float], ranks: Sequence[int] | None = None) -> Hits:
-    """The hits by score, descending; equal scores by rank, or by the documents' ids, descending."""
+def _stretches(queries: Sequence[str]) -> Iterable[tuple[str, int]]:
+    """Each query with the number of its consecutive lines."""
+    if queries and queries.count(queries[0]) == len(queries):
+        return [(queries[0], len(queries))]
+    return ((query, len(list(group))) for query, group in groupby(queries))
+
+
+def _ordered(documents: Sequence[str], scores: Sequence[float], ties: Ties) -> Hits:
+    """The hits by score, descending; equal scores in the order given, or by the documents' ids, descending."""
     hits = list(zip(documents, scores, strict=True))
-    if all(map(gt, scores, islice(scores, 1, None))):
+    if ties == "run" or _decrease(scores):
         return hits
-    if ranks is None:
-        return sorted(hits, key=itemgetter(1, 0), reverse=True)
-    order = sorted(range(len(hits)), key=lambda place: (-scores[place], ranks[place]))
-    return [hits[place] for place in order]
+    return sorted(hits, key=itemgetter(1, 0), reverse=True)
+
+
+def _by_rank(documents: Sequence[str], scores: Sequence[float], ranks: Sequence[int]) -> Columns:
+    """By score, descending; equal scores by rank."""
+    if _decrease(scores):
+        return Columns(documents, scores)
+    order = sorted(range(len(documents)), key=lambda place: (-scores[place], ranks[place]))
+    return Columns([documents[place] for place in order], [scores[place] for place in order])
+
+
+def _decrease(scores: Sequence[float]) -> bool:
+    return all(map(gt, scores, islice(scores, 1, None)))
 
 
 def _invalid_line(path: Path, form: RunForm, query: str) -> DataError:

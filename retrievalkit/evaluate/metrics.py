@@ -12,22 +12,47 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import ir_measures
 import numpy as np
 
 from retrievalkit.data.qrels import LARGEST_GRADE, Qrels
-from retrievalkit.data.runs import Hits, Ties
+from retrievalkit.data.run_file import columns_of
+from retrievalkit.data.runs import Columns, Hits, Ties
 from retrievalkit.errors import InputError, OptionError, UnknownNameError, check_choice, nearest, shortlist
 
 METRICS = "nDCG@10 RR@10 R@1000"
 
 Over = Literal["qrels", "run"]
 PerQuery = dict[str, dict[str, float]]
-Visit = Callable[[str, Hits], None]
+
+
+class Found(NamedTuple):
+    """The hits of a judged query.
+
+    Attributes:
+        columns: As they are in the run, in any order.
+        ranks: Document -> rank from 1 on, best first: the order on which metrics are computed.
+    """
+
+    columns: Columns
+    ranks: dict[str, int]
+
+
+class _Query(NamedTuple):
+    """All that metrics depend on, whatever the documents are called.
+
+    Attributes:
+        depth: How many documents were found; None if the run lacks the query.
+        grades: Name -> grade. The name of a document that was found is its rank.
+    """
+
+    depth: int | None
+    grades: dict[str, int]
+
+
+Visit = Callable[[str, Found], None]
 
 
 @dataclass(frozen=True)
@@ -49,11 +74,21 @@ class Conventions:
 _USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
+_TREC_EVAL = {"AP", "P", "R", "Success", "nDCG"}  # computed by trec_eval, with any cutoff, from whole rankings too
 _HITS_AT_ONCE = 1 << 17
 _LARGEST_CUTOFF = 1_000_000_000
 _LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
 _LONGEST_NAME = 200
-_FAILURES = (ValueError, TypeError, KeyError, RuntimeError, AssertionError, OSError, subprocess.SubprocessError)
+_FAILURES = (
+    ValueError,
+    TypeError,
+    KeyError,
+    ArithmeticError,
+    RuntimeError,
+    AssertionError,
+    OSError,
+    subprocess.SubprocessError,
+)
 
 
 def per_query(
@@ -73,7 +108,7 @@ def per_query(
         metrics: See `evaluate`.
         ties: See `Conventions`.
         over: See `Conventions`.
-        visit: Called with each judged query of the run and its hits.
+        visit: Called with each judged query of the run and what was found.
 
     Raises:
         InputError: No query of the run is in the qrels, or a metric cannot be computed.
@@ -84,23 +119,20 @@ def per_query(
     measures = {name: _measure(name, qrels) for name in metric_names(metrics)}
     check_overlap(run, qrels)
     values: PerQuery = {name: {} for name in measures}
-    for ranked in _ranked(run, qrels, ties, visit):
-        for name, computed in _values_of(ranked, qrels, measures, over).items():
+    for judged in _batches(run, qrels, ties, visit):
+        for name, computed in _values_of(judged, measures, over).items():
             values[name] |= computed
-        del ranked  # before the next queries are read
     return values
 
 
-def _values_of(
-    ranked: Mapping[str, dict[str, float] | None], qrels: Qrels, measures: Mapping[str, Any], over: Over
-) -> PerQuery:
+def _values_of(queries: Mapping[str, _Query], measures: Mapping[str, Any], over: Over) -> PerQuery:
     """Each metric for some queries; see `per_query`."""
     # Some of ir-measures' programs accept only numbers as ids.
-    numbers = {query_id: str(number) for number, query_id in enumerate(ranked)}
-    judged = {numbers[query_id]: _with_grade_of_zero(qrels[query_id]) for query_id in ranked}
-    found = {numbers[query_id]: ranks for query_id, ranks in ranked.items() if ranks is not None}
-    by_measure = _compute(list(measures.values()), judged, found)
-    ids = [query_id for query_id, ranks in ranked.items() if over == "qrels" or ranks is not None]
+    numbers = {query_id: str(number) for number, query_id in enumerate(queries)}
+    judged = {numbers[query_id]: _with_grade_of_zero(query.grades) for query_id, query in queries.items()}
+    counts = {numbers[query_id]: query.depth for query_id, query in queries.items() if query.depth is not None}
+    by_measure = _compute(list(measures.values()), judged, counts)
+    ids = [query_id for query_id, query in queries.items() if over == "qrels" or query.depth is not None]
     return {
         name: {one: by_measure[measure][numbers[one]] for one in ids if numbers[one] in by_measure[measure]}
         for name, measure in measures.items()
@@ -111,28 +143,43 @@ def _with_grade_of_zero(grades: dict[str, int]) -> dict[str, int]:
     """The judgements of a query, with a grade that is not negative.
 
     trec_eval counts by grade up to the largest: where all are negative, it writes outside of them (SIGSEGV). No run
-    contains the added id, so that no value changes.
+    contains the added name, so that no value changes.
     """
     return grades if max(grades.values(), default=0) >= 0 else grades | {" ": 0}
 
 
-def _ranked(
-    run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None
-) -> Iterator[dict[str, dict[str, float] | None]]:
-    """The judged queries with their ranks (None if the run lacks them), as many at a time as memory allows."""
-    ranked: dict[str, dict[str, float] | None] = {}
-    count = 0
-    for query_id in qrels:
-        hits = run.get(query_id)
-        if hits is not None and count >= _HITS_AT_ONCE:
-            yield ranked
-            ranked, count = {}, 0
-        # Ranks become scores, so that all programs see one order.
-        ranked[query_id] = None if hits is None else _ranks(query_id, hits, ties)
-        count += len(hits or ())
-        if hits is not None and visit is not None:
-            visit(query_id, hits)
-    yield ranked
+def _batches(run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None) -> Iterator[dict[str, _Query]]:
+    """The judged queries, as many at a time as memory allows."""
+    batch: dict[str, _Query] = {}
+    size = 0
+    for query_id, grades in qrels.items():
+        if query_id not in run:
+            batch[query_id] = _Query(None, grades)
+            continue
+        if size >= _HITS_AT_ONCE:
+            yield batch
+            batch, size = {}, 0
+        found = _found(run, query_id, ties)
+        batch[query_id] = _Query(len(found.ranks), _by_rank(grades, found.ranks))
+        size += len(found.ranks) + len(grades)
+        if visit is not None:
+            visit(query_id, found)
+    yield batch
+
+
+def _found(run: Mapping[str, Hits], query_id: str, ties: Ties) -> Found:
+    columns = columns_of(run, query_id)
+    ranks = ranked(query_id, columns, ties)
+    if len(ranks) < len(columns.documents):
+        list(run[query_id])  # raises the error of a file, with the line
+        msg = f"the run lists a document twice for query '{query_id}'. Remove one of them."
+        raise InputError(msg)
+    return Found(columns, ranks)
+
+
+def _by_rank(grades: dict[str, int], ranks: dict[str, int]) -> dict[str, int]:
+    """The judgements, each under its document's rank, or under a negative number if it was not found."""
+    return {str(ranks.get(document, -number)): grade for number, (document, grade) in enumerate(grades.items(), 1)}
 
 
 def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
@@ -175,19 +222,19 @@ class Doubts:
         self._shared = self._own = self._incomplete = self._without = 0
         self._judged = False
 
-    def visit(self, query_id: str, hits: Hits) -> None:
+    def visit(self, query_id: str, found: Found) -> None:
         """See the hits of a judged query."""
-        if not hits:
+        if not (ranks := found.ranks):
             return
         self._shared += 1
-        self._own += hits[0][0] == query_id
-        self.deepest = max(self.deepest, len(hits))
+        self._own += ranks.get(query_id) == 1
+        self.deepest = max(self.deepest, len(ranks))
         grades = self.qrels[query_id]
-        judged = [grades[document_id] for document_id, _ in hits if document_id in grades]
+        judged = [grade for document, grade in grades.items() if document in ranks]
         self._judged = self._judged or bool(judged)
-        found = sum(grade > 0 for grade in judged)
-        self._without += not found
-        self._incomplete += found < sum(grade > 0 for grade in self.qrels[query_id].values())
+        relevant = sum(grade > 0 for grade in judged)
+        self._without += not relevant
+        self._incomplete += relevant < sum(grade > 0 for grade in grades.values())
 
     def sentences(self, metrics: str | Sequence[str]) -> list[str]:
         """What may be wrong, after all judged queries were seen."""
@@ -312,55 +359,75 @@ def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
     return measure(dcg="log2", gains={grade: 2**grade - 1 for grade in sorted(grades) if grade > 0})
 
 
-def ranking(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> list[str]:
-    """The documents in the order on which metrics are computed.
+def ranked(query_id: str, columns: Columns, ties: Ties) -> dict[str, int]:
+    """Document -> rank from 1 on, in the order on which metrics are computed.
 
     Raises:
-        InputError: A score is not a number, or a document is listed twice.
+        InputError: A score is not a number.
     """
-    ids = [document_id for document_id, _ in hits]
+    ids = columns.documents
     with np.errstate(over="ignore"):
-        scores = np.array([score for _, score in hits], dtype=np.float32)
+        scores = np.array(columns.scores, dtype=np.float32)
     if np.isnan(scores).any():
         msg = f"the run has a score that is not a number, for query '{query_id}'. Correct the run."
         raise InputError(msg)
     if ties == "document_id" and not (scores[:-1] > scores[1:]).all():
-        ids = [document_id for _, document_id in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
-    if len(set(ids)) != len(ids):
-        msg = f"the run lists a document twice for query '{query_id}'. Remove one of them."
-        raise InputError(msg)
-    return ids
+        ids = [document for _, document in sorted(zip(scores.tolist(), ids, strict=True), reverse=True)]
+    return dict(zip(ids, range(1, len(ids) + 1), strict=True))
 
 
-def _ranks(query_id: str, hits: Sequence[tuple[str, float]], ties: Ties) -> dict[str, float]:
-    """Scores that decrease by one per rank, so that no two are equal; best first."""
-    return dict(zip(ranking(query_id, hits, ties), _decreasing(len(hits)), strict=True))
+def _compute(measures: list[Any], qrels: Qrels, counts: Mapping[str, int]) -> dict[Any, dict[str, float]]:
+    """Each measure's values; rankings are truncated to the depth that a measure needs, to save time.
 
-
-@lru_cache(maxsize=64)
-def _decreasing(count: int) -> list[float]:
-    return list(map(float, range(count, 0, -1)))
-
-
-def _compute(measures: list[Any], qrels: Qrels, run: dict[str, dict[str, float]]) -> dict[Any, dict[str, float]]:
-    """Each measure's values; rankings are truncated to the depth that a measure needs, to save time."""
-    by_depth: dict[int | None, list[Any]] = {}
-    deepest = max(map(len, run.values()), default=0)
-    for measure in measures:
-        depth = _depth(measure)
-        # Measures that look at all of the rankings are computed together, whatever their cutoffs.
-        by_depth.setdefault(None if depth is not None and depth >= deepest else depth, []).append(measure)
+    Args:
+        measures: The measures.
+        qrels: The judgements by rank; see `_Query`.
+        counts: The number of documents found for each query.
+    """
     values: dict[Any, dict[str, float]] = {measure: {} for measure in measures}
-    for depth, same_depth in by_depth.items():
-        cut = run if depth is None else {query: dict(islice(ranked.items(), depth)) for query, ranked in run.items()}
+    for depth, same_depth in _by_depth(measures, max(counts.values(), default=0)).items():
         try:
-            for value in ir_measures.iter_calc(same_depth, qrels, cut):
+            for value in ir_measures.iter_calc(same_depth, qrels, _by_scores(counts, depth)):
                 values[value.measure][value.query_id] = float(value.value)
         except _FAILURES as error:
             names = ", ".join(map(str, same_depth))
             msg = f"ir-measures cannot compute {names}: {_reason(error)}. Leave out the metric named there."
             raise InputError(msg) from error
     return values
+
+
+def _by_depth(measures: Iterable[Any], deepest: int) -> dict[int, list[Any]]:
+    """The measures that are computed together, by the depth to which they need the rankings."""
+    needed = {measure: min(_depth(measure) or deepest, deepest) for measure in measures}
+    levels = {_trec_eval_level(measure) for measure, depth in needed.items() if depth == deepest} - {None}
+    by_depth: dict[int, list[Any]] = {}
+    for measure, depth in needed.items():
+        # trec_eval has all rankings for other measures: it would take as long again for the part of them.
+        together = deepest if _trec_eval_level(measure) in levels else depth
+        by_depth.setdefault(together, []).append(measure)
+    return by_depth
+
+
+def _trec_eval_level(measure: Any) -> int | None:
+    """The grade from which trec_eval counts documents as relevant; None for other measures than its, with a cutoff."""
+    params = measure.params
+    if measure.NAME not in _TREC_EVAL or "cutoff" not in params or params.get("judged_only") or params.get("gains"):
+        return None
+    level: int = params.get("rel", 1)
+    return level
+
+
+def _by_scores(counts: Mapping[str, int], depth: int) -> dict[str, dict[str, float]]:
+    """A run whose documents are called by their ranks; queries with as many documents share their scores.
+
+    Scores decrease by one per rank, so that all programs see one order.
+    """
+    names = [str(rank) for rank in range(1, depth + 1)]
+    scores = {
+        count: dict(zip(names, map(float, range(count, 0, -1)), strict=False))
+        for count in {min(count, depth) for count in counts.values()}
+    }
+    return {query_id: scores[min(count, depth)] for query_id, count in counts.items()}
 
 
 def _depth(measure: Any) -> int | None:

@@ -8,8 +8,9 @@ only if there is no text. Shingles are compared by 64-bit hashes, so the coeffic
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 LENGTH = 5
 _CACHED_TEXTS, _CACHED_WORDS = 1 << 16, 1 << 20
 _WORD = re.compile(r"\w+")
+_SHARED = 64  # more of them exclude more pairs, and take longer to find
+_ROUNDING = 1 - 1e-9  # coefficients are compared as floats
 _MIX = 0x9E3779B97F4A7C15
 
 
@@ -51,17 +54,20 @@ def shingles_of(passages: Callable[[str], Passage]) -> Callable[[str], Shingles]
     return lru_cache(_CACHED_TEXTS)(lambda identifier: shingles(passages(identifier)))
 
 
-def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
-    """Jaccard's coefficient of each text with the other text; 0 if either is empty."""
+def likeness(texts: Sequence[Shingles], other: Shingles, threshold: float = 0.0) -> list[float]:
+    """Jaccard's coefficient of each text with the other text; 0 if either is empty, and perhaps below a threshold."""
     import numpy as np
 
+    coefficients = [0.0] * len(texts)
     if not texts or not len(other):
-        return [0.0] * len(texts)
-    sizes = np.array([len(text) for text in texts])
-    values = np.concatenate(texts)
-    places = np.minimum(np.searchsorted(other, values), len(other) - 1)
-    shared = np.bincount(np.repeat(np.arange(len(texts)), sizes), other[places] == values, minlength=len(texts))
-    coefficients: list[float] = (shared / (sizes + len(other) - shared)).tolist()
+        return coefficients
+    start = _start(other, threshold)
+    starts = [_start(text, threshold) for text in texts]
+    values = np.concatenate(starts)
+    found = start.take(start.searchsorted(values), mode="clip") == values
+    owners = np.repeat(np.arange(len(texts)), [len(one) for one in starts])
+    for place in np.unique(owners[found]).tolist():
+        coefficients[place] = _coefficient(texts[place], other)
     return coefficients
 
 
@@ -84,26 +90,67 @@ def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, floa
 
 def _alike(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, int, float]]:
     """The pairs of similar texts, as (later, earlier, coefficient), ascending."""
+    alike = []
+    for later, earlier in _possibly_alike(texts, threshold):
+        like = _coefficient(texts[later], texts[earlier])
+        if like >= threshold:
+            alike.append((later, earlier, like))
+    return sorted(alike)
+
+
+def _coefficient(text: Shingles, other: Shingles) -> float:
+    import numpy as np
+
+    if not len(text) or not len(other):
+        return 0.0
+    shared = int(np.count_nonzero(other.take(other.searchsorted(text), mode="clip") == text))
+    return shared / (len(text) + len(other) - shared)
+
+
+def _possibly_alike(texts: Sequence[Shingles], threshold: float) -> Iterator[tuple[int, int]]:
+    """The pairs (later, earlier) of texts whose starts share so many shingles that they can be similar."""
     import numpy as np
     import scipy.sparse
 
-    if not texts:
-        return []
-    sizes = np.array([len(text) for text in texts])
-    values = np.concatenate(texts)
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    same = ordered[1:] == ordered[:-1]
-    # Most shingles occur in a single text only, and those add nothing to the products.
-    repeated = np.concatenate([same, [False]]) | np.concatenate([[False], same])
-    if not same.any():
-        return []
-    columns = np.cumsum(~np.concatenate([[False], same]))[repeated]
-    rows = np.repeat(np.arange(len(texts)), sizes)[order][repeated]
+    sizes = np.array([len(text) for text in texts], np.int64)
+    # As `_start`, for all.
+    least = np.maximum(1, np.ceil(threshold * sizes * _ROUNDING).astype(np.int64))
+    starts = [text[:end] for text, end in zip(texts, (sizes - least + _SHARED).tolist(), strict=True)]
+    repeated, order, values = _repeated(starts)
+    if not repeated.any():
+        return
+    columns = np.cumsum(np.concatenate([[False], values[1:] != values[:-1]]))
+    rows = np.repeat(np.arange(len(texts)), [len(start) for start in starts])[order][repeated]
     incidence = scipy.sparse.csr_matrix(
         (np.ones(len(rows), np.int32), (rows, columns)), shape=(len(texts), columns[-1] + 1)
     )
     shared = scipy.sparse.tril(incidence @ incidence.T, k=-1).tocoo()
-    like = shared.data / (sizes[shared.row] + sizes[shared.col] - shared.data)
-    pairs = zip(shared.row.tolist(), shared.col.tolist(), like.tolist(), strict=True)
-    return sorted(pair for pair in pairs if pair[2] >= threshold)
+    enough = shared.data >= np.minimum(_SHARED, np.maximum(least[shared.row], least[shared.col]))
+    yield from zip(shared.row[enough].tolist(), shared.col[enough].tolist(), strict=True)
+
+
+def _start(text: Shingles, threshold: float) -> Shingles:
+    """The smallest shingles of a text: so many that similar texts share one of theirs.
+
+    Of n shingles a similar text lacks at most n - least, where least = threshold * n: the first that both have is among
+    the first n - least + 1 of each, and the first so many that both have are among so many more (prefix filtering;
+    Chaudhuri, Ganti and Kaushik, "A primitive operator for similarity joins in data cleaning", 2006).
+    """
+    return text[: len(text) - max(1, math.ceil(threshold * len(text) * _ROUNDING)) + 1]
+
+
+def _repeated(texts: Sequence[Shingles]) -> tuple[NDArray[np.bool_], NDArray[np.intp], Shingles]:
+    """The shingles of several texts: which of them, in ascending order, are repeated; that order; the repeated ones.
+
+    Most shingles occur in a single text only.
+    """
+    import numpy as np
+
+    values = np.concatenate([*texts, np.zeros(0, np.uint64)])
+    order = np.argsort(values)
+    ordered = values[order]
+    same = ordered[1:] == ordered[:-1]
+    repeated = np.zeros(len(values), np.bool_)
+    repeated[1:] |= same
+    repeated[:-1] |= same
+    return repeated, order, ordered[repeated]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit.data.run_file import RunFile, check_run, open_run
+from retrievalkit.data import run_file
+from retrievalkit.data.run_file import RunFile, check_run, columns_of, open_run
 from retrievalkit.data.runs import read_run, write_run
 from retrievalkit.errors import DataError
 
@@ -43,6 +44,28 @@ def test_lines_in_any_order(tmp_path_factory, rows):
     unique = {(query, document): score for query, document, score in rows}
     path.write_text("".join(f"{query} Q0 {one} 1 {score} t\n" for (query, one), score in unique.items()))
     assert list(open_run(path).items()) == list(read_run(path).items())
+
+
+CELLS = st.sampled_from(["q", "q1", "1", "11", "", " q", "\r", "\rq", "é"])
+RESTS = st.sampled_from([" Q0 d 1 2 t", " Q0 d 1 2 t", "", " ", "x", " \r", " " + 2000 * "z"])
+
+
+@given(st.lists(st.tuples(CELLS, RESTS, st.sampled_from([1, 2, 3, 90])), min_size=1, max_size=12), st.integers(0, 3000))
+@settings(max_examples=200, deadline=None)
+def test_lines_that_are_counted_end_where_those_that_are_looked_at_do(lines, size):
+    block = "".join((cell + rest + "\n") * times for cell, rest, times in lines).encode()
+    place = 0
+    while place < len(block):
+        after = run_file._after_lines(block, place, size)
+        assert after == run_file._after_stretch(block, place)
+        place = after
+
+
+def test_columns_are_the_hits_in_the_order_of_the_lines_or_of_the_ranks(tmp_path):
+    (tmp_path / "run").write_text("q Q0 a 3 1 t\nq Q0 b 2 2 t\nq Q0 c 1 1 t\n")
+    assert columns_of(open_run(tmp_path / "run"), "q") == (["a", "b", "c"], [1.0, 2.0, 1.0])
+    assert columns_of(open_run(tmp_path / "run", ties="run"), "q") == (["b", "c", "a"], [2.0, 1.0, 1.0])
+    assert columns_of({"q": [("a", 1.0), ("b", 2.0)]}, "q") == (["a", "b"], [1.0, 2.0])
 
 
 def test_a_query_can_be_asked_for_in_any_order(tmp_path):

@@ -269,6 +269,11 @@ def test_a_metric_that_needs_another_package_says_so():
         value("alpha_nDCG@10")
 
 
+def test_a_metric_that_ir_measures_divides_by_zero_for_is_refused():
+    with pytest.raises(InputError, match="cannot compute Accuracy: float division by zero"):
+        value("Accuracy", {"q": [("a", 1.0)]}, {"q": {"a": 1}})
+
+
 def test_no_query_in_common_is_refused():
     with pytest.raises(
         InputError, match="no query of the run is in the qrels: the run has 'q1', 'q2', 'q3', the qrels"
@@ -283,6 +288,32 @@ def test_broken_runs_are_refused():
         value("RR", {"q1": [("d1", math.nan)]})
     with pytest.raises(UnknownNameError, match="'rank'"):
         value("RR", ties="rank")
+
+
+def test_a_document_twice_in_a_file_is_located(tmp_path):
+    """Reading columns does not look for it: the metrics do."""
+    (tmp_path / "run").write_text("p Q0 a 1 3 t\nq1 Q0 a 1 3 t\nq1 Q0 b 2 2 t\nq1 Q0 a 3 1 t\n")
+    with pytest.raises(DataError, match=r"run:4: document 'a' is already at line 2 for query 'q1'"):
+        evaluate(tmp_path / "run", qrels={"q1": {"b": 1}})
+
+
+def test_the_document_with_the_id_of_its_query_is_noticed_at_the_first_rank():
+    """Wherever a run that is given in Python lists it."""
+    run = {"a": [("b", 1.0), ("a", 2.0)]}
+    assert any("the query's own id" in note for note in evaluate(run, qrels={"a": {"b": 1}}).notes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 1.0, 2.0])), min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from("abcdefxyz"), st.integers(-1, 3), min_size=1),
+)
+def test_metrics_have_the_same_value_alone_and_beside_others(runs, judged):
+    """Some are computed together, from whole rankings instead of their first ranks."""
+    run = {str(number): list(found.items()) for number, found in enumerate(runs)}
+    qrels = dict.fromkeys(run, judged)
+    names = ["nDCG@2", "R@1", "P(rel=2)@3", "AP@2", "Success@1", "AP@1000", "P@3", "AP(rel=2)", "RR@2"]
+    assert per_query(run, qrels, names) == {name: per_query(run, qrels, name)[name] for name in names}
 
 
 def test_nothing_to_evaluate_by_is_refused():

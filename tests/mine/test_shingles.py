@@ -60,6 +60,17 @@ def test_the_coefficient_is_that_of_the_reference(texts, others):
         )
 
 
+@given(TEXTS, TEXTS, st.sampled_from([0.1, 0.34, 0.5, 4 / 6, 0.8, 1.0]))
+def test_a_threshold_leaves_the_coefficients_that_reach_it(texts, others, threshold):
+    """Only the start of a text is looked at first."""
+    for other in map(cut, others):
+        exact = likeness([cut(one) for one in texts], other)
+        found = likeness([cut(one) for one in texts], other, threshold)
+        assert [one if one >= threshold else 0.0 for one in found] == [
+            one if one >= threshold else 0.0 for one in exact
+        ]
+
+
 @given(TEXTS, st.sampled_from([0.1, 0.34, 0.5, 1.0]))
 def test_a_repeat_is_like_an_earlier_text_that_stays(texts, threshold):
     """Worked out pair by pair: a text goes if it is like one that stayed, and the one named is the likest."""

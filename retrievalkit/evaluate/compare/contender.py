@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.qrels import Qrels
-from retrievalkit.data.runs import Hits, Ties
+from retrievalkit.data.runs import Columns, Hits, Ties
 from retrievalkit.data.snippets import matches, snippet
 from retrievalkit.errors import DataError
 from retrievalkit.evaluate.compare.result import Difference, Ranking, TopHit
-from retrievalkit.evaluate.metrics import Doubts, Over, PerQuery, check_overlap, first_ids, per_query, ranking
+from retrievalkit.evaluate.metrics import Doubts, Found, Over, PerQuery, check_overlap, first_ids, per_query
 
 TOP_HITS = 5
 
@@ -53,11 +54,12 @@ def measured(
     """
     check_overlap(run, qrels, f"run '{name}'")
     doubts = Doubts(run, qrels)
-    rankings = {query_id: _ranking(query_id, [], judged, ties) for query_id, judged in qrels.items()}
+    nothing = Found(Columns([], []), {})
+    rankings = {query_id: _ranking(nothing, judged) for query_id, judged in qrels.items()}
 
-    def visit(query_id: str, hits: Hits) -> None:
-        doubts.visit(query_id, hits)
-        rankings[query_id] = _ranking(query_id, hits, qrels[query_id], ties)
+    def visit(query_id: str, found: Found) -> None:
+        doubts.visit(query_id, found)
+        rankings[query_id] = _ranking(found, qrels[query_id])
 
     values = per_query(run, qrels, metrics, ties=ties, over=over, visit=visit)
     absent = [query_id for query_id in qrels if query_id not in run]
@@ -65,13 +67,12 @@ def measured(
     return Contender(values, rankings, absent, unjudged, doubts.sentences(metrics))
 
 
-def _ranking(query_id: str, hits: Sequence[tuple[str, float]], judged: Mapping[str, int], ties: Ties) -> Ranking:
-    ids = ranking(query_id, hits, ties)
+def _ranking(found: Found, judged: Mapping[str, int]) -> Ranking:
     relevant = {document for document, grade in judged.items() if grade > 0}
-    top = ids[:TOP_HITS]
-    scores = {document: score for document, score in hits if document in top}
+    top = list(islice(found.ranks, TOP_HITS))
+    scores = {document: score for document, score in zip(*found.columns, strict=True) if document in top}
     first = [TopHit(rank, document, scores[document], judged.get(document)) for rank, document in enumerate(top, 1)]
-    return Ranking(first, [rank for rank, document in enumerate(ids, 1) if document in relevant], len(relevant))
+    return Ranking(first, sorted(found.ranks[one] for one in relevant & found.ranks.keys()), len(relevant))
 
 
 def with_rankings(

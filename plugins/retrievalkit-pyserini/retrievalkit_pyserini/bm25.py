@@ -200,9 +200,9 @@ class BM25(Indexer):
         scores: list[np.ndarray] = []
         step = max(1, HITS_IN_A_CALL // min(k, len(self._ids)))
         for start in range(0, len(queries), step):
-            for hits in self._hits(searcher, queries[start : start + step], min(k, len(self._ids))):
-                ids.append([name for name, _ in hits])
-                scores.append(np.array([score for _, score in hits], dtype=np.float32))
+            for some, values in self._hits(searcher, queries[start : start + step], min(k, len(self._ids))):
+                ids.append(some)
+                scores.append(values)
         return ids, scores if self.rm3 is not None else [part_ties(one) for one in scores]
 
     def scores(self, queries: Sequence[str] | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -252,12 +252,17 @@ class BM25(Indexer):
             self._numbers = {name: number for number, name in enumerate(self._ids)}
         return self._numbers
 
-    def _hits(self, searcher: Searcher, queries: Sequence[str], k: int) -> Iterator[list[tuple[str, float]]]:
+    def _hits(self, searcher: Searcher, queries: Sequence[str], k: int) -> Iterator[tuple[list[str], np.ndarray]]:
         if self.rm3 is not None:
-            yield from searcher.ids_and_scores(queries, k, threads=self.threads)
+            for hits in searcher.ids_and_scores(queries, k, threads=self.threads):
+                yield [name for name, _ in hits], np.array([score for _, score in hits], dtype=np.float32)
             return
-        for hits in searcher.numbers_and_scores(queries, k, threads=self.threads):
-            yield [(self._ids[number], score) for number, score in hits]
+        for numbers, scores in searcher.numbers_and_scores(queries, k, threads=self.threads):
+            ids = [self._ids[number] for number in numbers.tolist()]
+            if (scores[1:] == scores[:-1]).any():
+                order = sorted(range(len(ids)), key=list(zip((-scores).tolist(), ids, strict=True)).__getitem__)
+                ids, scores = [ids[place] for place in order], scores[order]
+            yield ids[:k], scores[:k]
 
 
 def batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:

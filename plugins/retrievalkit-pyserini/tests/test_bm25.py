@@ -117,7 +117,7 @@ def test_threads_are_those_asked_for(folder, monkeypatch):
 
     seen = []
     monkeypatch.setattr(
-        lucene, "run", lambda answer, count, threads: seen.append(threads) or [[[]] for _ in range(count)]
+        lucene, "best", lambda answer, count, threads: seen.append(threads) or [np.empty((0, 2))] * count
     )
     index = BM25(threads=3)
     index.open(folder)
@@ -195,6 +195,17 @@ def test_ties_are_ordered_by_id(tmp_path):
     (ids,), (scores,) = index.search(["violin"], 10)
     assert ids == sorted(names)
     assert (np.diff(scores) < 0).all()
+
+
+@pytest.mark.parametrize("k", [1, 3, 30, 39, 40, 41])
+def test_the_first_ids_of_many_equal_texts_are_found(tmp_path, k):
+    """Where k cuts a group of equal texts, those with the first ids stay, also far behind in the index."""
+    names = [f"{number * 7 % 40:02}" for number in range(40)]
+    index = built(
+        tmp_path, Corpus.of([Passage("best", "", "violin violin")] + [Passage(n, "", "a violin") for n in names])
+    )
+    ids, _ = index.search(["violin", "candle"], k)
+    assert ids == [["best", *sorted(names)][:k], []]
 
 
 def test_unicode(tmp_path):

@@ -28,6 +28,7 @@ from retrievalkit_pyserini.index_folder import (
     undone_on_failure,
     write_settings,
 )
+from retrievalkit_pyserini.java import quicken_next_start
 from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer
 from retrievalkit_pyserini.options import check, thread_count
 from retrievalkit_pyserini.rescoring import scores_in_calls
@@ -40,6 +41,9 @@ Language = Literal[
 
 FEW = 100
 """Maximum number of hits of a single query that are read one by one."""
+
+MANY = 5_000
+"""Texts from which on an index is worth the seconds that make Java start faster afterwards."""
 
 BATCH_TEXTS = 2_000
 BATCH_CHARACTERS = 4_000_000
@@ -142,6 +146,10 @@ class BM25(Indexer):
     def _write_ids(self, folder: Path, path: Path, *, expected: int) -> None:
         searcher = Searcher(folder, self.analysis, k1=self.k1, b=self.b)
         ids = searcher.ids()
+        if len(ids) >= MANY:
+            # So that what a search needs is among the classes.
+            searcher.few("text", 1), searcher.contributions("text", 0)
+            quicken_next_start()
         searcher.close()
         if len(ids) != expected:
             msg = f"{expected} texts were indexed and {len(ids)} ids came back: an id holds a line break. Remove it."

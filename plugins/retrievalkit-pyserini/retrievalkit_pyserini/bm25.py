@@ -28,7 +28,7 @@ from retrievalkit_pyserini.index_folder import (
     undone_on_failure,
     write_settings,
 )
-from retrievalkit_pyserini.java import quicken_next_start
+from retrievalkit_pyserini.java import alone, quicken_next_start
 from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer
 from retrievalkit_pyserini.options import check, thread_count
 from retrievalkit_pyserini.rescoring import scores_in_calls
@@ -114,6 +114,7 @@ class BM25(Indexer):
         self._ids: list[str] = []
         self._numbers: dict[str, int] | None = None
 
+    @alone
     def build(self, source: Corpus | Any, index_dir: Path) -> Mapping[str, int]:
         """Index every text of a corpus; those without any text are counted as "empty" and never found.
 
@@ -157,6 +158,7 @@ class BM25(Indexer):
         with path.open("w", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{name}\n" for name in ids)
 
+    @alone
     def open(self, index_dir: Path) -> None:
         """Open an index, wherever it was moved to.
 
@@ -195,6 +197,7 @@ class BM25(Indexer):
             )
             raise ArtifactError(msg)
 
+    @alone
     def search(self, queries: Sequence[str] | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
         searcher = opened(self._searcher)
@@ -213,6 +216,7 @@ class BM25(Indexer):
                 scores.append(values)
         return ids, scores if self.rm3 is not None else [part_ties(one) for one in scores]
 
+    @alone
     def scores(self, queries: Sequence[str] | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The BM25 scores of given texts, rounded to four decimals as in `search`.
 
@@ -241,6 +245,7 @@ class BM25(Indexer):
 
         return scores_in_calls(numbers, score, most=HITS_IN_A_CALL)
 
+    @alone
     def contributions(self, query: str | Any, ids: Sequence[str]) -> list[dict[str, float]]:
         """The contribution of each query term (stemmed, as in the index) to the scores of given texts, largest first.
 

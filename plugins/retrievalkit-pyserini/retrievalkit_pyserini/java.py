@@ -18,16 +18,19 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, RetrievalkitError
 from retrievalkit.hookspecs import Finding
 from retrievalkit_pyserini.class_archive import archive_of, archive_options, make_archive
 from retrievalkit_pyserini.options import processors
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 VERSION = 21
 """The Java version that Anserini is built and tested with. Older versions cannot load its classes; newer ones create
@@ -64,6 +67,7 @@ FEW_PROCESSORS = 8
 
 _OWN_OPTIONS = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _starting = threading.Lock()
+_in_use = threading.RLock()
 _archives: list[Path | None] = []
 
 
@@ -133,6 +137,21 @@ def java_class(name: str) -> Any:
     """A Java class; starts Java if necessary."""
     start()
     return importlib.import_module("jnius").autoclass(name)
+
+
+def alone(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Let one thread at a time call any of the functions decorated with this: they use Java.
+
+    pyjnius stores the object of a method call in the method, which all threads share, so that a call might reach the
+    object of another thread's, and end in a segmentation fault. Java's own threads are not affected.
+    """
+
+    @functools.wraps(function)
+    def locked(*args: Given.args, **options: Given.kwargs) -> Result:
+        with _in_use:
+            return function(*args, **options)
+
+    return locked
 
 
 def java_text(text: str) -> str:

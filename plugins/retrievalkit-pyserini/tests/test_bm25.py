@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
@@ -109,6 +110,23 @@ def test_threads_change_nothing(tmp_path, corpus, index, queries):
         folder = tmp_path / str(threads)
         folder.mkdir()
         assert_same(built(folder, corpus, threads=threads).search(queries, 50), expected)
+
+
+def test_several_threads_of_python_search_at_once(folder, queries):
+    """Four threads that search, score and explain at once all get what a single one gets."""
+    index = BM25()
+    index.open(folder)
+    few = list(queries)[:3]
+
+    def answers():
+        ids, scores = index.search(queries, 20)
+        given = [one.tolist() for one in index.scores(few, ids[:3])]
+        explained = [index.contributions(query, some[:2]) for query, some in zip(few, ids, strict=False)]
+        return ids, [one.tolist() for one in scores], given, explained, [index.search([query], 5)[0] for query in few]
+
+    expected = answers()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == expected for found in pool.map(lambda _: answers(), range(40)))
 
 
 def test_threads_are_those_asked_for(folder, monkeypatch):

@@ -28,6 +28,7 @@ from retrievalkit_pyserini.index_folder import (
     undone_on_failure,
     write_settings,
 )
+from retrievalkit_pyserini.java import alone, quicken_next_start
 from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer
 from retrievalkit_pyserini.options import check, thread_count
 from retrievalkit_pyserini.rescoring import scores_in_calls
@@ -40,6 +41,9 @@ Language = Literal[
 
 FEW = 100
 """Maximum number of hits of a single query that are read one by one."""
+
+MANY = 5_000
+"""Texts from which on an index is worth the seconds that make Java start faster afterwards."""
 
 BATCH_TEXTS = 2_000
 BATCH_CHARACTERS = 4_000_000
@@ -110,6 +114,7 @@ class BM25(Indexer):
         self._ids: list[str] = []
         self._numbers: dict[str, int] | None = None
 
+    @alone
     def build(self, source: Corpus | Any, index_dir: Path) -> Mapping[str, int]:
         """Index every text of a corpus; those without any text are counted as "empty" and never found.
 
@@ -142,6 +147,10 @@ class BM25(Indexer):
     def _write_ids(self, folder: Path, path: Path, *, expected: int) -> None:
         searcher = Searcher(folder, self.analysis, k1=self.k1, b=self.b)
         ids = searcher.ids()
+        if len(ids) >= MANY:
+            # So that what a search needs is among the classes.
+            searcher.few("text", 1), searcher.contributions("text", 0)
+            quicken_next_start()
         searcher.close()
         if len(ids) != expected:
             msg = f"{expected} texts were indexed and {len(ids)} ids came back: an id holds a line break. Remove it."
@@ -149,6 +158,7 @@ class BM25(Indexer):
         with path.open("w", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{name}\n" for name in ids)
 
+    @alone
     def open(self, index_dir: Path) -> None:
         """Open an index, wherever it was moved to.
 
@@ -187,6 +197,7 @@ class BM25(Indexer):
             )
             raise ArtifactError(msg)
 
+    @alone
     def search(self, queries: Sequence[str] | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
         searcher = opened(self._searcher)
@@ -200,11 +211,12 @@ class BM25(Indexer):
         scores: list[np.ndarray] = []
         step = max(1, HITS_IN_A_CALL // min(k, len(self._ids)))
         for start in range(0, len(queries), step):
-            for hits in self._hits(searcher, queries[start : start + step], min(k, len(self._ids))):
-                ids.append([name for name, _ in hits])
-                scores.append(np.array([score for _, score in hits], dtype=np.float32))
+            for some, values in self._hits(searcher, queries[start : start + step], min(k, len(self._ids))):
+                ids.append(some)
+                scores.append(values)
         return ids, scores if self.rm3 is not None else [part_ties(one) for one in scores]
 
+    @alone
     def scores(self, queries: Sequence[str] | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The BM25 scores of given texts, rounded to four decimals as in `search`.
 
@@ -233,6 +245,7 @@ class BM25(Indexer):
 
         return scores_in_calls(numbers, score, most=HITS_IN_A_CALL)
 
+    @alone
     def contributions(self, query: str | Any, ids: Sequence[str]) -> list[dict[str, float]]:
         """The contribution of each query term (stemmed, as in the index) to the scores of given texts, largest first.
 
@@ -252,12 +265,17 @@ class BM25(Indexer):
             self._numbers = {name: number for number, name in enumerate(self._ids)}
         return self._numbers
 
-    def _hits(self, searcher: Searcher, queries: Sequence[str], k: int) -> Iterator[list[tuple[str, float]]]:
+    def _hits(self, searcher: Searcher, queries: Sequence[str], k: int) -> Iterator[tuple[list[str], np.ndarray]]:
         if self.rm3 is not None:
-            yield from searcher.ids_and_scores(queries, k, threads=self.threads)
+            for hits in searcher.ids_and_scores(queries, k, threads=self.threads):
+                yield [name for name, _ in hits], np.array([score for _, score in hits], dtype=np.float32)
             return
-        for hits in searcher.numbers_and_scores(queries, k, threads=self.threads):
-            yield [(self._ids[number], score) for number, score in hits]
+        for numbers, scores in searcher.numbers_and_scores(queries, k, threads=self.threads):
+            ids = [self._ids[number] for number in numbers.tolist()]
+            if (scores[1:] == scores[:-1]).any():
+                order = sorted(range(len(ids)), key=list(zip((-scores).tolist(), ids, strict=True)).__getitem__)
+                ids, scores = [ids[place] for place in order], scores[order]
+            yield ids[:k], scores[:k]
 
 
 def batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:

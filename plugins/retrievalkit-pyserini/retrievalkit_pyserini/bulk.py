@@ -1,6 +1,6 @@
 """Running a Java program, composed of method handles, for a whole batch in Java threads.
 
-Results return as a single JSON text, and arrays of numbers are passed as a single byte string, because every call from
+Results return as a single text, and arrays of numbers are passed as a single byte string, because every call from
 Python into Java costs about ten microseconds, whatever it does.
 """
 
@@ -21,6 +21,8 @@ from retrievalkit_pyserini.java import MEMORY, java_class, java_text, java_type
 
 HITS_IN_A_CALL = 500_000
 """Maximum number of hits in memory as Java objects and JSON at a time; batches of queries are split accordingly."""
+
+_AS_SPACES = bytes.maketrans(b",\n", b"  ")
 
 
 @contextlib.contextmanager
@@ -48,15 +50,37 @@ def java_exception() -> Any:
 
 def run(answer: Any, count: int, threads: int) -> Any:
     """Call a handle (position -> hits) in threads for every position below a count, and decode the hits."""
+    found = f"[{_answers(answer, count, threads, ',')}]"
+    with uncollected():
+        return json.loads(found)
+
+
+def best(answer: Any, count: int, threads: int) -> list[np.ndarray]:
+    """Call a handle (position -> Lucene's TopDocs) in threads for every position below a count.
+
+    Returns:
+        For each position (hits, 2) float64: Lucene's document numbers and scores.
+    """
+    if not count:
+        return []
+    found = _answers(answer, count, threads, "\n").encode("ascii")
+    # A line such as [[[12,3.5],[7,2.25]]] has a bracket for each hit, and two more.
+    ends = np.cumsum([line.count(b"[") - 2 for line in found.split(b"\n")])
+    # NumPy reads a number from spaces alone.
+    cells = found.translate(_AS_SPACES, b"[]").strip().decode()
+    numbers = np.fromstring(cells, dtype=np.float64, sep=" ") if cells else np.empty(0)
+    return np.split(numbers.reshape(ends[-1], 2), ends[:-1])
+
+
+def _answers(answer: Any, count: int, threads: int, separator: str) -> str:
+    """What a handle gives for each position, as JSON, joined."""
     write = method("com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", object)
     function = as_interface("java.util.function.IntFunction", then(answer, bind(write, 0, _hits_mapper())))
     answers = java_class("java.util.stream.IntStream").range(0, count).parallel().mapToObj(function)
     collect = method("java.util.stream.Stream", "collect", object, "java.util.stream.Collector")
-    hits = as_interface("java.util.function.Supplier", bind(collect, 0, answers, joining(",")))
+    hits = as_interface("java.util.function.Supplier", bind(collect, 0, answers, joining(separator)))
     with lucene_errors("search"), _pool(threads) as pool:
-        found = f"[{java_class('java.util.concurrent.CompletableFuture').supplyAsync(hits, pool).get()}]"
-    with uncollected():
-        return json.loads(found)
+        return str(java_class("java.util.concurrent.CompletableFuture").supplyAsync(hits, pool).get())
 
 
 def do(action: Any, count: int, threads: int) -> None:
@@ -120,7 +144,7 @@ def joining(separator: str) -> Any:
 
 
 def _hits_mapper() -> Any:
-    """A writer of JSON that makes [document number, [score, []]] or [id, number, score] of a hit."""
+    """A writer of JSON that makes [document number, score] or [id, number, score] of a hit."""
     mapper = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
     features = java_class("com.fasterxml.jackson.databind.MapperFeature")
     mapper.configure(features.SORT_PROPERTIES_ALPHABETICALLY, True)
@@ -132,8 +156,7 @@ def _hits_mapper() -> Any:
         "org.apache.lucene.search.TopDocs": ["totalHits"],
         "org.apache.lucene.search.ScoreDoc": ["shardIndex"],
         "org.apache.lucene.search.TopFieldDocs": ["fields", "totalHits"],
-        "org.apache.lucene.search.FieldDoc": ["score", "shardIndex"],
-        "org.apache.lucene.util.BytesRef": ["bytes", "length", "offset", "valid"],
+        "org.apache.lucene.search.FieldDoc": ["fields", "shardIndex"],
         "io.anserini.search.ScoredDoc": ["lucene_document"],
     }.items():
         override = mapper.configOverride(java_type(name))

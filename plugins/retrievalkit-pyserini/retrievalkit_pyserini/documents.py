@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from retrievalkit.errors import ArtifactError
-from retrievalkit_pyserini.bulk import do, ints, java_exception, lines, lucene_errors, run
+from retrievalkit_pyserini.bulk import best, do, ints, java_exception, lines, lucene_errors
 from retrievalkit_pyserini.handles import bind, constructor, gather, method, returning, static_method, then
 from retrievalkit_pyserini.java import java_class, java_megabytes, java_path
 from retrievalkit_pyserini.rescoring import TOP
@@ -143,8 +143,8 @@ class DocumentSearcher:
     def __init__(self, folder: Path, texts: int) -> None:
         self._searcher = java_class("org.apache.lucene.search.IndexSearcher")(_open_reader(folder, texts))
 
-    def hits(self, queries: Any, count: int, most: int, *, threads: int) -> list[list[tuple[int, float]]]:
-        """The rows and scores of the best texts of each query, best first.
+    def hits(self, queries: Any, count: int, most: int, *, threads: int) -> list[np.ndarray]:
+        """The rows and scores of the best texts of each query, best first, as (hits, 2) float64.
 
         Args:
             queries: The handle (position -> Lucene query).
@@ -154,7 +154,7 @@ class DocumentSearcher:
         """
         search = method("org.apache.lucene.search.IndexSearcher", "search", TOP, "org.apache.lucene.search.Query", int)
         search = bind(bind(search, 0, self._searcher), 1, most)
-        return [found for (found,) in run(then(queries, search), count, threads)]
+        return best(then(queries, search), count, threads)
 
 
 def _open_reader(folder: Path, texts: int) -> Any:

@@ -56,4 +56,4 @@ class GraphSearcher(DocumentSearcher):
         make = constructor("org.apache.lucene.search.KnnFloatVectorQuery", "java.lang.String", "[F", int)
         query = then(vectors(queries), bind(bind(make, 2, wanted), 0, FIELD))
         found = self.hits(query, len(queries), wanted, threads=threads)
-        return [np.array([number for number, _ in hits], dtype=np.int64) for hits in found]
+        return [hits[:, 0].astype(np.int64) for hits in found]

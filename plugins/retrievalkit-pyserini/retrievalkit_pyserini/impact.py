@@ -31,6 +31,7 @@ from retrievalkit_pyserini.index_folder import (
     undone_on_failure,
     write_settings,
 )
+from retrievalkit_pyserini.java import alone
 from retrievalkit_pyserini.options import check, thread_count
 from retrievalkit_pyserini.quantization import Loss, Quantizer
 from retrievalkit_pyserini.rescoring import scores_in_calls
@@ -81,6 +82,7 @@ class Impact(Indexer):
         self._searcher: ImpactSearcher | None = None
         self._ids: Ids | None = None
 
+    @alone
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
         """Round the weights of all texts and index them.
 
@@ -135,6 +137,7 @@ class Impact(Indexer):
             raise UnsupportedError(msg)
         return Quantizer(self.scale or self.levels / greatest, self.levels)
 
+    @alone
     def open(self, index_dir: Path) -> None:
         """Open an index, wherever it was moved to.
 
@@ -148,6 +151,7 @@ class Impact(Indexer):
             self._ids = Ids(folder / IDS)
         self._searcher = ImpactSearcher(folder / INDEX, len(self._ids))
 
+    @alone
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query, the best texts, with ties in index order; exact with respect to impacts."""
         check_k(k)
@@ -160,6 +164,7 @@ class Impact(Indexer):
             found += searcher.rows_and_scores(weights[start : start + step], k, threads=self.threads)
         return [ids.take(rows) for rows, _ in found], [scores for _, scores in found]
 
+    @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts, as `search` has them; 0 for one that shares no term, NaN for an unknown id."""
         searcher, known = self._opened()

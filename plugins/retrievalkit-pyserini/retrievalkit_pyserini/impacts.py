@@ -58,8 +58,7 @@ class ImpactSearcher(DocumentSearcher):
     def rows_and_scores(self, queries: Any, k: int, *, threads: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each row of a CSR of query weights, the rows and scores of its best texts, at most k."""
         found = self.hits(_queries(queries), queries.shape[0], k, threads=threads)
-        pairs = [np.array(hits, dtype=np.float64).reshape(-1, 2) for hits in found]
-        return [(one[:, 0].astype(np.int64), one[:, 1].astype(np.float32)) for one in pairs]
+        return [(one[:, 0].astype(np.int64), one[:, 1].astype(np.float32)) for one in found]
 
     def scores(self, queries: Any, rows: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
         """For each row of a CSR of query weights, the scores of the texts with these distinct, ascending rows."""

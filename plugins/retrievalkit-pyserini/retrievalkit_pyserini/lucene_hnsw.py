@@ -23,6 +23,7 @@ from retrievalkit.score import best_of_candidates, check_k, scores_of, vectors_a
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
 from retrievalkit_pyserini.graphs import MOST_DIMENSIONS, GraphSearcher, GraphWriter
 from retrievalkit_pyserini.index_folder import INDEX, no_index, opened, undone_on_failure
+from retrievalkit_pyserini.java import alone
 from retrievalkit_pyserini.options import check, thread_count
 
 NUMBERS_AT_ONCE = 1 << 22
@@ -56,6 +57,7 @@ class LuceneHnsw(Indexer):
         self._store: VectorStore | None = None
         self._searcher: GraphSearcher | None = None
 
+    @alone
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
         """Add all vectors to one graph.
 
@@ -79,6 +81,7 @@ class LuceneHnsw(Indexer):
                 writer.add_vectors(first, source.ids.take(source.texts_of(rows)), block.vectors)
                 first += len(rows)
 
+    @alone
     def open(self, index_dir: Path) -> None:
         """Open an index, wherever it was moved to.
 
@@ -91,6 +94,7 @@ class LuceneHnsw(Indexer):
         self._store = VectorStore(folder / _VECTORS)
         self._searcher = GraphSearcher(folder / INDEX, self._store.rows)
 
+    @alone
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query the best texts that the graph leads to; equal scores in the order of the index."""
         check_k(k)
@@ -104,6 +108,7 @@ class LuceneHnsw(Indexer):
             found += best_of_candidates(part, store, self._candidates(part, k), k)
         return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
 
+    @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts, by all of their vectors; NaN for an unknown id."""
         store, _ = self._opened()

@@ -29,9 +29,9 @@ def thread_count(threads: int | None) -> int:
         OptionError: `threads` is less than 1.
     """
     check(threads is None or threads > 0, f"threads is {threads}, and must be 1 or more")
-    return threads or _processors()
+    return threads or processors()
 
 
-def _processors() -> int:
+def processors() -> int:
     """How many threads can run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit_pyserini.bulk import ints, run
+from retrievalkit_pyserini.bulk import best, ints
 from retrievalkit_pyserini.handles import (
     array_constructor,
     as_interface,
@@ -86,8 +86,8 @@ def given_scores(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, 
     rescore = static_method(f"{lucene}.QueryRescorer", "rescore", TOP, *types)
     # The rescorer adds weight * score to the previous score, which is 0 here; with weight 1 that is the score itself.
     rescore = bind(bind(rescore, 3, java_class("java.lang.Double")(1.0), max(most, 1)), 0, searcher)
-    found = run(gather(rescore, documents(numbers), queries), len(numbers), threads)
-    return [_in_order(hits, len(asked)) for (hits,), asked in zip(found, numbers, strict=True)]
+    found = best(gather(rescore, documents(numbers), queries), len(numbers), threads)
+    return [hits[np.argsort(hits[:, 0]), 1].astype(np.float32) for hits in found]
 
 
 def documents(numbers: Sequence[np.ndarray]) -> Any:
@@ -105,10 +105,3 @@ def documents(numbers: Sequence[np.ndarray]) -> Any:
     found = then(found, bind(method("java.util.stream.Stream", "toArray", "[Ljava.lang.Object;", function), 1, room))
     total = java_class("org.apache.lucene.search.TotalHits")(0, java_class(f"{TOTAL}$Relation").EQUAL_TO)
     return then(returning(array, found), bind(constructor(TOP, TOTAL, array), 0, total))
-
-
-def _in_order(hits: Sequence[tuple[int, float]], count: int) -> np.ndarray:
-    """The scores of hits in any order, in the order of the documents."""
-    numbers, scores = np.array(hits, dtype=np.float64).reshape(count, 2).T
-    ordered: np.ndarray = scores[np.argsort(numbers)].astype(np.float32)
-    return ordered

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
@@ -111,13 +112,30 @@ def test_threads_change_nothing(tmp_path, corpus, index, queries):
         assert_same(built(folder, corpus, threads=threads).search(queries, 50), expected)
 
 
+def test_several_threads_of_python_search_at_once(folder, queries):
+    """Four threads that search, score and explain at once all get what a single one gets."""
+    index = BM25()
+    index.open(folder)
+    few = list(queries)[:3]
+
+    def answers():
+        ids, scores = index.search(queries, 20)
+        given = [one.tolist() for one in index.scores(few, ids[:3])]
+        explained = [index.contributions(query, some[:2]) for query, some in zip(few, ids, strict=False)]
+        return ids, [one.tolist() for one in scores], given, explained, [index.search([query], 5)[0] for query in few]
+
+    expected = answers()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == expected for found in pool.map(lambda _: answers(), range(40)))
+
+
 def test_threads_are_those_asked_for(folder, monkeypatch):
     """The number of threads reaches Java."""
     from retrievalkit_pyserini import lucene
 
     seen = []
     monkeypatch.setattr(
-        lucene, "run", lambda answer, count, threads: seen.append(threads) or [[[]] for _ in range(count)]
+        lucene, "best", lambda answer, count, threads: seen.append(threads) or [np.empty((0, 2))] * count
     )
     index = BM25(threads=3)
     index.open(folder)
@@ -195,6 +213,17 @@ def test_ties_are_ordered_by_id(tmp_path):
     (ids,), (scores,) = index.search(["violin"], 10)
     assert ids == sorted(names)
     assert (np.diff(scores) < 0).all()
+
+
+@pytest.mark.parametrize("k", [1, 3, 30, 39, 40, 41])
+def test_the_first_ids_of_many_equal_texts_are_found(tmp_path, k):
+    """Where k cuts a group of equal texts, those with the first ids stay, also far behind in the index."""
+    names = [f"{number * 7 % 40:02}" for number in range(40)]
+    index = built(
+        tmp_path, Corpus.of([Passage("best", "", "violin violin")] + [Passage(n, "", "a violin") for n in names])
+    )
+    ids, _ = index.search(["violin", "candle"], k)
+    assert ids == [["best", *sorted(names)][:k], []]
 
 
 def test_unicode(tmp_path):

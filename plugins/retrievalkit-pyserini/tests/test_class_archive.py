@@ -1,0 +1,67 @@
+"""Java starts from an archive of Lucene's classes once it was made, and without it where it does not fit."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+BUILD = """
+    import tempfile
+    from pathlib import Path
+    from retrievalkit.data.corpus import Corpus, Passage
+    from retrievalkit_pyserini import bm25
+    bm25.MANY = 2
+    bm25.BM25().build(Corpus.of([Passage("1", "", "a violin"), Passage("2", "", "a candle")]), Path(tempfile.mkdtemp()))
+"""
+SHARES = """
+    import sys
+    from pathlib import Path
+    from retrievalkit_pyserini.java import java_class
+    java_class("io.anserini.search.SimpleSearcher")
+    sys.exit(".jsa" not in Path("/proc/self/maps").read_text().replace("classes.jsa", ""))
+"""
+
+
+def run(code, cache, **environment):
+    """Run a program in a process of its own with a cache folder; returns what its exit code and outputs are."""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    variables = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="reads /proc")
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """The archive that building an index has made."""
+    cache = tmp_path_factory.mktemp("cache")
+    assert run(BUILD, cache, JAVA_TOOL_OPTIONS="-Dmine=1") == (0, "", "")
+    (made,) = (cache / "retrievalkit" / "java").iterdir()
+    return made
+
+
+def test_java_starts_from_the_archive(archive, tmp_path):
+    """After an index was built Java shares the archive's classes, and without the archive it does not."""
+    assert run(SHARES, archive.parents[2]) == (0, "", "")
+    assert run(SHARES, tmp_path)[0] == 1
+
+
+@pytest.mark.parametrize("content", ["cut", "other"])
+def test_a_damaged_archive_is_passed_over(archive, tmp_path, content):
+    """Java starts without an archive that is damaged, and nothing is printed."""
+    folder = tmp_path / "retrievalkit" / "java"
+    folder.mkdir(parents=True)
+    whole = archive.read_bytes()
+    damaged = {"cut": whole[: len(whole) // 2], "other": b"no archive " * 1000}[content]
+    (folder / archive.name).write_bytes(damaged)
+    assert run(SHARES, tmp_path) == (1, "", "")
+
+
+def test_no_cache_folder_is_no_error(tmp_path):
+    """Where the cache folder cannot be made, the index is built all the same, silently."""
+    (tmp_path / "file").write_text("")
+    assert run(BUILD, tmp_path / "file") == (0, "", "")

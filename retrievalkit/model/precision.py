@@ -18,6 +18,7 @@ from typing import Literal, cast
 import torch
 
 from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.score.rough import multiplies_bf16
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
@@ -58,15 +59,10 @@ def auto_precision(device: torch.device) -> tuple[Precision, str]:
         if torch.cuda.is_bf16_supported():
             return "bf16", "the GPU multiplies in bf16"
         return "fp32", "the GPU does not multiply in bf16"
-    if _cpu_multiplies_bf16():
+    if multiplies_bf16():
         return "bf16", "the processor multiplies in bf16"
     # Such processors emulate bf16, several times slower than fp32.
     return "fp32", "the processor does not multiply in bf16"
-
-
-def _cpu_multiplies_bf16() -> bool:
-    probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    return any(getattr(torch.cpu, probe)() for probe in probes if hasattr(torch.cpu, probe))
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

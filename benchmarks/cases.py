@@ -335,14 +335,14 @@ CASES = (
     ),
     Case(
         name="mine",
-        what="mine 5,000 questions from BM25 of 20,000 passages, filters on",
+        what="mine 2,000 questions from BM25 of 20,000 passages, filters on",
         ours=("search", "mine_bm25"),
         peer="Pyserini's batch_search, hits read and no more",
         theirs=("lucene", "batch_search"),
         unit="questions",
         amount="questions",
         target=2,
-        options={"questions": 5000, "depth": 200, "count": 20_000},
+        options={"questions": 2000, "depth": 200, "count": 20_000},
     ),
     Case(
         name="mine_dense",

@@ -42,7 +42,8 @@ def _retriever(model: str = MODEL, **options: Any) -> Any:
     from retrievalkit.model.precision import default_device
     from retrievalkit.model.retriever import Retriever
 
-    return Retriever.create(model, **options).to(default_device()).eval()
+    # As `rkit encode` and `rkit search` load it.
+    return Retriever.create(model, **options, lean=True).to(default_device()).eval()
 
 
 def encode(data: Path, folder: Path, *, count: int, precision: str, length: int | None = None) -> Side:

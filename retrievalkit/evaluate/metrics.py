@@ -1,4 +1,4 @@
-"""Metrics by ir-measures' names, and their value for each query of a run.
+"""The value of metrics for each query of a run.
 
 The conventions are those of `trec_eval -c`: a query of the judgements that is absent from the run has the value 0,
 nDCG's gain is the grade itself, and documents with equal scores (as 32-bit floats) are in descending order of their
@@ -7,9 +7,7 @@ ids. ir-measures delegates to several programs, which break ties in different wa
 
 from __future__ import annotations
 
-import re
 import subprocess
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -17,12 +15,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import ir_measures
 import numpy as np
 
-from retrievalkit.data.qrels import LARGEST_GRADE, Qrels
+from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.run_file import columns_of
 from retrievalkit.data.runs import Columns, Hits, Ties
-from retrievalkit.errors import InputError, OptionError, UnknownNameError, check_choice, nearest, shortlist
-
-METRICS = "nDCG@10 RR@10 R@1000"
+from retrievalkit.errors import InputError, check_choice, shortlist
+from retrievalkit.evaluate.measures import METRICS, depth_of, measure_of, metric_names, parse, reason, trec_eval_level
 
 Over = Literal["qrels", "run"]
 PerQuery = dict[str, dict[str, float]]
@@ -71,14 +68,8 @@ class Conventions:
     ignore_same_id: bool = False
 
 
-_USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
-_TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _FIRST = {"RR", "Success"}  # what follows the first relevant document does not count
-_TREC_EVAL = {"AP", "P", "R", "Success", "nDCG"}  # computed by trec_eval, with any cutoff, from whole rankings too
 _HITS_AT_ONCE = 1 << 17
-_LARGEST_CUTOFF = 1_000_000_000
-_LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
-_LONGEST_NAME = 200
 _FAILURES = (
     ValueError,
     TypeError,
@@ -116,7 +107,7 @@ def per_query(
     """
     check_choice("choice of ties", ties, get_args(Ties))
     check_choice("choice of queries", over, get_args(Over))
-    measures = {name: _measure(name, qrels) for name in metric_names(metrics)}
+    measures = {name: measure_of(name, qrels) for name in metric_names(metrics)}
     check_overlap(run, qrels)
     values: PerQuery = {name: {} for name in measures}
     for judged in _batches(run, qrels, ties, visit):
@@ -182,17 +173,6 @@ def _by_rank(grades: dict[str, int], ranks: dict[str, int]) -> dict[str, int]:
     return {str(ranks.get(document, -number)): grade for number, (document, grade) in enumerate(grades.items(), 1)}
 
 
-def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
-    """Refuse metrics that cannot be computed, before large files are read.
-
-    Raises:
-        UnknownNameError: A metric is unknown.
-        OptionError: A metric cannot be read.
-    """
-    for name in metric_names(metrics):
-        _measure(name, qrels)
-
-
 def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") -> None:
     """Refuse judgements that belong to other queries.
 
@@ -255,9 +235,9 @@ class Doubts:
 
     def _too_deep(self, name: str) -> bool:
         """Whether a longer run might have another value."""
-        measure = _parse(name)
+        measure = parse(name)
         open_ended = self._without if measure.NAME in _FIRST else self._incomplete
-        return self._judged and open_ended > 0 and (_depth(measure) or 0) > self.deepest
+        return self._judged and open_ended > 0 and (depth_of(measure) or 0) > self.deepest
 
 
 def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:
@@ -288,75 +268,6 @@ class _WithoutSameId(Mapping[str, Hits]):
 
     def __len__(self) -> int:
         return len(self._run)
-
-
-def mean(name: str, by_query: Mapping[str, float]) -> float:
-    """The mean; or the sum for metrics that count, such as NumRel."""
-    aggregator = _parse(name).aggregator()
-    for value in by_query.values():
-        aggregator.add(value)
-    return float(aggregator.result())
-
-
-def metric_names(metrics: str | Sequence[str]) -> list[str]:
-    """The distinct metrics, in order; a text is split at spaces and commas outside parentheses.
-
-    Raises:
-        OptionError: There is none.
-    """
-    names = re.findall(r"(?:[^\s,(]|\([^)]*\)?)+", metrics) if isinstance(metrics, str) else list(metrics)
-    if not names:
-        msg = f"no metric was given. Name some, such as '{METRICS}'."
-        raise OptionError(msg)
-    return list(dict.fromkeys(names))
-
-
-def _measure(name: str, qrels: Qrels) -> Any:
-    """The measure of ir-measures with this name, validated: ir-measures would end the process for a wrong cutoff."""
-    if len(name) > _LONGEST_NAME:
-        msg = f"metric '{name[:_LONGEST_NAME]}...' is too long to be one. Write metrics as in '{METRICS}'."
-        raise OptionError(msg)
-    base = re.split(r"\W", name, maxsplit=1)[0]
-    if base not in ir_measures.measures.registry:
-        lower: dict[str, str] = {}
-        for known in ir_measures.measures.registry:
-            lower.setdefault(known.lower(), known)  # names precede their aliases
-        close = lower.get(nearest(base.lower(), lower) or "")
-        hint = f"Write '{close}{name[len(base) :]}'." if close else f"Write metrics as in '{METRICS}'."
-        raise UnknownNameError("metric", name, _USUAL, hint=hint)
-    try:
-        measure = _parse(name)
-        measure.validate_params()
-    except (AssertionError, ValueError, TypeError, KeyError, SyntaxError, AttributeError, OverflowError) as error:
-        msg = f"metric '{name}' cannot be read: {_reason(error)}. Write metrics as in '{METRICS}' or 'AP(rel=2)@100'."
-        raise OptionError(msg) from error
-    for parameter in ("cutoff", "rel"):
-        value = measure.params.get(parameter, 1)
-        if isinstance(value, bool) or not 1 <= value <= _LARGEST_CUTOFF:
-            msg = f"metric '{name}' has {parameter} {value}; it must be a whole number from 1 to {_LARGEST_CUTOFF:,}."
-            raise OptionError(msg)
-    gains = measure.params.get("gains") or {}
-    if any(gain > LARGEST_GRADE for gain in gains.values()):
-        msg = f"metric '{name}' has a gain above {LARGEST_GRADE:,}. Give smaller ones."
-        raise OptionError(msg)
-    return _with_exponential_gains(measure, qrels)
-
-
-def _parse(name: str) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from ir-measures' parser, on newer Pythons
-        return ir_measures.parse_measure(name)
-
-
-def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
-    """For nDCG with exponential gains, the gains 2^grade - 1: ir-measures would call a Perl script for it."""
-    if measure.NAME != "nDCG" or measure["dcg"] != "exp-log2":
-        return measure
-    grades = {grade for judged in qrels.values() for grade in judged.values()}
-    if (largest := max(grades, default=0)) > _LARGEST_EXPONENT:
-        msg = f"the qrels have the grade {largest}; exponential gains ('dcg') are for at most {_LARGEST_EXPONENT}."
-        raise InputError(msg)
-    return measure(dcg="log2", gains={grade: 2**grade - 1 for grade in sorted(grades) if grade > 0})
 
 
 def ranked(query_id: str, columns: Columns, ties: Ties) -> dict[str, int]:
@@ -391,30 +302,21 @@ def _compute(measures: list[Any], qrels: Qrels, counts: Mapping[str, int]) -> di
                 values[value.measure][value.query_id] = float(value.value)
         except _FAILURES as error:
             names = ", ".join(map(str, same_depth))
-            msg = f"ir-measures cannot compute {names}: {_reason(error)}. Leave out the metric named there."
+            msg = f"ir-measures cannot compute {names}: {reason(error)}. Leave out the metric named there."
             raise InputError(msg) from error
     return values
 
 
 def _by_depth(measures: Iterable[Any], deepest: int) -> dict[int, list[Any]]:
     """The measures that are computed together, by the depth to which they need the rankings."""
-    needed = {measure: min(_depth(measure) or deepest, deepest) for measure in measures}
-    levels = {_trec_eval_level(measure) for measure, depth in needed.items() if depth == deepest} - {None}
+    needed = {measure: min(depth_of(measure) or deepest, deepest) for measure in measures}
+    levels = {trec_eval_level(measure) for measure, depth in needed.items() if depth == deepest} - {None}
     by_depth: dict[int, list[Any]] = {}
     for measure, depth in needed.items():
         # trec_eval has all rankings for other measures: it would take as long again for the part of them.
-        together = deepest if _trec_eval_level(measure) in levels else depth
+        together = deepest if trec_eval_level(measure) in levels else depth
         by_depth.setdefault(together, []).append(measure)
     return by_depth
-
-
-def _trec_eval_level(measure: Any) -> int | None:
-    """The grade from which trec_eval counts documents as relevant; None for other measures than its, with a cutoff."""
-    params = measure.params
-    if measure.NAME not in _TREC_EVAL or "cutoff" not in params or params.get("judged_only") or params.get("gains"):
-        return None
-    level: int = params.get("rel", 1)
-    return level
 
 
 def _by_scores(counts: Mapping[str, int], depth: int) -> dict[str, dict[str, float]]:
@@ -430,18 +332,6 @@ def _by_scores(counts: Mapping[str, int], depth: int) -> dict[str, dict[str, flo
     return {query_id: scores[min(count, depth)] for query_id, count in counts.items()}
 
 
-def _depth(measure: Any) -> int | None:
-    """How many documents of a ranking a measure needs; None if unknown."""
-    if measure.NAME not in _TRUNCATED or measure.params.get("judged_only"):
-        return None
-    depth: int | None = measure.params.get("cutoff")
-    return depth
-
-
 def first_ids(ids: Iterable[str]) -> str:
     """The first few ids, for a message."""
     return shortlist([f"'{identifier}'" for identifier in ids], 3)
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(f"{error}".split()).rstrip(".") or type(error).__name__

@@ -23,15 +23,12 @@ from retrievalkit.data.run_file import check_run, open_run
 from retrievalkit.data.runs import Hits, Run, run_names
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.evaluate.answers import Mode, answer_hits
+from retrievalkit.evaluate.measures import METRICS, check_metrics, mean, metric_names
 from retrievalkit.evaluate.metrics import (
-    METRICS,
     Conventions,
     Doubts,
     PerQuery,
-    check_metrics,
     first_ids,
-    mean,
-    metric_names,
     per_query,
     too_deep,
     without_same_id,

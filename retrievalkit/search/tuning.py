@@ -249,7 +249,8 @@ class _Judge:
 
     def _mean(self, run: Run) -> float:
         # Here, because every search imports this module, and most tune nothing.
-        from retrievalkit.evaluate.metrics import mean, per_query
+        from retrievalkit.evaluate.measures import mean
+        from retrievalkit.evaluate.metrics import per_query
 
         return mean(self.metric, per_query(run, self.qrels, self.metric)[self.metric])
 
@@ -365,7 +366,7 @@ def _check(fusion: Fusion, metric: str) -> None:
     if fusion.weights is not None:
         msg = f"weights are given ({list(fusion.weights)}), but --tune searches for weights. Leave out one of the two."
         raise OptionError(msg)
-    from retrievalkit.evaluate.metrics import metric_names
+    from retrievalkit.evaluate.measures import metric_names
 
     if len(metric_names(metric)) != 1:
         msg = f"--tune-metric is '{metric}', but must be a single metric, such as {METRIC}."

@@ -15,7 +15,8 @@ from retrievalkit.data.corpus import Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
-from retrievalkit.evaluate.metrics import Conventions, mean, metric_names
+from retrievalkit.evaluate.measures import mean, metric_names
+from retrievalkit.evaluate.metrics import Conventions
 from retrievalkit.evaluate.program import AnswerOptions, evaluate, per_query
 
 # q1: relevant at rank 2 of 3, one more never found; q2: not found; q3: at rank 11; q4: not in the run.

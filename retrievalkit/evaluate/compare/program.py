@@ -26,7 +26,8 @@ from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.evaluate.compare.contender import Contender, measured, with_rankings
 from retrievalkit.evaluate.compare.output import Output
 from retrievalkit.evaluate.compare.result import ALL_PAIRS, Comparison, Difference, Mean, QueryDifference
-from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, check_metrics, first_ids, without_same_id
+from retrievalkit.evaluate.measures import check_metrics
+from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, first_ids, without_same_id
 from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
 

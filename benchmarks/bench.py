@@ -238,9 +238,14 @@ def _cpuinfo() -> list[str]:
 
 
 def commit() -> str:
-    """The commit, and whether something was changed since."""
-    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    """The commit, and "-dirty" where something but results was changed since."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False).stdout
+
+    results = (":!benchmarks/results", ":!benchmarks/RESULTS.md")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *results).strip()
+    return (git("rev-parse", "--short=12", "HEAD").strip() or "unknown") + ("-dirty" if changed else "")
 
 
 def torch_cuda() -> Any:

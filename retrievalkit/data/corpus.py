@@ -15,7 +15,7 @@ from typing import Any
 from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data.blank import Blanks
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, corpus_table
-from retrievalkit.data.positions import Duplicates, Positions
+from retrievalkit.data.positions import Duplicates, Positions, lines_with
 from retrievalkit.data.records import Record, table_of
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, nearest
@@ -63,6 +63,7 @@ class Corpus:
         self._files = files
         self._size = size
         self._positions: Positions | None = None
+        self._searched = False
         self._held: dict[str, Passage] | None = None
         self._count: int | None = None
         self._print: str | None = None
@@ -142,6 +143,36 @@ class Corpus:
             return self._indexed().missing(document_ids)
         held = self._loaded()
         return {document for document in document_ids if document not in held}
+
+    def find(self, document_ids: Iterable[str]) -> dict[str, Passage]:
+        """The passages with these ids, without those that there are not.
+
+        The first call looks for few ids in the files instead of reading all passages, for which a search for one query
+        would wait.
+        """
+        wanted = list(dict.fromkeys(document_ids))
+        if self._files and self._positions is None and not self._searched:
+            self._searched = True
+            found = self._found_in_lines(wanted)
+            if len(found) == len(wanted):
+                return found
+        lacking = self.missing(wanted)
+        return {document: self.get(document) for document in wanted if document not in lacking}
+
+    def _found_in_lines(self, wanted: list[str]) -> dict[str, Passage]:
+        """The passages that JSON lines hold; none where a file has another form, or anything is odd."""
+        found: dict[str, Passage] = {}
+        try:
+            if any(table_of(file, corpus_table) is not None for file in self._files):
+                return {}
+            for file in self._files:
+                for record in lines_with(file, PASSAGE_IDS, wanted):
+                    passage = passage_of(record)
+                    if passage.id in wanted:
+                        found.setdefault(passage.id, passage)
+        except (DataError, ValueError):
+            return {}  # reading all of it has the words for what is wrong
+        return found
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
         """The error for an id without a passage."""

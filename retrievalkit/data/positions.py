@@ -6,14 +6,18 @@ never gives a wrong answer.
 
 from __future__ import annotations
 
+import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from retrievalkit.data.packing import reading
 from retrievalkit.data.records import Record, Table, parse_record
 from retrievalkit.errors import DataError
+
+_PLAIN_ID = re.compile(r"[\w.:/@#+-]+", re.ASCII)  # written in JSON as it is
+_BLOCK = 1 << 22
 
 Identified = Callable[[], Iterator[tuple[Record, str]]]
 
@@ -119,6 +123,42 @@ class Positions:
         with reading(file), file.open("rb") as stream:
             stream.seek(start - int(self._bases[number]))
             return parse_record(stream.read(size), str(file), self._tables[number])
+
+
+def lines_with(file: Path, names: Sequence[str], identifiers: Iterable[str]) -> Iterator[Record]:
+    """The records of a JSON lines file that seem to have one of the ids, without parsing the others.
+
+    A record may be left out where its id is written with escapes, and one too many be given.
+
+    Args:
+        file: The file.
+        names: The names of the field with the id.
+        identifiers: The ids; there is no record for one that JSON may write in several ways.
+
+    Raises:
+        ValueError: A line that seems to have one is not JSON.
+    """
+    plain = [re.escape(one) for one in identifiers if _PLAIN_ID.fullmatch(one)]
+    if not plain:
+        return
+    field = rf'"(?:{"|".join(names)})"[ \t]*:[ \t]*"?(?:{"|".join(plain)})"?[ \t]*[,}}]'
+    pattern = re.compile(field.encode())
+    with reading(file), file.open("rb") as stream:
+        rest = b""
+        while block := stream.read(_BLOCK):
+            lines, newline, rest = (rest + block).rpartition(b"\n")
+            yield from _matching(lines + newline, pattern, file)
+        yield from _matching(rest, pattern, file)
+
+
+def _matching(lines: bytes, pattern: re.Pattern[bytes], file: Path) -> Iterator[Record]:
+    end = 0
+    for match in pattern.finditer(lines):
+        if match.start() < end:
+            continue  # the same line again
+        start, end = lines.rfind(b"\n", 0, match.start()) + 1, lines.find(b"\n", match.end())
+        end = len(lines) if end < 0 else end
+        yield parse_record(lines[start:end], str(file), None)
 
 
 def _int64(values: array[int]) -> Any:

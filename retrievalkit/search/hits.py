@@ -113,14 +113,13 @@ def describe_hits(
     found: Sequence[Sequence[Found]] = (),
 ) -> list[DescribedHit]:
     """The hits with title and snippet, unless there is no corpus or it lacks the document."""
-    lacking = set() if corpus is None else corpus.missing([document_id for document_id, _ in hits])
+    passages = {} if corpus is None else corpus.find(document_id for document_id, _ in hits)
     described = []
     for rank, (document_id, score) in enumerate(hits, 1):
         reasons = tuple(found[rank - 1]) if found else ()
-        if corpus is None or document_id in lacking:
+        if (passage := passages.get(document_id)) is None:
             described.append(DescribedHit(rank, score, document_id, found=reasons))
             continue
-        passage = corpus.get(document_id)
         terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
         described.append(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from id_texts import id_texts
-from retrievalkit.data import files
+from retrievalkit.data import files, positions
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus, split_contents
 from retrievalkit.errors import DataError
 
@@ -245,6 +245,61 @@ def test_a_corpus_goes_to_another_process(tmp_path, name):
     corpus.get("1")
     assert pickle.loads(pickle.dumps(corpus)).get("x 2") == B
     assert list(pickle.loads(pickle.dumps(Corpus.of([A, B])))) == [A, B]
+
+
+@pytest.mark.parametrize("rows", FORMS.values(), ids=FORMS)
+def test_a_few_passages_are_found_in_the_lines_without_reading_all(tmp_path, rows):
+    corpus = open_corpus(jsonl(tmp_path, rows))
+    assert corpus.find(["1"]) == {"1": corpus.find(["1"])["1"]}
+    first = open_corpus(jsonl(tmp_path, rows))
+    assert first.find(["1"])["1"].text == A.text
+    assert first._positions is None, "all passages were read"
+    assert first.find(["x 2", "1", "2"])["x 2"].text == B.text
+    assert first._positions is not None
+
+
+TRICKY = [
+    {"_id": "c1", "text": 'a mention of "_id": "c12", and {"_id": "c3"}'},
+    {"_id": "c12", "text": "the whole id and not its start", "metadata": {"id": "c1", "_id": "c9"}},
+    {"text": "the field comes last", "_id": "c3"},
+    {"_id": "a-b/c:d.e#f@g+h", "text": "signs"},
+]
+
+
+@pytest.mark.parametrize(
+    ("form", "scanned"), [("lines", True), ("escapes", False), ("damaged", False), ("table", False), ("folder", True)]
+)
+def test_what_is_found_in_the_lines_is_what_reading_all_finds(tmp_path, form, scanned):
+    """Ids within ids, within texts and in nested objects; where the lines do not say it plainly, all are read."""
+    text = "".join(json.dumps(row, separators=(",", " : ")) + "\n" for row in TRICKY)
+    if form == "escapes":
+        text = text.replace('"_id" : "c3"', '"_id" : "\\u0063\\u0033"')
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(text)
+    if form == "table":
+        path = tmp_path / "corpus.tsv"
+        path.write_text("".join(f"{row['_id']}\t{row['text']}\n" for row in TRICKY))
+    if form == "folder":
+        path = tmp_path
+    if form == "damaged":
+        path.write_text(text + '{"_id": "c12", ')
+        with pytest.raises(DataError, match=r"jsonl:5: broken JSON"):
+            open_corpus(path).find(["c12", "c1"])
+        return
+    wanted = ["c3", "c12", "a-b/c:d.e#f@g+h", "c1"]
+    corpus = open_corpus(path)
+    found = corpus.find(wanted)
+    assert (corpus._positions is None) == scanned
+    assert found == {one: open_corpus(path).get(one) for one in wanted}
+    assert open_corpus(path).find(["c9", "c2"]) == {}
+
+
+def test_a_line_that_spans_two_blocks_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(positions, "_BLOCK", 10)
+    corpus = open_corpus(jsonl(tmp_path, beir(A, B, Passage("last", "", "without a line end"))))
+    (tmp_path / "corpus.jsonl").write_bytes((tmp_path / "corpus.jsonl").read_bytes().rstrip())
+    assert corpus.find(["1", "last"])["last"].text == "without a line end"
+    assert corpus._positions is None
 
 
 def test_random_access_holds_no_texts(tmp_path):

@@ -68,7 +68,8 @@ def keep_scale(probability: float) -> float:
 
 
 def _threshold(probability: float) -> int:
-    return round(probability * _RANGE)
+    # Something is kept, which `keep_scale` divides by.
+    return min(round(probability * _RANGE), _RANGE - 1)
 
 
 @lru_cache(maxsize=4)

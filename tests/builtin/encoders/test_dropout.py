@@ -70,6 +70,12 @@ def test_dropping_nothing_or_all_is_exact(probability):
     assert torch.equal(dropout.FastDropout(probability)(torch.ones(10)), torch.full((10,), 1 - probability))
 
 
+def test_a_probability_that_rounds_to_1_still_keeps_something():
+    made = seeded(dropout.FastDropout(1 - 1e-7), torch.ones(1 << 20))
+    assert made.isfinite().all()
+    assert 0 < made.count_nonzero() < 100
+
+
 def test_nothing_is_dropped_in_eval_mode():
     assert torch.equal(dropout.FastDropout(0.5).eval()(torch.ones(100)), torch.ones(100))
 

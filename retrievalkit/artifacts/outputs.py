@@ -212,8 +212,8 @@ def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
 
 
 def _note(error: BaseException, path: str | Path, kept: Path | None = None) -> None:
-    """Add to an interruption, or to a failure of the disk, what is left of an output; the innermost knows best."""
-    if getattr(error, "__notes__", None) or not isinstance(error, OSError | KeyboardInterrupt):
+    """Add to an interruption, or to a failure, what is left of an output; the innermost knows best."""
+    if getattr(error, "__notes__", None):
         return
     if kept is not None and kept.is_dir():
         left = "what was finished is kept: run the same command again to go on from there."

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ from retrievalkit.train import parent
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PATIENCE = 10.0
-"""Seconds that a library may take to return after SIGTERM."""
+"""Seconds that a library may take to return after SIGTERM, and to fail because of an interruption."""
 
 _SOON = 0.05
 """Seconds until an interruption that was dropped is raised again."""
@@ -57,6 +58,10 @@ def handled() -> Iterator[None]:
     hook, sys.unraisablehook = sys.unraisablehook, watcher.unraisable
     try:
         yield
+    except Exception as error:
+        if (replaced := watcher.replaced_by(error)) is None:
+            raise
+        raise replaced from error
     finally:
         watcher.stop()
         sys.unraisablehook = hook
@@ -78,6 +83,7 @@ class _Watcher:
     def __init__(self) -> None:
         self._arrived: Counter[int] = Counter()
         self._acted: Counter[int] = Counter()
+        self._last: tuple[int, float] | None = None
         self._ended = False
         self._read, self._write = socket.socketpair()
         self._write.setblocking(False)
@@ -90,7 +96,18 @@ class _Watcher:
         """What Python does on a signal, in the main thread."""
         # Of signals that arrive together, Python acts on the first alone; the watcher may not have seen this one yet.
         self._acted[number] = max(self._acted[number] + 1, self._arrived[number])
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+        self._last = number, time.monotonic()
+        raise _interruption(number)
+
+    def replaced_by(self, error: Exception) -> KeyboardInterrupt | None:
+        """The interruption of which a library, as numpy in `tofile`, made an error of its own; None = there is none."""
+        told = isinstance(error.__cause__, KeyboardInterrupt)
+        if told or self._last is None or time.monotonic() - self._last[1] > _PATIENCE:
+            return None
+        interruption = _interruption(self._last[0])
+        for note in getattr(error, "__notes__", [])[-1:]:
+            interruption.add_note(f"Interrupted; {note[0].lower()}{note[1:]}")
+        return interruption
 
     def unraisable(self, event: Any) -> None:
         """Where Python drops a KeyboardInterrupt, as in `__del__` or a callback of an import, raise it again soon."""
@@ -145,6 +162,10 @@ class _Watcher:
         for number in (signal.SIGINT, *_ENDING):
             if signal.getsignal(number) == self.act:
                 signal.signal(number, signal.SIG_DFL)
+
+
+def _interruption(number: int) -> KeyboardInterrupt:
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
 def _end(number: int) -> None:

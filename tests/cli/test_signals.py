@@ -100,6 +100,31 @@ def test_a_ctrl_c_that_python_drops_is_not_lost(commands, tmp_path):
     )
 
 
+@forks
+@pytest.mark.parametrize(
+    ("number", "code", "how"), [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")]
+)
+def test_an_interruption_of_which_a_library_makes_its_own_error_stays_one(commands, tmp_path, number, code, how):
+    """numpy asks whether a file is a path in Python, where the signal is raised, and takes the failure for a "yes"."""
+
+    def replacing():
+        from retrievalkit.data.vectors import VectorWriter
+
+        def finish(self):
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(30)
+            except KeyboardInterrupt:
+                msg = "expected str, bytes or os.PathLike object"
+                raise TypeError(msg) from None
+
+        VectorWriter.finish = finish
+
+    ended = Command(*complete(commands["encode"], "out"), folder=tmp_path, prepare=replacing).end(20)
+    assert ended.code == code
+    assert ended.err == f"{how}; what was finished is kept: run the same command again to go on from there.\n"
+
+
 @pytest.mark.parametrize("start", [["-m", "retrievalkit"], ["-c", "from retrievalkit.cli import main; main()"]])
 def test_ctrl_c_while_the_command_line_is_imported_is_one_line(start, tmp_path):
     """As the console script has it, and `python -m retrievalkit`."""

@@ -26,7 +26,7 @@ _PATIENCE = 10.0
 """Seconds that a library may take to return after SIGTERM, and to fail because of an interruption."""
 
 _SOON = 0.05
-"""Seconds until an interruption that was dropped is raised again."""
+"""Seconds until an interruption that was dropped, or would not be borne, is raised again."""
 
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
@@ -96,6 +96,9 @@ class _Watcher:
         """What Python does on a signal, in the main thread."""
         # Of signals that arrive together, Python acts on the first alone; the watcher may not have seen this one yet.
         self._acted[number] = max(self._acted[number] + 1, self._arrived[number])
+        if _torch_begins():
+            self._raise_soon(signal.Signals(number))
+            return
         self._last = number, time.monotonic()
         raise _interruption(number)
 
@@ -115,6 +118,9 @@ class _Watcher:
             sys.__unraisablehook__(event)
             return
         number = signal.Signals(event.exc_value.number if isinstance(event.exc_value, Terminated) else signal.SIGINT)
+        self._raise_soon(number)
+
+    def _raise_soon(self, number: signal.Signals) -> None:
         timer = threading.Timer(_SOON, self._again, (number,))
         timer.daemon = True
         timer.start()
@@ -162,6 +168,11 @@ class _Watcher:
         for number in (signal.SIGINT, *_ENDING):
             if signal.getsignal(number) == self.act:
                 signal.signal(number, signal.SIG_DFL)
+
+
+def _torch_begins() -> bool:
+    """Whether torch is being imported: its C++ calls Python, and aborts the process where that raises anything."""
+    return getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False)
 
 
 def _interruption(number: int) -> KeyboardInterrupt:

@@ -125,6 +125,30 @@ def test_an_interruption_of_which_a_library_makes_its_own_error_stays_one(comman
     assert ended.err == f"{how}; what was finished is kept: run the same command again to go on from there.\n"
 
 
+@forks
+def test_an_interruption_waits_until_torch_is_imported(commands, tmp_path):
+    """torch's C++ calls Python while it is imported, and aborts where that raises anything."""
+
+    def importing():
+        import torch
+
+        from retrievalkit.data.vectors import VectorWriter
+
+        def finish(self):
+            torch.__spec__._initializing = True
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+            Path("imported").touch()
+            torch.__spec__._initializing = False
+            time.sleep(30)
+
+        VectorWriter.finish = finish
+
+    ended = Command(*complete(commands["encode"], "out"), folder=tmp_path, prepare=importing).end(20)
+    assert ended.code == 130
+    assert (tmp_path / "imported").exists()
+
+
 @pytest.mark.parametrize("start", [["-m", "retrievalkit"], ["-c", "from retrievalkit.cli import main; main()"]])
 def test_ctrl_c_while_the_command_line_is_imported_is_one_line(start, tmp_path):
     """As the console script has it, and `python -m retrievalkit`."""

@@ -224,17 +224,24 @@ CASES = (
         tolerance=0.05,
         **_TRAIN,
     ),
-    Case(
-        name="rerank",
-        what="re-rank pairs",
-        ours=("models", "rerank"),
-        peer="CrossEncoder.predict",
-        theirs=("sentence", "rerank"),
-        unit="pairs",
-        target=2,
-        options={"count": 128},
-        check="difference",
-        tolerance=0.02,
+    *(
+        Case(
+            name=name,
+            what=what,
+            ours=("models", "rerank"),
+            peer="CrossEncoder.predict",
+            theirs=("sentence", "rerank"),
+            unit="pairs",
+            target=2,
+            options={"count": 128},
+            only_ours={"precision": precision},
+            check="difference",
+            tolerance=tolerance,
+        )
+        for name, what, precision, tolerance in (
+            ("rerank", "re-rank pairs, both at defaults: fp32", "fp32", 0.02),
+            ("rerank_auto", "the same with `--precision auto`", "auto", 0.1),
+        )
     ),
     Case(
         name="pretrain",

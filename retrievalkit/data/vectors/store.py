@@ -207,7 +207,7 @@ class VectorStore:
                 rows, starts = spread(self.offsets, texts)
             vectors = self.take_vectors(rows)
         if self.vocabulary:
-            weights = self._take_weights(texts)
+            weights = self.take_weights(texts)
         return VectorBlock(0, len(texts), vectors, starts, weights)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
@@ -220,7 +220,8 @@ class VectorStore:
             taken[wanted] = vectors.take(rows[wanted] - shard.first_row, axis=0)
         return taken
 
-    def _take_weights(self, texts: np.ndarray) -> Any:
+    def take_weights(self, texts: np.ndarray) -> Any:
+        """(texts, vocabulary) scipy CSR: the weights of any texts, in the order given, read into memory."""
         import scipy.sparse
 
         parts, order = [], []
@@ -230,7 +231,9 @@ class VectorStore:
             order.append(wanted)
         if not parts:
             return scipy.sparse.csr_matrix((0, self.vocabulary), dtype=np.float32)
-        return scipy.sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
+        places = np.concatenate(order)
+        taken = parts[0] if len(parts) == 1 else scipy.sparse.vstack(parts, format="csr")
+        return taken if (places[1:] > places[:-1]).all() else taken[np.argsort(places)]
 
     def _by_shard(self, wanted: np.ndarray, firsts: Sequence[int]) -> Iterator[tuple[_Shard, np.ndarray]]:
         """Each shard that contains wanted rows or texts, and their positions in `wanted`."""

@@ -245,9 +245,9 @@ CASES = (
     ),
     Case(
         name="pretrain",
-        what="pre-train a step of five terms (CoT-MAE v2), 128 tokens",
+        what="pre-train a step of five terms (CoT-MAE v2), two spans of 128 tokens a text",
         ours=("models", "pretrain"),
-        peer="transformers' Trainer, masked language modelling alone",
+        peer="transformers' Trainer, masked language modelling of as many tokens",
         theirs=("plain", "mlm"),
         amount="batch*steps",
         target=0.5,

@@ -56,6 +56,12 @@ class Best:
         return asdict(self)
 
 
+def best_of(folder: Path) -> Best | None:
+    """The best state of a training in this folder; None if it judged none."""
+    path = folder / SELECTION
+    return artifacts.read_document(path, Best, do=_DO, nan=True) if path.exists() else None
+
+
 class DevSet:
     """Held-out questions with a gold passage each, and hard negatives if the examples have any.
 
@@ -184,7 +190,7 @@ class BestState:
         measure, value = self.step.measure(epoch)
         log({f"dev_{measure}": value})
         path = self.folder / SELECTION
-        best = artifacts.read_document(path, Best, do=_DO, nan=True) if path.exists() else Best()
+        best = best_of(self.folder) or Best()
         if best.improve(epoch, measure, value):
             with artifacts.write_file(self.folder / BEST) as staging:
                 save_weights(self.step.module, staging)

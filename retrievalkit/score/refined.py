@@ -8,6 +8,7 @@ above that bound (many texts almost alike) are searched again, block by block.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -174,19 +175,43 @@ def _exactly(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The best texts by the exact scores of the vectors that were kept."""
     roughly, rows = best.result()
-    kept = np.sort(rows.numpy(), axis=1)  # ascending, as they are read
+    kept, most = rows.numpy(), slack.above(roughly).numpy()
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
     texts = np.full((len(queries), k), -1, dtype=np.int64)
     size = max(1, _READ // (kept.shape[1] * store.dim))
     for start in range(0, len(queries), size):
         some = slice(start, start + size)
-        for query, (wanted, exact) in enumerate(_exact_scores(queries.rows(some), store, kept[some]), start):
+        found = _twice(queries.rows(some), store, kept[some], most[some], k)
+        for query, (wanted, exact) in enumerate(found, start):
             ids, values = _best(store.texts_of(wanted), exact, k)
             scores[query, : len(ids)], texts[query, : len(ids)] = values, ids
     # The last one kept, or minus infinity where all were.
-    least = slack.above(roughly[:, -1]).numpy()
-    certain: np.ndarray = (scores[:, -1] > least) | (kept[:, 0] < 0) | (kept.shape[1] == store.rows)
+    certain: np.ndarray = (scores[:, -1] > most[:, -1]) | (kept[:, -1] < 0) | (kept.shape[1] == store.rows)
     return scores, texts, certain
+
+
+def _twice(
+    queries: Representation, store: VectorStore, kept: np.ndarray, most: np.ndarray, k: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each query rows and exact scores: of the best by rough products, then of the others that may be among these.
+
+    Args:
+        queries: Q texts.
+        store: The folder.
+        kept: (Q, kept) rows of vectors, the best by rough products first; -1 past the last one.
+        most: (Q, kept) the most that their exact scores can be.
+        k: How many texts to find.
+    """
+    few = k + _MORE // 4 if store.most_vectors == 1 else kept.shape[1]
+    first = list(_exact_scores(queries, store, kept[:, :few]))
+    least = np.array([np.partition(exact, -k)[-k] if len(exact) >= k else -np.inf for _, exact in first])
+    others = np.sort(np.where(most[:, few:] >= least[:, None], kept[:, few:], -1), axis=1)
+    others = others[:, (others >= 0).any(axis=0)]
+    if not others.size:
+        yield from first
+        return
+    for (rows, exact), (more_rows, more_exact) in zip(first, _exact_scores(queries, store, others), strict=True):
+        yield np.concatenate([rows, more_rows]), np.concatenate([exact, more_exact])
 
 
 def _exact_scores(
@@ -196,15 +221,29 @@ def _exact_scores(
     assert queries.vectors is not None
     asked = queries.vectors[:, 0].float().numpy()
     vectors = store.take_vectors(np.maximum(kept, 0).reshape(-1)).reshape(*kept.shape, -1)
+    there = kept >= 0
+    lexical = None if queries.weights is None else _lexical_scores(queries.weights, store, kept, there)
     for query, (rows, some) in enumerate(zip(kept, vectors, strict=True)):
-        there = rows >= 0
-        exact = rough.of_query(asked[query], some)[there]
-        if queries.weights is not None:
-            # Added term by term in ascending order, as in a product with the texts of a term.
-            weights = store.take_weights(rows[there])
-            weights.sort_indices()
-            exact = exact + weights @ queries.weights[query].float().numpy()
-        yield rows[there], exact
+        exact = rough.of_query(asked[query], some)
+        yield rows[there[query]], (exact if lexical is None else exact + lexical[query])[there[query]]
+
+
+def _lexical_scores(weights: Tensor, store: VectorStore, kept: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """(queries, kept): the products of the queries' weights with those of the texts, 0 where there is no text."""
+    # scipy's own routine, given some of the rows: its public form would copy them.
+    from scipy.sparse._sparsetools import csr_matvec
+
+    found = store.take_weights(kept[there])
+    # Products are added up in the order of the terms, as `tiles` does.
+    found.sort_indices()
+    ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).tolist()
+    total = np.zeros(kept.shape, dtype=np.float32)
+    for query, (first, last) in enumerate(itertools.pairwise(ends)):
+        products = np.zeros(last - first, dtype=np.float32)
+        starts, asked = found.indptr[first : last + 1], weights[query].float().numpy()
+        csr_matvec(last - first, found.shape[1], starts, found.indices, found.data, asked, products)
+        total[query, there[query]] = products
+    return total
 
 
 def _best(texts: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,8 +6,10 @@ as they are.
 
 from __future__ import annotations
 
+import itertools
 import struct
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +52,39 @@ class MappedCsr:
     def rows(self, start: int, end: int) -> Any:
         """The rows from `start` to `end` as a matrix."""
         first, last = self._starts[start], self._starts[end]
-        return self._matrix(slice(first, last), self._starts[start : end + 1] - first)
+        # Copied, because members of a zip file are not aligned to the size of their elements.
+        columns, values = np.array(self._columns[first:last]), np.array(self._values[first:last])
+        return self.checked(columns, values, self._starts[start : end + 1] - first)
 
     def take(self, rows: np.ndarray) -> Any:
         """Any rows, in the order given, as a matrix."""
-        first, last = self._starts[rows], self._starts[rows + 1]
-        starts = np.concatenate([[0], np.cumsum(last - first)])
-        if starts[-1] < _LONG * len(rows) or not len(rows):
-            return self._matrix(spread(self._starts, rows)[0], starts)
-        return self._matrix([slice(*ends) for ends in zip(first.tolist(), last.tolist(), strict=True)], starts)
+        return joined([self], np.zeros(len(rows), dtype=np.int64), rows)
 
-    def _matrix(self, places: slice | np.ndarray | list[slice], starts: np.ndarray) -> Any:
+    def pieces(self, rows: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The columns and the values of any rows, row by row."""
+        # Without numpy's memmap, whose slices cost microseconds each.
+        columns, values = np.asarray(self._columns), np.asarray(self._values)
+        ends = zip(self._starts[rows].tolist(), self._starts[rows + 1].tolist(), strict=True)
+        return [(columns[first:last], values[first:last]) for first, last in ends]
+
+    def elements(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The columns and the values of any rows, one after the other."""
+        places = spread(self._starts, rows)[0]
+        return self._columns[places], self._values[places]
+
+    def counts(self, rows: np.ndarray) -> np.ndarray:
+        """(rows,) the number of elements of each of these rows."""
+        counts: np.ndarray = self._starts[rows + 1] - self._starts[rows]
+        return counts
+
+    def checked(self, columns: np.ndarray, values: np.ndarray, starts: np.ndarray) -> Any:
+        """A matrix of elements that were copied from the file.
+
+        Raises:
+            ArtifactError: A column is not there, or a value is not finite.
+        """
         import scipy.sparse
 
-        # Copied, because members of a zip file are not aligned to the size of their elements.
-        values, columns = _copied(self._values, places), _copied(self._columns, places)
         try:
             # scipy would read and write wherever a column points to.
             check_range(columns, self.shape[1])
@@ -75,12 +95,31 @@ class MappedCsr:
         return scipy.sparse.csr_matrix((values, columns, starts), shape=(len(starts) - 1, self.shape[1]))
 
 
-def _copied(array: np.ndarray, places: slice | np.ndarray | list[slice]) -> np.ndarray:
-    if not isinstance(places, list):
-        return np.array(array[places])
-    # Without numpy's memmap, whose slices cost microseconds each.
-    plain = np.asarray(array)
-    return np.concatenate([plain[place] for place in places])
+def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) -> Any:
+    """Rows of several files as one matrix, in the order given.
+
+    Args:
+        files: The files, at least one.
+        numbers: (n,) the file of each row.
+        rows: (n,) its row in the file.
+    """
+    order = np.argsort(numbers, kind="stable")
+    bounds = np.searchsorted(numbers[order], np.arange(len(files) + 1)).tolist()
+    parts = [(file, order[start:end]) for file, (start, end) in zip(files, itertools.pairwise(bounds), strict=True)]
+    counts = np.zeros(len(rows), dtype=np.int64)
+    for file, places in parts:
+        counts[places] = file.counts(rows[places])
+    if counts.sum() < _LONG * len(rows) or not len(rows):
+        found = [file.elements(rows[places]) for file, places in parts]
+        starts = np.concatenate([[0], np.cumsum(counts[order])])
+        by_file = files[0].checked(*(np.concatenate(some) for some in zip(*found, strict=True)), starts)
+        return by_file if (order[1:] > order[:-1]).all() else by_file[np.argsort(order)]
+    pieces: list[Any] = [None] * len(rows)
+    for file, places in parts:
+        for place, piece in zip(places.tolist(), file.pieces(rows[places]), strict=True):
+            pieces[place] = piece
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    return files[0].checked(*(np.concatenate(some) for some in zip(*pieces, strict=True)), starts)
 
 
 def _members(path: Path) -> dict[str, tuple[int, int]]:

@@ -26,7 +26,7 @@ import numpy as np
 
 from retrievalkit import artifacts
 from retrievalkit.data.vectors.arrays import check_finite, check_starts, in_pieces, open_array
-from retrievalkit.data.vectors.csr import MappedCsr, spread
+from retrievalkit.data.vectors.csr import MappedCsr, joined, spread
 from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
@@ -222,18 +222,10 @@ class VectorStore:
 
     def take_weights(self, texts: np.ndarray) -> Any:
         """(texts, vocabulary) scipy CSR: the weights of any texts, in the order given, read into memory."""
-        import scipy.sparse
-
-        parts, order = [], []
-        for shard, wanted in self._by_shard(texts, [shard.first_text for shard in self._shards]):
-            assert shard.weights is not None
-            parts.append(shard.weights.take(texts[wanted] - shard.first_text))
-            order.append(wanted)
-        if not parts:
-            return scipy.sparse.csr_matrix((0, self.vocabulary), dtype=np.float32)
-        places = np.concatenate(order)
-        taken = parts[0] if len(parts) == 1 else scipy.sparse.vstack(parts, format="csr")
-        return taken if (places[1:] > places[:-1]).all() else taken[np.argsort(places)]
+        firsts = np.array([shard.first_text for shard in self._shards])
+        numbers = np.searchsorted(firsts, texts, side="right") - 1
+        files = [shard.weights for shard in self._shards if shard.weights is not None]
+        return joined(files, numbers, texts - firsts[numbers])
 
     def _by_shard(self, wanted: np.ndarray, firsts: Sequence[int]) -> Iterator[tuple[_Shard, np.ndarray]]:
         """Each shard that contains wanted rows or texts, and their positions in `wanted`."""

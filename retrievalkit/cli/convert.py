@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.cli.hard_negatives import hard_negative_options
 from retrievalkit.cli.options import echo, given_flags, json_option, reserved, strict_option
 
 
@@ -15,6 +16,7 @@ from retrievalkit.cli.options import echo, given_flags, json_option, reserved, s
 @click.option("--kind", type=click.Choice(["corpus", "queries", "examples", "qrels", "run", "collection"]))
 @click.option("--split", help="Which split of a collection with several.")
 @click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="The format to write a run or qrels in.")
+@hard_negative_options
 @strict_option
 @json_option
 @reserved

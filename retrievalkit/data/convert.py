@@ -6,6 +6,7 @@
     rkit convert dev.trec dev.tsv --form msmarco        a run, as MS MARCO: query, document, rank
     rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
     rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
+    rkit convert msmarco-hard-negatives.jsonl.gz train.jsonl --queries queries.tsv --per-system 5
 
 The kind of data follows from keys or columns (`data.kinds`); `--kind` sets it if these are ambiguous.
 """
@@ -20,6 +21,7 @@ from retrievalkit import artifacts, oddities
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples, write_examples
+from retrievalkit.data.hard_negatives import HardNegatives
 from retrievalkit.data.kinds import Kind, kind_of
 from retrievalkit.data.packing import COMPRESSIONS
 from retrievalkit.data.qrels import read_qrels, write_qrels
@@ -43,6 +45,7 @@ def convert(
     split: str | None = None,
     corpus: str | Path | None = None,
     form: Form | None = None,
+    hard_negatives: HardNegatives | None = None,
 ) -> Counts:
     """Read a source in any known form and write it in ours.
 
@@ -53,6 +56,7 @@ def convert(
         split: The split, for a collection with several.
         corpus: If given, the documents of examples must be in it.
         form: The form of a run (None = "trec") or of judgements (None = "beir" for `.tsv`, else "trec").
+        hard_negatives: Of sentence-transformers' file of hard negatives, which are taken.
 
     Returns:
         Kind of what was written -> its count.
@@ -63,6 +67,8 @@ def convert(
     if kind is not None and kind not in get_args(Kind):
         raise UnknownNameError("kind", kind, get_args(Kind))
     _refuse_our_folder(source)
+    if hard_negatives is not None:
+        return _hard_negatives(source, Path(output), hard_negatives, kind, corpus)
     kind = kind or kind_of(source)
     path = Path(output)
     if form is not None:
@@ -189,6 +195,21 @@ def _examples(
     if examples.passages and beside is not None:
         counts["passages"] = _write_passages(beside, examples.passages.values())
     return {**counts, "without a positive": examples.dropped} if examples.dropped else counts
+
+
+def _hard_negatives(
+    source: str | Path, path: Path, chosen: HardNegatives, kind: Kind | None, corpus: str | Path | None
+) -> Counts:
+    """Write the examples of sentence-transformers' file."""
+    if kind not in (None, "examples") or not _is_file(path):
+        msg = f"negatives chosen by system are examples, which go to a file. Give '{path}.jsonl', without --kind."
+        raise OptionError(msg)
+    known = None if corpus is None else open_corpus(corpus)
+    examples = read_examples(source, corpus=known, hard_negatives=chosen)
+    without = sum(not row.negatives for row in examples)
+    counts = {"examples": write_examples(path, examples), "without a negative": without}
+    counts["without a positive"] = examples.dropped
+    return {name: count for name, count in counts.items() if count}
 
 
 def _write_passages(path: Path, passages: Iterable[Passage]) -> int:

@@ -46,6 +46,7 @@ class Searcher:
         options: Options of indexers that differ from those used at indexing: under "indexer" for all of them, under
             the name of an indexer or of an index folder for that one only.
         precision: The number format to encode queries in.
+        query_length: Most tokens of a query; None = as each index's manifest or checkpoint has it.
         note: Called with messages for the user, one sentence at a time.
 
     Raises:
@@ -60,13 +61,14 @@ class Searcher:
         model: Place | None = None,
         options: Options | None = None,
         precision: Precision = "fp32",
+        query_length: int | None = None,
         note: Note = lambda _: None,
     ) -> None:
         if not places:
             msg = "there is no index to search. Give one or more index folders."
             raise InputError(msg)
         self.sources = open_sources([Path(place) for place in places], options or {})
-        self.encoders = Encoders(model, self.indexes, precision)
+        self.encoders = Encoders(model, self.indexes, precision, query_length)
         self.note = note
         # Sources already reported to the user, because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()

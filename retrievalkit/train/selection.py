@@ -70,7 +70,7 @@ class DevSet:
         passage: Id -> passage.
         batch_size: Questions that share their passages when the loss is computed.
         rank_from: The first epoch (counted from 0) after which the average rank is used.
-        mask_false_negatives: Whether known positives and duplicates of the positive are ignored as negatives in the
+        mask_false_negatives: Whether known positives and their duplicates are ignored as negatives in the
             loss, as in training.
     """
 

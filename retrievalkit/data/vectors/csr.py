@@ -36,13 +36,13 @@ class MappedCsr:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        members = _members(path)
-        form = open_array(path, ("|S3",), 0, region=members["format.npy"])
-        texts, vocabulary = open_array(path, ("<i4", "<i8"), 1, region=members["shape.npy"]).tolist()
+        parts = members(path)
+        form = open_array(path, ("|S3",), 0, region=parts["format.npy"])
+        texts, vocabulary = open_array(path, ("<i4", "<i8"), 1, region=parts["shape.npy"]).tolist()
         self.shape: tuple[int, int] = texts, vocabulary
-        self._starts = np.array(open_array(path, ("<i4", "<i8"), 1, region=members["indptr.npy"]), dtype=np.int64)
-        self._columns = open_array(path, ("<i4", "<i8"), 1, region=members["indices.npy"])
-        self._values = open_array(path, ("<f4",), 1, region=members["data.npy"])
+        self._starts = np.array(open_array(path, ("<i4", "<i8"), 1, region=parts["indptr.npy"]), dtype=np.int64)
+        self._columns = open_array(path, ("<i4", "<i8"), 1, region=parts["indices.npy"])
+        self._values = open_array(path, ("<f4",), 1, region=parts["data.npy"])
         check_starts(self._starts, len(self._columns))
         fitting = len(self._starts) == texts + 1 and len(self._columns) == len(self._values)
         if form.item() != b"csr" or not fitting or not 0 < vocabulary < _MOST_COLUMNS:
@@ -122,7 +122,7 @@ def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) ->
     return files[0].checked(*(np.concatenate(some) for some in zip(*pieces, strict=True)), starts)
 
 
-def _members(path: Path) -> dict[str, tuple[int, int]]:
+def members(path: Path) -> dict[str, tuple[int, int]]:
     """Where the members of an uncompressed .npz file lie: start and size."""
     places = {}
     try:

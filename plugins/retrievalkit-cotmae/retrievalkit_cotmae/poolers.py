@@ -70,11 +70,11 @@ class DenseSparse(Pooler):
             given = {"dimension": dimension, "layers": layers, "keep": None if keep == "all" else keep}
             _check_idle(given | {"normalize": normalize or None}, "dense")
         if views == "dense":
-            given = {
+            of_sparse: dict[str, object] = {
                 "pooled_tokens": None if pooled_tokens == "text" else pooled_tokens,
                 "sparse_head": None if sparse_head == "complete" else sparse_head,
             }
-            _check_idle(given, "sparse")
+            _check_idle(of_sparse, "sparse")
         self.info = info
         self.dense = views != "sparse"
         self.sparse = views != "dense"

@@ -19,8 +19,8 @@ class DistillKL(Distillation):
 
         L = mean over queries of  KL(softmax(teacher scores / T) || softmax(student scores / t))  +  c L_contrastive
 
-    or with the two distributions exchanged. Both distributions cover the passages of the query that the teacher scored. A query with fewer than two of them
-    counts as 0 in the mean.
+    or with the two distributions exchanged. They cover the passages of the query that the teacher scored. A query with
+    fewer than two of them counts as 0 in the mean.
 
     Args:
         temperature: t; the student's scores are divided by it, in the contrastive term too.

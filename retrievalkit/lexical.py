@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from retrievalkit.contracts import TokenStates, VocabularyHead
 from retrievalkit.data.masking import UNLABELLED
+from retrievalkit.errors import UnsupportedError
 
 # Logits held at a time. On a CPU few enough that the allocator keeps their memory (returning it to the system and
 # requesting it again takes as long as the product), on a GPU enough to keep it busy.
@@ -27,6 +28,26 @@ CPU_TILE, GPU_TILE = 1 << 21, 1 << 25
 def text_mask(states: TokenStates) -> Tensor:
     """(batch, tokens) bool, True at the tokens of the text itself: no [CLS]- or [SEP]-like token, no padding."""
     return states.attention_mask.bool() & ~states.special_mask.bool()
+
+
+def linear_head(head: Callable[[Tensor], Tensor] | None, width: int, otherwise: str) -> VocabularyHead:
+    """The projection of a vocabulary head, without the layers before it: one linear map, as papers print it.
+
+    Args:
+        head: The complete head.
+        width: Size of the hidden states.
+        otherwise: The setting that keeps the complete head, for the message.
+
+    Raises:
+        UnsupportedError: The head has no projection of states of that size.
+    """
+    if not isinstance(head, VocabularyHead) or head.weight.shape[1] != width:
+        msg = (
+            f"the vocabulary head is to be its projection alone, which multiplies hidden states of size {width}, but "
+            f"this model's head has no such projection. Set {otherwise}."
+        )
+        raise UnsupportedError(msg)
+    return VocabularyHead(nn.Identity(), head.weight, head.bias)
 
 
 def max_saturated(hidden: Tensor, head: Callable[[Tensor], Tensor], mask: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -90,9 +91,13 @@ class Recipe:
 
     def options_in(self, step: Step, folder: str) -> dict[str, Any]:
         """A step's options, with the outputs of other steps as paths in a folder; "" leaves them relative to it."""
-        outputs = {f"steps.{other.name}": joined_path(folder, other.output) for other in self.steps if other.output}
-        filled: dict[str, Any] = fill(dict(step.options), outputs.__getitem__)
+        filled: dict[str, Any] = fill(dict(step.options), lambda name: joined_path(folder, self.outputs[name]))
         return filled
+
+    @cached_property
+    def outputs(self) -> dict[str, str]:
+        """`steps.NAME` -> what the step writes."""
+        return {f"steps.{step.name}": step.output for step in self.steps if step.output}
 
 
 def load_recipe(

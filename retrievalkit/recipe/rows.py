@@ -6,7 +6,7 @@
     means:
       both: {title: Mean, of: [nq, web]}                   # sets, patterns, means before it
     variants:
-      near: {expected: {source: Table 5, web.RR@10: 0.3, both.RR@10: 0.4}}
+      near: {expected: {source: Table 5, nq.RR@10: 0.3, both.RR@10: 0.4}}      # without a set: of the first one
       far: {values: {layers: [2, 6]}}
     baseline: near                                         # of the same set
 
@@ -190,16 +190,14 @@ class RowReader:
             sections.fail(f"the {kind} '{name}' has the name of {what}. Rename it.", name)
 
     def cells(self, figures: Section, sets: Sequence[str]) -> dict[str, dict[tuple[str, str], Any]]:
-        """Set ("" = none) -> the references of its cells."""
+        """Set -> the references of its cells; "" where there are none. FIGURE is of the first set."""
         found: dict[str, dict[tuple[str, str], Any]] = {}
         for key, value in figures.items():
             first, dot, rest = key.partition(".")
-            if key == "source":
-                continue
-            if sets and (first not in sets or not dot):
-                figures.fail(f"{UnknownNameError('set or mean', first, sets)} A reference is SET.FIGURE here.", key)
-            inside, name = (first, rest) if sets else ("", key)
-            found.setdefault(inside, {})[self.cell(figures, key, name)] = value
+            named = dot and first in sets
+            inside, name = (first, rest) if named else (next(iter(sets), ""), key)
+            if key != "source":
+                found.setdefault(inside, {})[self.cell(figures, key, name)] = value
         return found
 
     def cell(self, figures: Section, key: str, name: str) -> tuple[str, str]:
@@ -208,7 +206,8 @@ class RowReader:
         if step in self.steps:
             return step, figure
         if dot and NAME.fullmatch(step):
-            figures.fail(str(UnknownNameError("step", step, self.steps)), key)
+            known = {*self.steps, *self.in_sets}
+            figures.fail(str(UnknownNameError("set or step" if self.in_sets else "step", step, known)), key)
         return self.table[0], name
 
     def rows(

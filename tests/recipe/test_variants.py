@@ -355,6 +355,8 @@ def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
     assert [row.name for row in recipe.load_recipe(path, variants=["forum_*"]).rows] == [
         *("near-forum_a", "near-forum_b", "near-forums", "far-forum_a", "far-forum_b", "far-forums"),
     ]
+    plain = recipe.load_recipe(write(SETS.replace("web.RR@10", "RR@10")))  # of the first set
+    assert plain.rows[0].expected == {("figures", "RR@10"): 0.3}
     steps = {step.name: step for step in recipe.load_recipe(path, settings).steps}
     assert steps["near-web/vectors"].options["texts"] == steps["far-web/vectors"].options["texts"] == "mine"
     assert steps["far-web/train"].options["set"] == {"pooler.layers": [2]}
@@ -365,7 +367,7 @@ def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (("web.RR@10", "RR@10"), "unknown set or mean 'RR@10'.*A reference is SET.FIGURE here"),
+        (("web.RR@10", "wbe.RR@10"), "unknown set or step 'wbe'; did you mean 'web'"),
         (("of: [web, forums]", "of: [web, all]"), "unknown set or variant 'all'"),
         (("of: [web, forums]", "of: web"), "'of' is 'web', and should be a list of sets"),
         (("forums: {title: Forums", "web: {title: Forums"), "the set 'web' has the name of another row"),

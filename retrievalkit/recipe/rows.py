@@ -31,6 +31,7 @@ from retrievalkit.recipe.variants import Cells, Row, Variant
 
 _VARIANT_KEYS = ("title", "values", "expected")
 _MEAN_KEYS = ("title", "of", "expected")
+_OVER = ("sets", "means")
 _BETWEEN = "-"
 
 Names = Mapping[int | None, Mapping[str, str]]
@@ -70,6 +71,7 @@ class RowReader:
     Attributes:
         variants: What is run: a variant with a set, or either alone; one without a name where there are none.
         names: What settings of a part of the table can be for: variants, sets, and both together.
+        in_sets: The sets and means that references of a variant can be of.
         baseline: The variant that the others are compared with; "" = none.
     """
 
@@ -84,7 +86,8 @@ class RowReader:
         self.steps = steps
         self.table = table
         self.check_override = check_override
-        self.in_sets = [*root.section("sets"), *(root.section("means") if root.section("sets") else ())]
+        sets, means = ([name for name, one in root.section(kind).items() if one is not None] for kind in _OVER)
+        self.in_sets = [*sets, *means] if sets else []
         self.declared = list(self.read("variants"))
         self.sets = list(self.read("sets"))
         self.variants: dict[str, Variant] = {}

@@ -20,6 +20,7 @@ from retrievalkit.errors import ArtifactError
 
 _LOCAL_HEADER, _LOCAL_MAGIC = 30, b"PK\x03\x04"  # of a zip file's member, before its name and its extra field
 _MOST_COLUMNS = 1 << 31
+_NOTHING = np.zeros(0)
 _LONG = 32
 """Elements of a row from which copying row by row is faster than element by element."""
 
@@ -52,9 +53,8 @@ class MappedCsr:
     def rows(self, start: int, end: int) -> Any:
         """The rows from `start` to `end` as a matrix."""
         first, last = self._starts[start], self._starts[end]
-        # Copied, because members of a zip file are not aligned to the size of their elements.
-        columns, values = np.array(self._columns[first:last]), np.array(self._values[first:last])
-        return self.checked(columns, values, self._starts[start : end + 1] - first)
+        piece = self._columns[first:last], self._values[first:last]
+        return self.checked([piece], self._starts[start : end + 1] - first)
 
     def take(self, rows: np.ndarray) -> Any:
         """Any rows, in the order given, as a matrix."""
@@ -77,14 +77,16 @@ class MappedCsr:
         counts: np.ndarray = self._starts[rows + 1] - self._starts[rows]
         return counts
 
-    def checked(self, columns: np.ndarray, values: np.ndarray, starts: np.ndarray) -> Any:
-        """A matrix of elements that were copied from the file.
+    def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
+        """A matrix of columns and values from the file, at least one piece of them.
 
         Raises:
             ArtifactError: A column is not there, or a value is not finite.
         """
         import scipy.sparse
 
+        # Copied even if it is a single piece, because members of a zip file are not aligned to the size of an element.
+        columns, values = (np.concatenate(some) for some in zip(*pieces, strict=True))
         try:
             # scipy would read and write wherever a column points to.
             check_range(columns, self.shape[1])
@@ -112,14 +114,14 @@ def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) ->
     if counts.sum() < _LONG * len(rows) or not len(rows):
         found = [file.elements(rows[places]) for file, places in parts]
         starts = np.concatenate([[0], np.cumsum(counts[order])])
-        by_file = files[0].checked(*(np.concatenate(some) for some in zip(*found, strict=True)), starts)
+        by_file = files[0].checked(found, starts)
         return by_file if (order[1:] > order[:-1]).all() else by_file[np.argsort(order)]
-    pieces: list[Any] = [None] * len(rows)
+    pieces = [(_NOTHING, _NOTHING)] * len(rows)
     for file, places in parts:
         for place, piece in zip(places.tolist(), file.pieces(rows[places]), strict=True):
             pieces[place] = piece
     starts = np.concatenate([[0], np.cumsum(counts)])
-    return files[0].checked(*(np.concatenate(some) for some in zip(*pieces, strict=True)), starts)
+    return files[0].checked(pieces, starts)
 
 
 def members(path: Path) -> dict[str, tuple[int, int]]:

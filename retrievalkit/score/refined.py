@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -124,10 +123,9 @@ def _where_uncertain(
     if not certain.all():
         again = torch.from_numpy(np.flatnonzero(~certain))
         vectors, weights = queries.vectors, queries.weights
-        some = replace(
-            queries,
-            vectors=None if vectors is None else vectors[again],
-            weights=None if weights is None else weights[again],
+        # Without a mask, which masks nothing here.
+        some = Representation(
+            None if vectors is None else vectors[again], None, None if weights is None else weights[again]
         )
         scores[again], texts[again] = search(some)
     return scores, texts

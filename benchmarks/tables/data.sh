@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The data of the tables at CPU size, from collections in BEIR's layout: data.sh COLLECTIONS OUTPUT
+#
+#     OUTPUT/mlm/train.jsonl, dev.jsonl   documents to train the encoder on masked words; dev: 300 held out
+#     OUTPUT/squad                        squad-open with 4,000 training questions, of its Wikipedia part
+#
+# The same each time: shuffled from a fixed stream of bytes. The training questions on comments and reviews are left out,
+# because many of them cannot be understood without their passage.
+set -eo pipefail
+from=$(realpath "$1") to=$(mkdir -p "$2" && realpath "$2")
+seeded() { shuf --random-source=<(yes 42); }
+first() { awk -v last="$1" 'NR <= last'; } # unlike head, reads all of its input
+
+mkdir -p "$to"/mlm "$to"/squad/qrels
+{
+  zcat "$from"/{squad-open,nq-oracle,cacm}/corpus.jsonl.gz
+  zcat "$from"/medquad/corpus.jsonl.gz | seeded | first 1500
+  zcat "$from"/text/*.jsonl.gz | seeded | first 100
+} | seeded > "$to"/mlm/all.jsonl
+first 300 < "$to"/mlm/all.jsonl > "$to"/mlm/dev.jsonl
+tail -n +301 "$to"/mlm/all.jsonl > "$to"/mlm/train.jsonl
+rm "$to"/mlm/all.jsonl
+
+ln -sf "$from"/squad-open/{corpus,queries}.jsonl.gz "$to"/squad/
+for split in dev test; do zcat "$from/squad-open/qrels/$split.tsv.gz" > "$to/squad/qrels/$split.tsv"; done
+zcat "$from"/squad-open/queries.jsonl.gz | grep -F squadshifts-new-wiki | cut -d '"' -f 4 > "$to"/squad/wiki.txt
+zcat "$from"/squad-open/qrels/train.tsv.gz > "$to"/squad/train.tsv
+{
+  first 1 < "$to"/squad/train.tsv
+  grep -wFf "$to"/squad/wiki.txt "$to"/squad/train.tsv | seeded | first 4000
+} > "$to"/squad/qrels/train.tsv
+rm "$to"/squad/train.tsv "$to"/squad/wiki.txt

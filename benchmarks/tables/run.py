@@ -1,9 +1,9 @@
 """Runs the rows of the papers' tables, one after the other; what is done is skipped, so it may be cut off at any time.
 
-    python benchmarks/tables/queue.py --data DATA --collections COLLECTIONS --encoder MODEL --output RUNS [--only mlr,mvr]
+    python benchmarks/tables/run.py --data DATA --collections COLLECTIONS --encoder MODEL --output RUNS [--only mlr,mvr]
 
-Each part is an `rkit run` in a process of its own. RUNS/queue.jsonl says when each ran, at which commit, and how it ended;
-a part that fails is left for the next time, and the others go on.
+Each part is an `rkit run` in a process of its own. RUNS/runs.jsonl says when each ran, at which commit, and how it
+ended; a part that fails is left for the next time, and the others go on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def main() -> int:
     places = {name: getattr(given, name).resolve() for name in ("data", "collections", "encoder")}
     seeds = [int(seed) for seed in given.seeds.split(",")] if given.seeds else plan["seeds"]
     only = set(filter(None, given.only.split(",")))
-    parts = [one for one in queue(plan, runs(plan, {**places, "runs": output}), seeds) if not only or one.run.name in only]
+    parts = [
+        one for one in queue(plan, runs(plan, {**places, "runs": output}), seeds) if not only or one.run.name in only
+    ]
     if given.dry:
         for part in parts:
             print(shlex.join(["rkit", *part.words(output)]))
@@ -52,7 +54,7 @@ def _done(part: Item, output: Path) -> bool:
     code = subprocess.run(_rkit(words), check=False).returncode
     entry = {"run": part.run.name, "rows": part.rows, "seed": part.seed, "code": code, "commit": _commit()}
     entry |= {"started": round(started), "seconds": round(time.time() - started)}
-    with (output / "queue.jsonl").open("a", encoding="utf-8") as log:
+    with (output / "runs.jsonl").open("a", encoding="utf-8") as log:
         log.write(json.dumps(entry) + "\n")
     return code == 0
 
@@ -62,7 +64,9 @@ def _rkit(words: Sequence[str]) -> list[str]:
 
 
 def _commit() -> str:
-    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return said.stdout.strip()
 
 

@@ -1,0 +1,103 @@
+"""What was measured: the rows of a run, seed by seed, and the difference of two rows with its interval and test.
+
+A difference is taken question by question within each seed, and a question's differences are averaged over the seeds:
+so the questions are what is drawn, and the seeds are strata.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plan import Run
+
+from retrievalkit import artifacts
+from retrievalkit.evaluate.significance import bootstrap_intervals, randomisation_test
+from retrievalkit.recipe.cell import Cell
+from retrievalkit.recipe.outcome import read_figures, read_per_query
+from retrievalkit.recipe.recipe import Recipe, load_recipe
+from retrievalkit.recipe.results import ResultRow, tabulate
+
+Rows = Mapping[int, Mapping[str, ResultRow]]
+"""Seed -> row -> its cells."""
+
+
+def rows_of(run: Run, folder: Path, seeds: Sequence[int]) -> Rows:
+    """The rows that are done, by seed; a row that has no seed is there for each."""
+    steps = _done(folder)
+    found = {}
+    for seed in seeds:
+        recipe = load_recipe(run.recipe, {**run.values, "seeds": [seed]})
+        found[seed] = {row.name: row for row in _table(recipe, folder, steps)}
+    return found
+
+
+def seconds_of(folder: Path) -> float:
+    """How long all steps of a run took that are done."""
+    return sum(float(one["seconds"]) for one in _done(folder).values())
+
+
+def level(rows: Rows, name: str, column: str) -> dict[str, Any] | None:
+    """A row's mean over its seeds, their deviation, and how long one of them took; None if it was not run."""
+    cells = {seed: own[name].cells[column] for seed, own in rows.items() if name in own and column in own[name].cells}
+    if not cells:
+        return None
+    values = [cell.mean for cell in cells.values()]
+    return {
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "seeds": list(cells),
+        "title": rows[next(iter(cells))][name].title,
+    }
+
+
+def difference(rows: Rows, one: str, other: str, column: str) -> dict[str, Any] | None:
+    """How much greater a figure of one row is than of another; None if they have no seed in common.
+
+    Returns:
+        `mean`, `seeds` (the difference in each), and where the values of questions are known `low`, `high` (the
+        bootstrap interval of 95 %), `p` (randomisation test) and `questions`.
+    """
+    cells = {seed: gap for seed, own in rows.items() if (gap := _gap(own, one, other, column)) is not None}
+    if not cells:
+        return None
+    found: dict[str, Any] = {
+        "mean": statistics.fmean(cell.mean for cell in cells.values()),
+        "seeds": {str(seed): cell.mean for seed, cell in cells.items()},
+    }
+    shared = set.intersection(*(set(cell.queries) for cell in cells.values()))
+    if shared:
+        values = [statistics.fmean(cell.queries[query] for cell in cells.values()) for query in sorted(shared)]
+        ((found["low"], found["high"]),) = bootstrap_intervals(values)
+        found |= {"p": randomisation_test(values), "questions": len(values)}
+    return found
+
+
+def _gap(rows: Mapping[str, ResultRow], one: str, other: str, column: str) -> Cell | None:
+    if not all(name in rows and column in rows[name].cells for name in (one, other)):
+        return None
+    return rows[one].cells[column].less(rows[other].cells[column])
+
+
+def _done(folder: Path) -> dict[str, dict[str, Any]]:
+    """The steps of a run that are done, as it noted them."""
+    path = folder / "run.json"
+    steps = artifacts.read_json(path, do="")["steps"] if path.is_file() else {}
+    return {name: entry for name, entry in steps.items() if entry["done"]}
+
+
+def _table(recipe: Recipe, folder: Path, done: Mapping[str, Mapping[str, Any]]) -> Sequence[ResultRow]:
+    """The rows of a recipe whose steps are done, with columns by the names of figures alone."""
+    paths = {step.name: folder / step.output for step in recipe.steps if step.name in done and step.output is not None}
+    figures = {name: found for name, path in paths.items() if (found := read_figures(path))}
+    per_query = {name: read_per_query(paths[name]) for name in figures}
+    seconds = {step.name: float(done.get(step.name, {}).get("seconds", 0)) for step in recipe.steps}
+    return [_plain(row) for row in tabulate(recipe, figures, seconds, per_query).rows]
+
+
+def _plain(row: ResultRow) -> ResultRow:
+    """The row with "nDCG@10" for "figures nDCG@10"."""
+    cells = {name.rpartition(" ")[2]: cell for name, cell in row.cells.items()}
+    return ResultRow(row.name, row.title, row.source, cells, row.steps, row.seconds, row.baseline)

@@ -1,0 +1,139 @@
+"""The page of the papers' tables as Markdown, and a figure for each table: ours with its interval, and the paper's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from retrievalkit.report.table import markdown_table
+
+_OPENING = """# The papers' tables
+
+Written by results.py from the runs of run.py.
+
+## The papers' tables at the size of two processor cores
+
+{summary}
+
+A direction is a pair of rows of which the first is better in the paper. Ours is the difference in {ours}, with its 95 %
+interval by bootstrap over questions; a question's difference is averaged over the seeds, in each of which both rows were
+trained. p is that of the paired randomisation test, corrected by Holm over the directions of a table. The paper's
+differences are of the metric and data named there, and of models ten times as large: only the sign can be compared.
+
+Every row starts from the encoder of `encoders/minilm_mlm` (six layers of 384), is trained on 4,000 questions of the
+Wikipedia part of squad-open with passages of 64 tokens, and asked the 10,570 test questions over 7,731 passages, unless
+its table says otherwise. Its learning rate, batch and epochs are those of the plain dual encoder that was best on the dev
+split (`cpu/tuning`). Run again:
+
+    benchmarks/tables/data.sh COLLECTIONS data
+    rkit run encoders/minilm_mlm --set documents=data/mlm/train.jsonl --set dev=data/mlm/dev.jsonl --output encoder
+    python benchmarks/tables/run.py --data data --collections COLLECTIONS --encoder encoder/encoder --output runs
+    python benchmarks/tables/results.py --data data --collections COLLECTIONS --encoder encoder/encoder --runs runs
+"""
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """All tables."""
+    parts = [_OPENING.format(summary=summary(found), ours=found["ours"])]
+    for table in found["tables"]:
+        parts += [f"### {table['name']}\n", *_table(table, found)]
+    return "\n".join(parts)
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """How many directions agree."""
+    said = Counter(one["verdict"] for table in found["tables"] for one in table["directions"])
+    total, missing = said.total(), said["not run"]
+    agree = said["agrees"] + said["agrees, significantly"]
+    text = (
+        f"Of {total - missing} directions, {agree} agree, {said['agrees, significantly']} of them significantly; "
+        f"{said['opposite, significantly']} are significantly opposite."
+    )
+    return f"**{text}**" + (f" {missing} more were not run." if missing else "")
+
+
+def _table(table: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{table['about']} The paper: {table['metric']} on {table['on']}.\n"
+    ran = [one for one in table["directions"] if one["ours"] is not None]
+    if ran:
+        yield f"![{table['name']}](figures/{table['slug']}.svg)\n"
+    head = ("better row", "than", "paper", "ours", "interval", "p", "seeds", f"ours, {table['metric']}", "direction")
+    lines = [head, *(_line(one, table) for one in table["directions"])]
+    yield markdown_table(lines, right=range(2, 8)) + "\n"
+    for one in table["directions"]:
+        if one["why"]:
+            yield f"- {_name(table, one['row'])}, {_name(table, one['over'])}: {one['why']}\n"
+    yield from _levels(table, found["ours"])
+    if ran:
+        rows = ",".join(table["levels"])
+        options = " ".join(f"--set {name}=..." for name in table["options"])
+        hours = f"{found['hours'][table['run']]:.1f} h for all rows of `{table['recipe']}`"
+        commits = ", ".join(found["commits"]) or "unknown"
+        yield f"`rkit run {table['recipe']} {options} --variants {rows}`; {hours}; commit {commits}.\n"
+
+
+def _line(one: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[str, ...]:
+    names = (_name(table, one["row"]), _name(table, one["over"]))
+    paper = "better" if one["paper"] is None else f"{one['paper']:+.4f}"
+    ours = one["ours"]
+    if ours is None:
+        return (*names, paper, "not run", "", "", "", "", "not run")
+    interval = f"[{ours['low']:+.4f}, {ours['high']:+.4f}]" if "low" in ours else ""
+    p = "" if "p_corrected" not in ours else f"{ours['p_corrected']:.4f}"
+    seeds = " ".join(f"{value:+.4f}" for value in ours["seeds"].values())
+    same = "" if one["same_metric"] is None else f"{one['same_metric']['mean']:+.4f}"
+    return (*names, paper, f"{ours['mean']:+.4f}", interval, p, seeds, same, one["verdict"])
+
+
+def _levels(table: Mapping[str, Any], ours: str) -> Iterator[str]:
+    columns = list(dict.fromkeys((ours, table["metric"])))
+    lines = [("row", *columns, "seeds", "minutes a seed")]
+    for level in table["levels"].values():
+        some = next((one for one in level["figures"].values() if one), None)
+        if some is not None:
+            figures = (_figure(level["figures"][column]) for column in columns)
+            minutes = " ".join(f"{one:.0f}" for one in level["minutes"])
+            lines.append((level["title"], *figures, str(len(some["seeds"])), minutes))
+    if len(lines) > 1:
+        yield markdown_table(lines, right=range(1, len(lines[0]))) + "\n"
+
+
+def _figure(one: Mapping[str, Any] | None) -> str:
+    if one is None:
+        return ""
+    return f"{one['mean']:.4f}" + ("" if one["deviation"] is None else f" ± {one['deviation']:.4f}")
+
+
+def _name(table: Mapping[str, Any], row: str) -> str:
+    return str(table["levels"][row]["title"])
+
+
+def draw(table: Mapping[str, Any], path: Path) -> None:
+    """Each direction that was run: ours as a point with its interval, the paper's difference as a ring."""
+    from matplotlib.figure import Figure
+
+    ran = [one for one in table["directions"] if one["ours"] is not None]
+    if not ran:
+        path.unlink(missing_ok=True)
+        return
+    figure = Figure(figsize=(9, 1.2 + 0.45 * len(ran)), layout="constrained")
+    panel = figure.subplots()
+    places = range(len(ran))
+    for place, one in zip(places, ran, strict=True):
+        ours = one["ours"]
+        panel.plot([ours.get("low", ours["mean"]), ours.get("high", ours["mean"])], [place, place], color="tab:blue")
+        panel.plot(list(ours["seeds"].values()), [place] * len(ours["seeds"]), "|", color="tab:blue")
+    panel.plot([one["ours"]["mean"] for one in ran], places, "o", color="tab:blue", label="ours, with its seeds")
+    given = [(one["paper"], place) for place, one in zip(places, ran, strict=True) if one["paper"] is not None]
+    if given:
+        panel.plot(
+            *zip(*given, strict=True), "o", mfc="none", color="tab:orange", label=f"the paper, {table['metric']}"
+        )
+    panel.axvline(0, color="grey", linewidth=0.8)
+    panel.set_yticks(places, [f"{_name(table, one['row'])}\n- {_name(table, one['over'])}" for one in ran], fontsize=8)
+    panel.invert_yaxis()
+    panel.set(title=table["name"], xlabel="difference")
+    panel.legend(fontsize=8)
+    figure.savefig(path, metadata={"Date": None})

@@ -1,0 +1,142 @@
+"""The page of the papers' tables is made of what the runs left: differences, directions, and what is missing."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from retrievalkit.recipe.recipe import load_recipe
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "tables"
+RECIPE = """\
+name: demo
+values: {run: null, qrels: x, seed: null}
+defaults: {evaluate: {qrels: "${qrels}", json: true}}
+steps:
+  - {name: model, command: convert, with: {source: "${run}", form: "${seed}"}, output: model}
+  - {name: figures, command: evaluate, with: {run: "${steps.model}"}, output: figures.json}
+table: [figures]
+variants:
+  plain: {title: Plain, values: {run: a}}
+  better: {title: Better, values: {run: b}}
+  other: {values: {run: c}}
+seeds: [1, 2]
+"""
+PLAN = """\
+runs: {demo: {recipe: RECIPE, set: {qrels: "{data}"}}}
+queue: [{run: demo, seeds: false, rows: [plain]}, {run: demo, rows: [better]}]
+seeds: [1, 2]
+ours: nDCG@10
+tables:
+  - name: Table 1
+    about: A test.
+    run: demo
+    metric: RR@10
+    on: a collection
+    directions:
+      - {row: better, over: plain, paper: [0.5, 0.4]}
+      - {row: plain, over: better, paper: [0.6, 0.4], why: Too small.}
+      - {row: other, over: plain, paper: [~, ~]}
+"""
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The programs of benchmarks/tables, which import each other by name."""
+    names = ("plan", "measured", "page", "results")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    found = {name: importlib.import_module(name) for name in names}
+    yield found
+    for name in names:
+        del sys.modules[name]
+
+
+def ran(folder, name, values):
+    """Leave the figures of a row as a run would."""
+    steps = {}
+    for seed, found in values.items():
+        path = folder / name / f"seed-{seed}"
+        path.mkdir(parents=True)
+        queries = {f"q{place}": value for place, value in enumerate(found)}
+        mean = sum(found) / len(found)
+        content = {"metrics": {"nDCG@10": mean, "RR@10": mean / 2}, "per_query": {"nDCG@10": queries}}
+        (path / "figures.json").write_text(json.dumps(content))
+        for step in ("model", "figures"):
+            steps[f"{name}/seed-{seed}/{step}"] = {"key": "", "done": True, "seconds": 60.0}
+    return steps
+
+
+@pytest.fixture
+def collected(programs, tmp_path):
+    """What is collected where two of three rows were run, one of them with one seed of two."""
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "plan.yaml").write_text(PLAN.replace("RECIPE", str(tmp_path / "recipe.yaml")))
+    folder = tmp_path / "runs" / "demo"
+    steps = ran(folder, "plain", {1: [0.1] * 40, 2: [0.9] * 40}) | ran(folder, "better", {1: [0.2] * 30 + [0.1] * 10})
+    (folder / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
+    (tmp_path / "runs" / "runs.jsonl").write_text('{"commit": "abc"}\n{"commit": "abc"}\n')
+    plan = programs["plan"].content(tmp_path / "plan.yaml")
+    return programs["results"].collect(plan, {"data": tmp_path, "runs": tmp_path / "runs"})
+
+
+def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
+    """The second seed of the plain row alone does not count."""
+    better, worse, _ = collected["tables"][0]["directions"]
+    assert better["ours"]["mean"] == pytest.approx(0.075)
+    assert better["ours"]["seeds"] == {"1": pytest.approx(0.075)}
+    assert better["ours"]["questions"] == 40
+    assert better["ours"]["low"] < 0.075 < better["ours"]["high"]
+    assert better["same_metric"]["mean"] == pytest.approx(0.0375)
+    assert worse["ours"]["mean"] == pytest.approx(-0.075)
+
+
+def test_directions_are_judged_and_counted(collected, programs):
+    """One agrees, one is opposite, and one was not run."""
+    said = [one["verdict"] for one in collected["tables"][0]["directions"]]
+    assert said == ["agrees, significantly", "opposite, significantly", "not run"]
+    assert programs["page"].summary(collected) == (
+        "**Of 2 directions, 1 agree, 1 of them significantly; 1 are significantly opposite.** 1 more were not run."
+    )
+
+
+def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, programs, tmp_path):
+    """It has the paper's difference beside ours, levels, the reason found, the commit, and what is missing."""
+    text = programs["page"].page(collected)
+    assert "| Better | Plain | +0.1000 | +0.0750 |" in text
+    assert "| Plain | 0.5000 ± 0.5657 |" in text
+    assert "- Plain, Better: Too small." in text
+    assert "| other | Plain | better | not run |" in text
+    assert "--variants better,plain,other" in text
+    assert "commit abc" in text
+    programs["page"].draw(collected["tables"][0], tmp_path / "figure.svg")
+    assert "<svg" in (tmp_path / "figure.svg").read_text()
+
+
+def test_the_queue_has_all_rows_of_a_seed_before_the_next(programs, collected, tmp_path):
+    """What has no seeds comes once."""
+    plan = programs["plan"]
+    content = plan.content(tmp_path / "plan.yaml")
+    queue = list(plan.queue(content, plan.runs(content, {"data": "D"}), content["seeds"]))
+    assert [(one.rows, one.seed) for one in queue] == [(("plain",), None), (("better",), 1), (("better",), 2)]
+    words = queue[1].words(Path("out"))
+    assert words[2:] == ["--output", "out/demo", "--set", "qrels=D", "--variants", "better", "--set", "seeds=1"]
+
+
+def test_every_row_that_is_queued_or_compared_is_of_its_recipe(programs):
+    """A renamed row of a recipe is noticed here, and not after hours."""
+    plan = programs["plan"]
+    content = plan.content()
+    places = dict.fromkeys(("data", "collections", "encoder", "runs"), "x")
+    runs = plan.runs(content, places)
+    known = {name: {row.name for row in load_recipe(one.recipe, one.values).rows} for name, one in runs.items()}
+    queued = {name: set() for name in runs}
+    for one in content["queue"]:
+        # A row of a variant with a set is named after both.
+        rows = {row for row in known[one["run"]] for name in one.get("rows", [row]) if f"{row}-".startswith(f"{name}-")}
+        assert len({row.partition("-")[0] for row in rows}) == len(one.get("rows", rows))
+        queued[one["run"]] |= rows
+    for table in content["tables"]:
+        compared = {one[key] for one in table["directions"] for key in ("row", "over")}
+        assert compared <= queued[table["run"]], table["name"]

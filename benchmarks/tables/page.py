@@ -18,13 +18,13 @@ Written by results.py from the runs of run.py.
 {summary}
 
 A direction is a pair of rows of which the first is better in the paper. Ours is the difference in {ours}, with its 95 %
-interval by bootstrap over questions; a question's difference is averaged over the seeds, in each of which both rows were
-trained. p is that of the paired randomisation test, corrected by Holm over the directions of a table. The paper's
+interval by bootstrap over questions; a question's difference is averaged over the seeds, in each of which both rows ran.
+p is that of the paired randomisation test, corrected by Holm over the directions of a table. The paper's
 differences are of the metric and data named there, and of models ten times as large: only the sign can be compared.
 
 Every row starts from the encoder of `encoders/minilm_mlm` (six layers of 384), is trained on 4,000 questions of the
 Wikipedia part of squad-open with passages of 64 tokens, and asked the 10,570 test questions over 7,731 passages, unless
-its table says otherwise. Its learning rate, batch and epochs are those of the plain dual encoder that was best on the dev
+its table says otherwise. Learning rate, batch and epochs are those of the plain dual encoder that was best on the dev
 split (`cpu/tuning`). Run again:
 
     benchmarks/tables/data.sh COLLECTIONS data

@@ -164,6 +164,7 @@ def _for_site(text: str) -> str:
     text = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)
     text = text.replace("(docs/write-a-plugin.md)", "(write-a-plugin.md)")
     text = re.sub(r"\((?:\.\./)+README\.md\)", f"({REPOSITORY})", text)
+    text = text.replace("(../../docs/", "(")
     return re.sub(
         r"\((plugins|recipes|benchmarks|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
         rf"({REPOSITORY}/tree/main/\1\2)",

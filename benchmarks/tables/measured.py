@@ -34,6 +34,11 @@ def rows_of(run: Run, folder: Path, seeds: Sequence[int]) -> Rows:
     return found
 
 
+def titles_of(run: Run) -> dict[str, str]:
+    """The labels of all rows of a run's recipe."""
+    return {row.name: row.title for row in load_recipe(run.recipe, run.values).rows}
+
+
 def seconds_of(folder: Path) -> float:
     """How long all steps of a run took that are done."""
     return sum(float(one["seconds"]) for one in _done(folder).values())
@@ -49,7 +54,6 @@ def level(rows: Rows, name: str, column: str) -> dict[str, Any] | None:
         "mean": statistics.fmean(values),
         "deviation": statistics.stdev(values) if len(values) > 1 else None,
         "seeds": list(cells),
-        "title": rows[next(iter(cells))][name].title,
     }
 
 

@@ -18,7 +18,7 @@ Written by results.py from the runs of run.py.
 {summary}
 
 A direction is a pair of rows of which the first is better in the paper. Ours is the difference in {ours}, with its 95 %
-interval by bootstrap over questions; a question's difference is averaged over the seeds, in each of which both rows ran.
+interval by bootstrap over questions; a question's difference is averaged over the seeds in which both rows ran.
 p is that of the paired randomisation test, corrected by Holm over the directions of a table. The paper's
 differences are of the metric and data named there, and of models ten times as large: only the sign can be compared.
 
@@ -46,6 +46,8 @@ def summary(found: Mapping[str, Any]) -> str:
     """How many directions agree."""
     said = Counter(one["verdict"] for table in found["tables"] for one in table["directions"])
     total, missing = said.total(), said["not run"]
+    if missing == total:
+        return f"**None of the {total} directions was run yet.**"
     agree = said["agrees"] + said["agrees, significantly"]
     text = (
         f"Of {total - missing} directions, {agree} agree, {said['agrees, significantly']} of them significantly; "
@@ -58,7 +60,7 @@ def _table(table: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     yield f"{table['about']} The paper: {table['metric']} on {table['on']}.\n"
     ran = [one for one in table["directions"] if one["ours"] is not None]
     if ran:
-        yield f"![{table['name']}](figures/{table['slug']}.svg)\n"
+        yield f"![{table['name']}](../../docs/assets/tables/{table['slug']}.svg)\n"
     head = ("better row", "than", "paper", "ours", "interval", "p", "seeds", f"ours, {table['metric']}", "direction")
     lines = [head, *(_line(one, table) for one in table["directions"])]
     yield markdown_table(lines, right=range(2, 8)) + "\n"
@@ -90,12 +92,12 @@ def _line(one: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[str, ...]:
 def _levels(table: Mapping[str, Any], ours: str) -> Iterator[str]:
     columns = list(dict.fromkeys((ours, table["metric"])))
     lines = [("row", *columns, "seeds", "minutes a seed")]
-    for level in table["levels"].values():
+    for name, level in table["levels"].items():
         some = next((one for one in level["figures"].values() if one), None)
         if some is not None:
             figures = (_figure(level["figures"][column]) for column in columns)
             minutes = " ".join(f"{one:.0f}" for one in level["minutes"])
-            lines.append((level["title"], *figures, str(len(some["seeds"])), minutes))
+            lines.append((_name(table, name), *figures, str(len(some["seeds"])), minutes))
     if len(lines) > 1:
         yield markdown_table(lines, right=range(1, len(lines[0]))) + "\n"
 
@@ -107,7 +109,7 @@ def _figure(one: Mapping[str, Any] | None) -> str:
 
 
 def _name(table: Mapping[str, Any], row: str) -> str:
-    return str(table["levels"][row]["title"])
+    return str(table["titles"][row])
 
 
 def draw(table: Mapping[str, Any], path: Path) -> None:

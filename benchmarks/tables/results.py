@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from measured import Rows, difference, level, rows_of, seconds_of
+from measured import Rows, difference, level, rows_of, seconds_of, titles_of
 from page import draw, page
 from plan import content, runs
 
 from retrievalkit.evaluate.significance import holm
 
 HERE = Path(__file__).parent
+FIGURES = HERE.parents[1] / "docs" / "assets" / "tables"  # for the site
 LEVEL = 0.05
 
 
@@ -29,9 +30,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for place in ("data", "collections", "encoder", "runs"):
         parser.add_argument(f"--{place}", type=Path)
-    parser.add_argument("--output", type=Path, default=HERE)
     given = parser.parse_args()
-    path = given.output / "results.json"
+    path = HERE / "results.json"
     if given.runs is not None:
         places = {name: getattr(given, name) for name in ("data", "collections", "encoder", "runs")}
         lacking = [name for name, place in places.items() if place is None]
@@ -40,10 +40,10 @@ def main() -> None:
         found = collect(content(), {name: place.resolve() for name, place in places.items()})
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     found = json.loads(path.read_text(encoding="utf-8"))
-    (given.output / "figures").mkdir(exist_ok=True)
+    FIGURES.mkdir(exist_ok=True)
     for table in found["tables"]:
-        draw(table, given.output / "figures" / f"{table['slug']}.svg")
-    (given.output / "RESULTS.md").write_text(page(found), encoding="utf-8")
+        draw(table, FIGURES / f"{table['slug']}.svg")
+    (HERE / "RESULTS.md").write_text(page(found), encoding="utf-8")
 
 
 def collect(plan: Mapping[str, Any], places: Mapping[str, Path]) -> dict[str, Any]:
@@ -53,7 +53,9 @@ def collect(plan: Mapping[str, Any], places: Mapping[str, Path]) -> dict[str, An
     wanted = {table["run"] for table in plan["tables"]}
     rows = {name: rows_of(known[name], folder / name, plan["seeds"]) for name in wanted}
     tables = [_table(table, rows[table["run"]], plan["ours"]) for table in plan["tables"]]
+    titles = {name: titles_of(known[name]) for name in wanted}
     for table in tables:
+        table["titles"] = {name: titles[table["run"]][name] for name in table["levels"]}
         table["recipe"] = known[table["run"]].recipe
         table["options"] = sorted(known[table["run"]].values)
     hours = {name: seconds_of(folder / name) / 3600 for name in known}
@@ -103,9 +105,7 @@ def verdict(one: Mapping[str, Any]) -> str:
 def _level(rows: Rows, name: str, table: Mapping[str, Any], ours: str) -> dict[str, Any]:
     columns = dict.fromkeys((ours, table["metric"]))
     found = {column: level(rows, name, column) for column in columns}
-    any_found = next((one for one in found.values() if one), None)
     return {
-        "title": any_found["title"] if any_found else name,
         "figures": found,
         "minutes": [round(own[name].seconds / 60, 1) for own in rows.values() if name in own],
     }

@@ -6,6 +6,7 @@ so the questions are what is drawn, and the seeds are strata.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from retrievalkit.recipe.outcome import read_figures, read_per_query
 from retrievalkit.recipe.recipe import Recipe, load_recipe
 from retrievalkit.recipe.results import ResultRow, tabulate
 
+_NO_TERMS = ("step", "loss", "grad_norm", "learning_rate", "epoch")
+
 Rows = Mapping[int, Mapping[str, ResultRow]]
 """Seed -> row -> its cells."""
 
@@ -32,6 +35,25 @@ def rows_of(run: Run, folder: Path, seeds: Sequence[int]) -> Rows:
         recipe = load_recipe(run.recipe, {**run.values, "seeds": [seed]})
         found[seed] = {row.name: row for row in _table(recipe, folder, steps)}
     return found
+
+
+def terms_of(run: Run, folder: Path, rows: Rows) -> dict[str, dict[str, list[float]]]:
+    """The terms of each row's loss, as first and last logged by the last of its trainings, with its first seed."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for seed, own in rows.items():
+        recipe = load_recipe(run.recipe, {**run.values, "seeds": [seed]})
+        logs = {step.name: folder / (step.output or "") / "training.jsonl" for step in recipe.steps}
+        for name, row in own.items():
+            trained = [logs[step.name] for step in recipe.steps if step.name in row.steps and logs[step.name].is_file()]
+            if trained and name not in found:
+                found[name] = _terms(trained[-1])
+    return found
+
+
+def _terms(log: Path) -> dict[str, list[float]]:
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in lines if "loss" in line]
+    return {name: [lines[0][name], lines[-1][name]] for name in (lines[0] if lines else ()) if name not in _NO_TERMS}
 
 
 def titles_of(run: Run) -> dict[str, str]:

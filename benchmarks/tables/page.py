@@ -91,15 +91,16 @@ def _line(one: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _levels(table: Mapping[str, Any], ours: str) -> Iterator[str]:
     columns = list(dict.fromkeys((ours, table["metric"])))
-    lines = [("row", *columns, "seeds", "minutes a seed")]
+    lines = [("row", *columns, "seeds", "minutes a seed", "terms of the loss")]
     for name, level in table["levels"].items():
         some = next((one for one in level["figures"].values() if one), None)
         if some is not None:
             figures = (_figure(level["figures"][column]) for column in columns)
             minutes = " ".join(f"{one:.0f}" for one in level["minutes"])
-            lines.append((_name(table, name), *figures, str(len(some["seeds"])), minutes))
+            terms = ", ".join(f"{term} {a:.3g} to {b:.3g}" for term, (a, b) in table["terms"][name].items())
+            lines.append((_name(table, name), *figures, str(len(some["seeds"])), minutes, terms))
     if len(lines) > 1:
-        yield markdown_table(lines, right=range(1, len(lines[0]))) + "\n"
+        yield markdown_table(lines, right=range(1, len(lines[0]) - 1)) + "\n"
 
 
 def _figure(one: Mapping[str, Any] | None) -> str:

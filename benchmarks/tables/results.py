@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from measured import Rows, difference, level, rows_of, seconds_of, titles_of
+from measured import Rows, difference, level, rows_of, seconds_of, terms_of, titles_of
 from page import draw, page
 from plan import content, runs
 
@@ -53,9 +53,11 @@ def collect(plan: Mapping[str, Any], places: Mapping[str, Path]) -> dict[str, An
     wanted = {table["run"] for table in plan["tables"]}
     rows = {name: rows_of(known[name], folder / name, plan["seeds"]) for name in wanted}
     tables = [_table(table, rows[table["run"]], plan["ours"]) for table in plan["tables"]]
+    terms = {name: terms_of(known[name], folder / name, rows[name]) for name in wanted}
     titles = {name: titles_of(known[name]) for name in wanted}
     for table in tables:
         table["titles"] = {name: titles[table["run"]][name] for name in table["levels"]}
+        table["terms"] = {name: terms[table["run"]].get(name, {}) for name in table["levels"]}
         table["recipe"] = known[table["run"]].recipe
         table["options"] = sorted(known[table["run"]].values)
     hours = {name: seconds_of(folder / name) / 3600 for name in known}

@@ -63,6 +63,9 @@ def ran(folder, name, values):
         mean = sum(found) / len(found)
         content = {"metrics": {"nDCG@10": mean, "RR@10": mean / 2}, "per_query": {"nDCG@10": queries}}
         (path / "figures.json").write_text(json.dumps(content))
+        (path / "model").mkdir()
+        log = [{"step": step, "loss": 1.0, "epoch": step, "regularizer": 1 / step} for step in (1, 2, 4)]
+        (path / "model/training.jsonl").write_text("\n".join(map(json.dumps, log)))
         for step in ("model", "figures"):
             steps[f"{name}/seed-{seed}/{step}"] = {"key": "", "done": True, "seconds": 60.0}
     return steps
@@ -106,6 +109,7 @@ def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, prog
     text = programs["page"].page(collected)
     assert "| Better | Plain | +0.1000 | +0.0750 |" in text
     assert "| Plain | 0.5000 ± 0.5657 |" in text
+    assert "| regularizer 1 to 0.25 |" in text
     assert "- Plain, Better: Too small." in text
     assert "| other | Plain | better | not run |" in text
     assert "--variants better,plain,other" in text

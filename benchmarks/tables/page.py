@@ -69,7 +69,7 @@ def _table(table: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
             yield f"- {_name(table, one['row'])}, {_name(table, one['over'])}: {one['why']}\n"
     yield from _levels(table, found["ours"])
     if ran:
-        rows = ",".join(table["levels"])
+        rows = ",".join(dict.fromkeys(name.partition("-")[0] for name in table["levels"]))  # without the set
         options = " ".join(f"--set {name}=..." for name in table["options"])
         hours = f"{found['hours'][table['run']]:.1f} h for all rows of `{table['recipe']}`"
         commits = ", ".join(found["commits"]) or "unknown"
@@ -115,6 +115,7 @@ def _name(table: Mapping[str, Any], row: str) -> str:
 
 def draw(table: Mapping[str, Any], path: Path) -> None:
     """Each direction that was run: ours as a point with its interval, the paper's difference as a ring."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     ran = [one for one in table["directions"] if one["ours"] is not None]
@@ -136,7 +137,9 @@ def draw(table: Mapping[str, Any], path: Path) -> None:
         )
     panel.axvline(0, color="grey", linewidth=0.8)
     panel.set_yticks(places, [f"{_name(table, one['row'])}\n- {_name(table, one['over'])}" for one in ran], fontsize=8)
+    panel.margins(y=0.5 / len(ran))
     panel.invert_yaxis()
     panel.set(title=table["name"], xlabel="difference")
     panel.legend(fontsize=8)
-    figure.savefig(path, metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "tables"}):  # equal results give equal files
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -96,10 +96,13 @@ def verdict(one: Mapping[str, Any]) -> str:
     """Whether ours has the paper's direction, which is that the first row is better, and by more than chance.
 
     Returns:
-        "not run", or "agrees" or "opposite", with ", significantly" if the corrected p-value is less than 0.05.
+        "not run", "no difference", or "agrees" or "opposite", with ", significantly" where the corrected p-value is below
+        0.05.
     """
     if one["ours"] is None:
         return "not run"
+    if not one["ours"]["mean"]:
+        return "no difference"
     said = "agrees" if one["ours"]["mean"] > 0 else "opposite"
     return said + (", significantly" if one["ours"].get("p_corrected", 1) < LEVEL else "")
 

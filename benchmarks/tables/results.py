@@ -96,8 +96,8 @@ def verdict(one: Mapping[str, Any]) -> str:
     """Whether ours has the paper's direction, which is that the first row is better, and by more than chance.
 
     Returns:
-        "not run", "no difference", or "agrees" or "opposite", with ", significantly" where the corrected p-value is below
-        0.05.
+        "not run", "no difference", "agrees" or "opposite"; the last two with ", significantly" where the corrected
+        p-value is below 0.05.
     """
     if one["ours"] is None:
         return "not run"

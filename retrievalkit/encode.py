@@ -64,6 +64,7 @@ def encode(
     output: str | Path,
     options: EncodeOptions | None = None,
     overwrite: bool = False,
+    opened: Retriever | None = None,
 ) -> dict[str, Any]:
     """Encode texts and write a vectors/ folder.
 
@@ -74,13 +75,14 @@ def encode(
         output: The vectors folder to write.
         options: How the texts are encoded; None = the defaults.
         overwrite: Replace an output folder that exists already.
+        opened: The model, if it is loaded already.
 
     Returns:
         The manifest of the folder.
     """
     options = options or EncodeOptions()
     artifacts.check_output(output, overwrite=overwrite)
-    retriever = open_retriever(
+    retriever = opened or open_retriever(
         model,
         encoder=options.encoder,
         pooler=options.pooler,
@@ -89,13 +91,7 @@ def encode(
         lean=True,
     )
     source = _Texts.open(texts, side)
-    job = _Job(
-        retriever,
-        source,
-        resolve_precision(options.precision, default_device()),
-        options.batch_tokens,
-        options.shard_texts,
-    )
+    job = _Job.of(retriever, source, options)
     checkpoint = describe_retriever(model, retriever)
     inputs = {"checkpoint": checkpoint, "texts": artifacts.describe_input(texts, source.fingerprint)}
     with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
@@ -120,8 +116,16 @@ def encode(
         )
 
 
+def encoded_shards(
+    retriever: Retriever, texts: str | Path, side: Side, options: EncodeOptions
+) -> Iterator[EncodedShard]:
+    """The texts of a source as `encode` writes them, shard by shard; see `encode`."""
+    for _, shard in _Job.of(retriever, _Texts.open(texts, side), options).shards(skip=0):
+        yield shard
+
+
 @dataclass
-class _EncodedShard:
+class EncodedShard:
     """The encoded texts of a shard, in the order of the corpus."""
 
     ids: list[str]
@@ -164,6 +168,11 @@ class _Job:
     batch_tokens: int | None
     shard_texts: int
 
+    @classmethod
+    def of(cls, retriever: Retriever, texts: _Texts, options: EncodeOptions) -> _Job:
+        precision = resolve_precision(options.precision, default_device())
+        return cls(retriever, texts, precision, options.batch_tokens, options.shard_texts)
+
     @property
     def side(self) -> Side:
         return self.texts.side
@@ -173,7 +182,7 @@ class _Job:
         values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
         return {"side": self.side, **values}
 
-    def shards(self, skip: int) -> Iterator[tuple[int, _EncodedShard]]:
+    def shards(self, skip: int) -> Iterator[tuple[int, EncodedShard]]:
         """The encoded shards after the first `skip`, with their numbers."""
         done, total = skip * self.shard_texts, self.texts.expected_size()
         if skip:
@@ -193,7 +202,7 @@ class _Job:
             # Lists of Python integers would take many times the memory.
             yield number, [one for one, _ in shard], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 
-    def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> _EncodedShard:
+    def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> EncodedShard:
         positions: list[list[int]] = []
         vectors: list[Representation] = []
         weights: list[csr_matrix] = []
@@ -211,8 +220,8 @@ class _Job:
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
         lexical = _stacked(weights)[order] if weights else None
         if not vectors:
-            return _EncodedShard(ids, None, None, lexical)
-        return _EncodedShard(ids, *_in_order(list(zip(positions, vectors, strict=True)), len(ids)), lexical)
+            return EncodedShard(ids, None, None, lexical)
+        return EncodedShard(ids, *_in_order(list(zip(positions, vectors, strict=True)), len(ids)), lexical)
 
 
 def _sparse(weights: np.ndarray) -> csr_matrix:

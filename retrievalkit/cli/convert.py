@@ -18,9 +18,9 @@ from retrievalkit.cli.options import echo, given_flags, json_option, reserved, s
 @strict_option
 @json_option
 @reserved
-def convert(source: str, output: str, as_json: bool, **flags: Any) -> None:
+def convert(source: str, output: str, as_json: bool, **flags: Any) -> dict[str, Any]:
     """Read SOURCE in any known format and write it in ours."""
     from retrievalkit.data.convert import convert as program
 
     counts = program(source, output, **given_flags(flags))
-    echo(as_json, counts, f"{output}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))
+    return echo(as_json, counts, f"{output}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))

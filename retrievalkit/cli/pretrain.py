@@ -33,7 +33,7 @@ def pretrain(
     as_json: bool,
     settings: tuple[str, ...],
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Pre-train a model on documents.
 
     On several GPUs: torchrun --nproc-per-node 2 --no-python rkit pretrain ...
@@ -63,3 +63,4 @@ def pretrain(
         dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""
         if processes.is_main():
             echo(as_json, manifest, f"{output}: pre-trained on {samples} in {counts['steps']:,} steps{dropped}")
+        return manifest

@@ -5,7 +5,9 @@ Vectors of different checkpoints are not comparable, so any other checkpoint is 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.search.sources import OpenIndex, locate_input
 
 if TYPE_CHECKING:
-    from retrievalkit.contracts import Representation
+    from retrievalkit.contracts import Representation, Side, Text
     from retrievalkit.model.precision import Precision
     from retrievalkit.model.retriever import Retriever
 
@@ -30,11 +32,13 @@ class Encoders:
         model: The path of a checkpoint, if the user gives one.
         indexes: All indexes searched.
         precision: The number format to encode queries in.
+        lock: Held while a retriever is loaded or used: tokenizers and poolers are not made for several threads.
     """
 
     model: str | Path | None
     indexes: Sequence[OpenIndex]
     precision: Precision = "fp32"
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _loaded: dict[str, Retriever] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,10 +58,41 @@ class Encoders:
         Raises:
             ArtifactError: The model at the index's path is not the one that made it.
         """
+        with self.lock:
+            return self._of(index)
+
+    @contextmanager
+    def using(self, index: OpenIndex) -> Iterator[Retriever]:
+        """The retriever that made an index, for this thread alone."""
+        with self.lock:
+            yield self._of(index)
+
+    def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
+        """The representation of texts by the retriever that made an index."""
+        with self.using(index) as retriever:
+            return retriever.encode(texts, side, precision=self.precision)
+
+    def lend(self, retriever: Retriever, lock: threading.RLock) -> None:
+        """Use a retriever that is loaded already, for the indexes that it made.
+
+        Args:
+            retriever: The retriever.
+            lock: What its other users hold while they use it.
+        """
+        made = [one for one in self.indexes if one.needs_encoding and one.checkpoint is not None]
+        for index in made:
+            if index.checkpoint is not None and index.checkpoint["fingerprint"] == retriever.fingerprint:
+                self.lock = lock
+                self._loaded[self._key(index)] = retriever
+
+    def _key(self, index: OpenIndex) -> str:
         folder = self._folders[str(index.folder)]
         # An untrained model may have been used with several poolers.
         description = (index.checkpoint or {}).get("description")
-        key = folder if description is None else artifacts.fingerprint_value([folder, description])
+        return folder if description is None else artifacts.fingerprint_value([folder, description])
+
+    def _of(self, index: OpenIndex) -> Retriever:
+        folder, key = self._folders[str(index.folder)], self._key(index)
         if key not in self._loaded:
             # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
             with anonymously(folder != str(self.model)):
@@ -95,6 +130,31 @@ class Encoders:
         return folder
 
 
+class JoinedEncoders(Encoders):
+    """The encoders of several searchers, each of which keeps its own.
+
+    Args:
+        parts: The encoders; the indexes of each are encoded for by it.
+    """
+
+    def __init__(self, parts: Sequence[Encoders]) -> None:
+        super().__init__(None, [])
+        self.indexes = [index for one in parts for index in one.indexes]
+        self._owners = {id(index.indexer): one for one in parts for index in one.indexes}
+
+    def of(self, index: OpenIndex) -> Retriever:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].of(index)
+
+    def using(self, index: OpenIndex) -> AbstractContextManager[Retriever]:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].using(index)
+
+    def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].encode(index, texts, side)
+
+
 @dataclass
 class QueryBatch:
     """Queries that are searched together; each model encodes them once, when the first of its indexes is searched."""
@@ -116,7 +176,7 @@ class QueryBatch:
             return texts
         retriever = self.encoders.of(index)
         if retriever.fingerprint not in self._encoded:
-            encoded = retriever.encode([("", text) for text in texts], "query", precision=self.encoders.precision)
+            encoded = self.encoders.encode(index, [("", text) for text in texts], "query")
             _check_finite(encoded, self.queries)
             self._encoded[retriever.fingerprint] = encoded
         return self._encoded[retriever.fingerprint]

@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.report.terminal import printable, printable_json
 from retrievalkit.search.explain import explain
-from retrievalkit.search.fusion import Fusion, as_hits
+from retrievalkit.search.fusion import Candidates, Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits, render
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import Place, locate_input
@@ -147,10 +147,23 @@ class Reader:
         query = Query("query", text)
         check_queries([query])
         found = self.searcher.search(self.searcher.ask([query]), k, self.fusion, self.depth)
-        hits = as_hits(*found.rankings[0])
         candidates = None if found.candidates is None else found.candidates[0]
-        reasons = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=self.why)
-        return describe_hits(hits, text, self._texts, reasons)
+        return self.described(query, as_hits(*found.rankings[0]), candidates)
+
+    def described(
+        self, query: Query, hits: Sequence[tuple[str, float]], candidates: Candidates | None, why: bool | None = None
+    ) -> list[DescribedHit]:
+        """Hits with their texts and the reasons for their scores.
+
+        Args:
+            query: The query.
+            hits: Its hits.
+            candidates: The hits of each index, if several were fused.
+            why: Whether to find the reasons; None = as the reader was told.
+        """
+        why = self.why if why is None else why
+        reasons = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=why)
+        return describe_hits(hits, query.text, self._texts, reasons)
 
     def __call__(self, text: str, k: int) -> list[DescribedHit]:
         """Print the hits of a query."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from retrievalkit import oddities
 from retrievalkit.cli.main import main
 from retrievalkit.cli.options import CALLED
+from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import OptionError, nearest, shortlist
 from retrievalkit.recipe.settings import flatten
 
@@ -75,7 +77,9 @@ def _context(name: str, given: Mapping[str, Any]) -> Iterator[click.Context]:
     parent = click.Context(main, info_name="rkit")
     parent.meta[CALLED] = True
     try:
-        context = command.make_context(name, _words_of(name, command, given), parent=parent)
+        words = _words_of(name, command, given)
+        context = command.make_context(name, list(words), parent=parent)
+        _restore(context, words)
         # Its resources, such as --verify, are given back at the end.
         with context:
             yield context
@@ -90,8 +94,18 @@ def _context(name: str, given: Mapping[str, Any]) -> Iterator[click.Context]:
         raise OptionError(error.format_message()) from None
 
 
+def _restore(context: click.Context, words: Sequence[str]) -> None:
+    """Put addresses in memory back, of which click makes plain text."""
+    held = {word: word for word in words if isinstance(word, InMemory)}
+    for name, value in context.params.items():
+        if isinstance(value, str):
+            context.params[name] = held.get(value, value)
+        elif isinstance(value, tuple):
+            context.params[name] = tuple(held.get(one, one) for one in value)
+
+
 def _words_of(name: str, command: click.Command, given: Mapping[str, Any]) -> list[str]:
-    """The command line of some options: the words keep their identity, so that an address in memory keeps its rows."""
+    """The command line of some options."""
     known = parameters_of(command)
     options: list[str] = []
     arguments: dict[str, list[str]] = {}
@@ -149,6 +163,20 @@ def _settings(value: Any) -> list[str]:
         msg = f"'set' is {value!r}, and should be a dict, such as {{'pooler.layers': [4, 6]}}."
         raise OptionError(msg)
     return [f"{key}={json.dumps(one, default=str)}" for key, one in flatten(value).items()]
+
+
+def known_keywords(function: Function) -> Function:
+    """Refuse a keyword argument that a function lacks, as an unknown option of a command is refused."""
+    known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+
+    @functools.wraps(function)
+    def checked(*args: Any, **keywords: Any) -> Any:
+        for keyword in keywords:
+            if keyword not in known:
+                raise _unknown(function.__name__, keyword, known)
+        return function(*args, **keywords)
+
+    return cast("Function", checked)
 
 
 def options_of(name: str, *, without: Sequence[str] = ()) -> Callable[[Function], Function]:

@@ -44,9 +44,7 @@ from retrievalkit.cli.options import (
 @strict_option
 @json_option
 @reserved
-def compare(
-    runs: tuple[str, ...], output: str | None, plot: bool, overwrite: bool, as_json: bool, **flags: Any
-) -> Any:
+def compare(runs: tuple[str, ...], output: str | None, plot: bool, overwrite: bool, as_json: bool, **flags: Any) -> Any:
     """Compare runs: paired significance tests, wins and losses; with --output as a page or a table."""
     from pathlib import Path
 

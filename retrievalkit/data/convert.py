@@ -12,13 +12,12 @@ The kind of data follows from keys or columns (`data.kinds`); `--kind` sets it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.data import files
-from retrievalkit.data.corpus import Passage, open_corpus
+from retrievalkit.data.corpus import open_corpus, write_corpus
 from retrievalkit.data.examples import read_examples, write_examples
 from retrievalkit.data.kinds import Kind, kind_of
 from retrievalkit.data.packing import COMPRESSIONS
@@ -145,7 +144,7 @@ def _write_folder(kind: Kind, source: str | Path, folder: Path, split: str | Non
 
 
 def _passages(source: str | Path, path: Path, _: str | None = None) -> Counts:
-    return {"passages": _write_passages(path, open_corpus(source))}
+    return {"passages": write_corpus(path, open_corpus(source))}
 
 
 def _queries(source: str | Path, path: Path, split: str | None) -> Counts:
@@ -187,9 +186,5 @@ def _examples(
         raise InputError(msg)
     counts = {"examples": write_examples(path, examples)}
     if examples.passages and beside is not None:
-        counts["passages"] = _write_passages(beside, examples.passages.values())
+        counts["passages"] = write_corpus(beside, examples.passages.values())
     return {**counts, "without a positive": examples.dropped} if examples.dropped else counts
-
-
-def _write_passages(path: Path, passages: Iterable[Passage]) -> int:
-    return files.write_jsonl(path, ({"_id": one.id, "title": one.title, "text": one.text} for one in passages))

@@ -125,9 +125,7 @@ def describe_hits(
         terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
         marked = matches(text, query, terms)
-        described.append(
-            DescribedHit(rank, score, document_id, passage.title, text, marked, reasons, passage.text)
-        )
+        described.append(DescribedHit(rank, score, document_id, passage.title, text, marked, reasons, passage.text))
     return described
 
 

@@ -146,9 +146,12 @@ class Reader:
         """
         query = Query("query", text)
         check_queries([query])
-        found = self.searcher.search(self.searcher.ask([query]), k, self.fusion, self.depth)
-        candidates = None if found.candidates is None else found.candidates[0]
-        return self.described(query, as_hits(*found.rankings[0]), candidates)
+        return self.described(query, *search_one(self.searcher, query, k, self.fusion, self.depth))
+
+    def warm(self) -> None:
+        """Find out where each text is, which the first hits would wait for."""
+        if self._texts is not None:
+            self._texts.missing([""])
 
     def described(
         self, query: Query, hits: Sequence[tuple[str, float]], candidates: Candidates | None, why: bool | None = None
@@ -211,3 +214,11 @@ class Reader:
                 problem = str(error)
         self.searcher.note(f"the texts are not available ({problem}). Give them with --corpus.")
         return None
+
+
+def search_one(
+    searcher: Searcher, query: Query, k: int, fusion: Fusion | None, depth: int | None
+) -> tuple[list[tuple[str, float]], Candidates | None]:
+    """The hits of a query, and those of each index if several are fused."""
+    found = searcher.search(searcher.ask([query]), k, fusion, depth)
+    return as_hits(*found.rankings[0]), None if found.candidates is None else found.candidates[0]

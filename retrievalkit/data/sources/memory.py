@@ -30,10 +30,6 @@ class InMemory(str):
         made.run = run
         return made
 
-    def __str__(self) -> str:
-        # Programs write str(address) into messages, and open the result.
-        return self
-
 
 class Memory(Source):
     """The rows of an `InMemory`."""

@@ -1,0 +1,218 @@
+"""An index: built, opened and searched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from retrievalkit import artifacts, oddities
+from retrievalkit.api import given, notebook
+from retrievalkit.api.options import call, options_of, settled
+from retrievalkit.api.searching import Searching
+from retrievalkit.cli.options import parse
+from retrievalkit.data.sources import InMemory, fingerprint
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.index import build_index
+from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.sources import locate_input
+
+if TYPE_CHECKING:
+    from retrievalkit.api.retriever import Retriever
+
+_OF_ENCODER = ("encoder", "pooler", "precision", "batch_tokens")
+_OF_FUSION = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth", "tune", "tune_queries", "tune_metric")
+_OF_SEARCH = ("queries", "split", "query", "k", "explain", "output")
+_CHECK = ("check", "check_queries", "check_count", "check_k")
+
+
+class Index(Searching):
+    """An open index; `Index.build` and `Index.open` make it. Several threads may search it at once.
+
+    Attributes:
+        folder: Its folder.
+        manifest: What made it: the indexer with its options, inputs, counts, versions.
+        model: The model that was given to encode queries; None = the one that made the index.
+    """
+
+    def __init__(self, folder: Path, searcher: Searcher, *, corpus: str | None, model: str | None) -> None:
+        super().__init__(folder.name, searcher, corpus=corpus)
+        self.folder = folder
+        self.manifest = searcher.indexes[0].manifest
+        self.model = model
+
+    @classmethod
+    @options_of("index", without=("source", *_CHECK, "model", "precision"))
+    def build(
+        cls,
+        texts: Any,
+        model: str | os.PathLike[str] | Retriever | None = None,
+        output: str | os.PathLike[str] | None = None,
+        *,
+        vectors: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> Index:
+        """Encode passages and index their vectors, or index their words; interrupted and called again it goes on.
+
+        Args:
+            texts: Passages: a list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set,
+                the address of a corpus; or a vectors folder. Passages in memory are kept in the index.
+            model: A loaded retriever, or the folder or name of a model. None = `texts` are indexed as they are.
+            output: The index folder to write.
+            vectors: Where to keep the vectors, for other indexes of them; None = they are removed.
+            **options: Of `rkit index`; with a model also `encoder`, `pooler`, `precision` and `batch_tokens`.
+
+        Raises:
+            InputError: A text is damaged, or an option does not fit.
+        """
+        if output is None:
+            msg = "index needs 'output', the folder to write, and it was not given."
+            raise OptionError(msg)
+        source = given.passages(texts)
+        encoding = {name: options.pop(name) for name in _OF_ENCODER if name in options}
+        if (encoding or vectors is not None) and model is None:
+            msg = f"{', '.join(encoding) or 'vectors'} goes with a model to encode with, and there is none. Give it."
+            raise OptionError(msg)
+        settings = dict(options.pop("set", None) or {})
+        parts = {key: settings.pop(key) for key in list(settings) if key.split(".")[0] in ("encoder", "pooler")}
+        words = {"source": source, "output": output, "set": settings or None} | options
+        with settled("index", words) as values, _writing(output):
+            build = {name: values[name] for name in ("indexer", "overwrite")} | {"output": output}
+            named = parse(values["settings"])
+            build["options"] = named.pop("indexer", {}) | named
+            build["texts"] = source if isinstance(source, InMemory) else None
+            if model is None:
+                build_index(source, **build)
+                return cls.open(output)
+            artifacts.check_output(output, overwrite=values["overwrite"])
+            retriever = _loaded(model, encoding, parts)
+            with _encoded(source, retriever, Path(output), vectors, encoding) as folder:
+                build_index(folder, **build)
+        return cls.open(output, model=retriever)
+
+    @classmethod
+    @options_of("search", without=("indexes", *_OF_FUSION, *_OF_SEARCH))
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        encoder: bool = False,
+        model: str | os.PathLike[str] | Retriever | None = None,
+        **options: Any,
+    ) -> Index:
+        """Open an index.
+
+        Args:
+            folder: A folder that `Index.build` or `rkit index` wrote.
+            encoder: Load the model that encodes queries, and all else that the first query would load; see `warm`.
+            model: The model that encodes queries, loaded or by its place, if it is not where the index knows it.
+            **options: Of `rkit search`: `precision` of queries, `corpus` with the texts of hits, `set` for options of
+                the indexer, `verify` to read all of its files.
+
+        Raises:
+            InputError: There is no such index, it is damaged, or another model made it.
+        """
+        lent = None if model is None or isinstance(model, str | os.PathLike) else model
+        corpus = options.pop("corpus", None)
+        place = str(lent.source) if lent is not None else model
+        words = {"indexes": [os.fspath(folder)], "model": place, **options}
+        with settled("search", words) as values:
+            if not os.path.isdir(folder):
+                msg = f"'{os.fspath(folder)}' is not a folder. Give an index that rk.Index.build wrote."
+                raise InputError(msg)
+            searcher = Searcher(
+                [os.fspath(folder)],
+                model=values["model"] if lent is None else None,
+                options=parse(values["settings"]),
+                precision=values["precision"] or "fp32",
+                note=oddities.note,
+            )
+        if lent is not None:
+            searcher.encoders.lend(lent.model, lent.lock)
+        texts = None if corpus is None else given.passages(corpus)
+        index = cls(Path(folder), searcher, corpus=texts, model=None if place is None else os.fspath(place))
+        return index.warm() if encoder else index
+
+    @options_of("index", without=("source", "indexer", "output", "overwrite", *_CHECK))
+    def check(self, queries: Any = None, count: int | None = None, k: int | None = None, **options: Any) -> Any:
+        """Compare the index with brute force, and write the result into its manifest.
+
+        Args:
+            queries: Queries to compare by; None = texts of the index.
+            count: How many queries at most; None = 100.
+            k: Hits per query; None = 10.
+            **options: Of `rkit index`: `precision` of the queries, `set`.
+
+        Returns:
+            The recall, and whether the index is exact, as a dict.
+
+        Raises:
+            InputError: It is an index of texts, or its vectors are gone.
+        """
+        words = {"check_queries": None if queries is None else given.queries(queries), "check_count": count}
+        return call("index", {"source": str(self.folder), "check": True, **words, "check_k": k, **options})
+
+    def __len__(self) -> int:
+        return int(self.manifest["counts"]["texts"])
+
+    @property
+    def texts_address(self) -> str | None:
+        """The address of the passages that were indexed; None if the index does not know it."""
+        entry = self.manifest.get("corpus")
+        if self.corpus is not None or entry is None:
+            return self.corpus
+        return locate_input(entry, self.folder) or str(entry["source"])
+
+    @property
+    def indexer(self) -> str:
+        """The name of its indexer."""
+        return str(self.manifest["indexer"]["name"])
+
+    def __repr__(self) -> str:
+        return f"Index({str(self.folder)!r}, {self.indexer}, {len(self):,} texts)"
+
+    def _repr_html_(self) -> str:
+        made_by = self.manifest.get("checkpoint", {}).get("path")
+        counts = ", ".join(f"{name.replace('_', ' ')}: {value:,}" for name, value in self.manifest["counts"].items())
+        lines = [f"indexer {self.indexer}; {counts}", *([f"encoded by {made_by}"] if made_by else [])]
+        return notebook.lines(f"Index {self.folder}", lines)
+
+
+@contextmanager
+def _writing(output: str | os.PathLike[str]) -> Iterator[None]:
+    with artifacts.held(output):
+        artifacts.restore(output)
+        yield
+
+
+def _loaded(model: Any, encoding: Mapping[str, Any], parts: Mapping[str, Any]) -> Retriever:
+    from retrievalkit.api.retriever import Retriever
+
+    named = {name: encoding[name] for name in ("encoder", "pooler") if name in encoding}
+    if not isinstance(model, Retriever):
+        return Retriever.load(model, **named, set=parts or None)
+    if named or parts:
+        msg = f"{', '.join([*named, *parts])} goes with the name of a model, and '{model.source}' is loaded already."
+        raise OptionError(msg)
+    return model
+
+
+@contextmanager
+def _encoded(
+    source: str, retriever: Retriever, output: Path, vectors: Any, encoding: Mapping[str, Any]
+) -> Iterator[str]:
+    """The folder of the encoded passages: a hidden one beside the output, unless it is to be kept."""
+    how = {name: encoding[name] for name in ("precision", "batch_tokens") if name in encoding}
+    if vectors is not None:
+        retriever.encode_documents(source, output=vectors, **how)
+        yield os.fspath(vectors)
+        return
+    place = artifacts.place_of(output)
+    with artifacts.work_folder(place.with_name(f".{place.name}.building")) as work:
+        identity = [retriever.model.fingerprint, fingerprint(source), how]
+        folder = work / f"vectors-{artifacts.fingerprint_value(identity)[:12]}"
+        if not folder.exists():
+            retriever.encode_documents(source, output=folder, **how)
+        yield str(folder)

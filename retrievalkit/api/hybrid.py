@@ -119,8 +119,9 @@ class Hybrid(Searching):
     def options(self) -> dict[str, Any]:
         """The options of its fusion, as `rk.mine_negatives` takes them too."""
         fusion = self.fusion or Fusion()
-        values = {"fusion": fusion.method, "weights": None if fusion.weights is None else list(fusion.weights)}
-        values |= {"normalization": fusion.normalization, "missing": fusion.missing, "rrf_k": fusion.rrf_k}
+        values: dict[str, Any] = {"fusion": fusion.method, "normalization": fusion.normalization}
+        values["weights"] = None if fusion.weights is None else list(fusion.weights)
+        values |= {"missing": fusion.missing, "rrf_k": fusion.rrf_k}
         return {name: value for name, value in values.items() if value is not None}
 
     def __repr__(self) -> str:

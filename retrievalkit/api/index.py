@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.api import given, notebook
@@ -86,7 +86,7 @@ class Index(Searching):
             if model is None:
                 build_index(source, **build)
                 return cls.open(output)
-            artifacts.check_output(output, overwrite=values["overwrite"])
+            artifacts.check_output(Path(output), overwrite=values["overwrite"])
             retriever = _loaded(model, encoding, parts)
             with _encoded(source, retriever, Path(output), vectors, encoding) as folder:
                 build_index(folder, **build)
@@ -115,8 +115,8 @@ class Index(Searching):
             InputError: There is no such index, it is damaged, or another model made it.
         """
         lent = None if model is None or isinstance(model, str | os.PathLike) else model
+        place = lent.source if lent is not None else model
         corpus = options.pop("corpus", None)
-        place = str(lent.source) if lent is not None else model
         words = {"indexes": [os.fspath(folder)], "model": place, **options}
         with settled("search", words) as values:
             if not os.path.isdir(folder):
@@ -124,7 +124,7 @@ class Index(Searching):
                 raise InputError(msg)
             searcher = Searcher(
                 [os.fspath(folder)],
-                model=values["model"] if lent is None else None,
+                model=values["model"],
                 options=parse(values["settings"]),
                 precision=values["precision"] or "fp32",
                 note=oddities.note,
@@ -132,7 +132,7 @@ class Index(Searching):
         if lent is not None:
             searcher.encoders.lend(lent.model, lent.lock)
         texts = None if corpus is None else given.passages(corpus)
-        index = cls(Path(folder), searcher, corpus=texts, model=None if place is None else os.fspath(place))
+        index = cls(Path(folder), searcher, corpus=texts, model=values["model"])
         return index.warm() if encoder else index
 
     @options_of("index", without=("source", "indexer", "output", "overwrite", *_CHECK))
@@ -182,8 +182,8 @@ class Index(Searching):
 
 @contextmanager
 def _writing(output: str | os.PathLike[str]) -> Iterator[None]:
-    with artifacts.held(output):
-        artifacts.restore(output)
+    with artifacts.held(Path(output)):
+        artifacts.restore(Path(output))
         yield
 
 

@@ -96,7 +96,7 @@ def _context(name: str, given: Mapping[str, Any]) -> Iterator[click.Context]:
 
 def _restore(context: click.Context, words: Sequence[str]) -> None:
     """Put addresses in memory back, of which click makes plain text."""
-    held = {word: word for word in words if isinstance(word, InMemory)}
+    held: dict[str, str] = {word: word for word in words if isinstance(word, InMemory)}
     for name, value in context.params.items():
         if isinstance(value, str):
             context.params[name] = held.get(value, value)

@@ -25,7 +25,7 @@ class Folder(os.PathLike[str]):
 
     def __init__(self, path: str | os.PathLike[str], manifest: dict[str, Any] | None = None) -> None:
         self.path = Path(path)
-        self.manifest = artifacts.read_manifest(path) if manifest is None else manifest
+        self.manifest = artifacts.read_manifest(self.path) if manifest is None else manifest
 
     def __fspath__(self) -> str:
         return str(self.path)

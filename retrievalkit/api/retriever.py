@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import registry
 from retrievalkit.api import given, notebook
 from retrievalkit.api.options import options_of, settled
 from retrievalkit.api.vectors import Vectors

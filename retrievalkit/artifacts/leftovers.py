@@ -45,7 +45,8 @@ class Leftover:
     Attributes:
         path: The file or folder.
         output: What it belongs to.
-        kind: "partial", "mining", "building", "old", "lost" (an old folder without a new one), "file", "lock" or "temporary".
+        kind: "partial", "mining", "building", "old", "lost" (an old folder without a new one), "file", "lock" or
+            "temporary".
         made_by: What made it, and whether the same command goes on with it.
     """
 

@@ -61,9 +61,12 @@ class Encoders:
         with self.lock:
             return self._of(index)
 
-    @contextmanager
-    def using(self, index: OpenIndex) -> Iterator[Retriever]:
+    def using(self, index: OpenIndex) -> AbstractContextManager[Retriever]:
         """The retriever that made an index, for this thread alone."""
+        return self._using(index)
+
+    @contextmanager
+    def _using(self, index: OpenIndex) -> Iterator[Retriever]:
         with self.lock:
             yield self._of(index)
 
@@ -78,12 +81,17 @@ class Encoders:
         Args:
             retriever: The retriever.
             lock: What its other users hold while they use it.
+
+        Raises:
+            ArtifactError: It made none of them.
         """
-        made = [one for one in self.indexes if one.needs_encoding and one.checkpoint is not None]
-        for index in made:
-            if index.checkpoint is not None and index.checkpoint["fingerprint"] == retriever.fingerprint:
+        encoded = [index for index in self.indexes if index.needs_encoding]
+        for index in encoded:
+            if index.checkpoint is None or index.checkpoint["fingerprint"] == retriever.fingerprint:
                 self.lock = lock
                 self._loaded[self._key(index)] = retriever
+        if not self._loaded:
+            raise _wrong_checkpoint(encoded[0], str(self.model), retriever.fingerprint)
 
     def _key(self, index: OpenIndex) -> str:
         folder = self._folders[str(index.folder)]

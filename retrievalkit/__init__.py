@@ -17,6 +17,7 @@ from pluggy import HookimplMarker
 
 if TYPE_CHECKING:
     from retrievalkit.api.comparison import Comparison, compare
+    from retrievalkit.api.evaluation import Evaluation
     from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from retrievalkit.api.recipes import convert, run
     from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
-    from retrievalkit.api.runs import Evaluation, Run
+    from retrievalkit.api.runs import Run
     from retrievalkit.api.training import pretrain, train, train_reranker
     from retrievalkit.api.vectors import Vectors
 
@@ -36,6 +37,7 @@ hookimpl = HookimplMarker("retrievalkit")
 
 _MODULES = {
     "comparison": ("Comparison", "compare"),
+    "evaluation": ("Evaluation",),
     "hits": ("Hit", "Hits"),
     "hybrid": ("Hybrid",),
     "index": ("Index",),
@@ -44,7 +46,7 @@ _MODULES = {
     "recipes": ("convert", "run"),
     "reranking": ("rerank",),
     "retriever": ("Retriever",),
-    "runs": ("Evaluation", "Run"),
+    "runs": ("Run",),
     "training": ("pretrain", "train", "train_reranker"),
     "vectors": ("Vectors",),
 }

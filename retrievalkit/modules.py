@@ -69,12 +69,14 @@ def make_callable(module: str, function: str) -> None:
     """
     home, _, name = function.partition(":")
 
+    def called() -> Any:
+        return getattr(importlib.import_module(home), name)
+
     class Callable(ModuleType):
         def __call__(self, *args: Any, **options: Any) -> Any:
-            return getattr(importlib.import_module(home), name)(*args, **options)
+            return called()(*args, **options)
 
-        @property
-        def __signature__(self) -> Any:
-            return getattr(importlib.import_module(home), name).__signature__
+        __doc__ = property(lambda _: called().__doc__)  # type: ignore[assignment]
+        __signature__ = property(lambda _: called().__signature__)
 
     sys.modules[module].__class__ = Callable

@@ -12,10 +12,11 @@ from retrievalkit.data.run_file import open_run
 from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_run
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import DataError, InputError
-from retrievalkit.evaluate import program
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from retrievalkit.api.evaluation import Evaluation
 
 _SHOWN = 10
 _FIELDS = (
@@ -94,6 +95,8 @@ class Run(dict[str, Hits]):
             words["answers"] = given.queries(options["answers"])
         if options.get("corpus") is not None:
             words["corpus"] = given.passages(options["corpus"])
+        from retrievalkit.api.evaluation import Evaluation
+
         (found,) = call("evaluate", words).values()
         return Evaluation(**vars(found))
 
@@ -133,26 +136,6 @@ class Run(dict[str, Hits]):
         rest = [f"and {len(self) - _SHOWN:,} more queries"] if len(self) > _SHOWN else []
         columns = ["query", "hits", "first document", "score"]
         return notebook.table(repr(self), columns, rows, numeric=["hits", "score"], texts=rest)
-
-
-class Evaluation(program.Evaluation):
-    """The quality of a run: a mapping from metric to its mean; `per_query` has the values of each query."""
-
-    def to_pandas(self) -> DataFrame:
-        """A table with a row for each query, and a column for each metric."""
-        import pandas
-
-        table = pandas.DataFrame(self.per_query)
-        table.index.name = "query_id"
-        return table
-
-    def __repr__(self) -> str:
-        return f"Evaluation({', '.join(f'{name}: {value:.4f}' for name, value in self.items())})"
-
-    def _repr_html_(self) -> str:
-        rows = [[name, value, self.queries[name]] for name, value in self.items()]
-        columns = ["metric", "mean", "queries"]
-        return notebook.table("Evaluation", columns, rows, numeric=columns[1:], texts=self.notes)
 
 
 def as_address(run: Any, name: str | None = None) -> str:

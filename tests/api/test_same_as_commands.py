@@ -33,14 +33,14 @@ def test_vectors(made, model, passages, tiny_collection, command, tmp_path):
     for texts in (passages, tiny_collection.corpus):
         encoded = model.encode_documents(texts)
         assert list(encoded.ids) == list(stored.ids)
-        np.testing.assert_array_equal(encoded.to_numpy(), np.asarray(stored.vectors))
+        np.testing.assert_array_equal(encoded.to_numpy(), np.load(made / "vectors" / "vectors-00000.npy"))
     folder = model.encode_documents(tiny_collection.corpus, output=tmp_path / "vectors")
     for name in ("ids.txt", "vectors-00000.npy"):
         assert (folder / name).read_bytes() == (made / "vectors" / name).read_bytes()
     words = (model.source, tiny_collection.queries, *MODEL, "--side", "query", "--output", tmp_path / "queries")
     command("encode", *words)
     asked = model.encode_queries(tiny_collection.queries)
-    np.testing.assert_array_equal(np.asarray(asked), np.asarray(VectorStore(tmp_path / "queries").vectors))
+    np.testing.assert_array_equal(np.asarray(asked), np.load(tmp_path / "queries" / "vectors-00000.npy"))
 
 
 def test_runs(made, dense, queries, tiny_collection, tmp_path):
@@ -107,7 +107,7 @@ def test_figures(made, command, tiny_collection, queries):
     rows = [json.loads(line) for line in tiny_collection.queries.read_text().splitlines()]
     here = run.evaluate(answers=rows, corpus=tiny_collection.corpus, top=[1, 5])
     assert dict(here) == there["metrics"]
-    other = rk.Run({query: hits[::-1] for query, hits in run.to_dict().items()} if False else run.to_dict(), "b")
+    other = rk.Run({query: dict(hits[1:]) for query, hits in run.items()}, "b")
     other.save(made / "b.trec")
     words = ("compare", made / "a.trec", made / "b.trec", "--qrels", tiny_collection.qrels, "--seed", 3, "--json")
     there = json.loads(command(*words))
@@ -159,7 +159,7 @@ def test_pretraining_conversion_and_recipes(tiny_model, tiny_collection, passage
     assert rk.convert(tiny_collection.qrels, tmp_path / "qrels.trec", form="trec") == {"judgements": 42}
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
-        "values: {corpus: null}\nsteps:\n- name: all\n  command: convert\n  output: all.jsonl\n"
+        "name: tiny\nvalues: {corpus: null}\nsteps:\n- name: all\n  command: convert\n  output: all.jsonl\n"
         "  with: {source: '${corpus}', kind: corpus}\n"
     )
     steps = rk.run(recipe, tmp_path / "out", set={"corpus": str(tiny_collection.corpus)})

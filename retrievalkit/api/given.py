@@ -72,6 +72,18 @@ def examples(data: Any) -> str:
     return _address(data) or InMemory.of("memory:examples", examples=Rows(data, "examples"))
 
 
+def place(value: Any, what: str) -> str:
+    """A path, or a name that stands where a path does.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    msg = f"{what} is {value!r:.80}, and should be a path."
+    raise InputError(msg)
+
+
 class Rows:
     """Rows as dicts, made anew at every iteration: a data set on a disk stays there.
 

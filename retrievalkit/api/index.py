@@ -70,6 +70,7 @@ class Index(Searching):
         if output is None:
             msg = "index needs 'output', the folder to write, and it was not given."
             raise OptionError(msg)
+        output = given.place(output, "the output")
         source = given.passages(texts)
         encoding = {name: options.pop(name) for name in _OF_ENCODER if name in options}
         if (encoding or vectors is not None) and model is None:
@@ -114,16 +115,16 @@ class Index(Searching):
         Raises:
             InputError: There is no such index, it is damaged, or another model made it.
         """
-        lent = None if model is None or isinstance(model, str | os.PathLike) else model
-        place = lent.source if lent is not None else model
+        lent: Any = model if hasattr(model, "encode_queries") else None
         corpus = options.pop("corpus", None)
-        words = {"indexes": [os.fspath(folder)], "model": place, **options}
+        place = given.place(folder, "the index")
+        words = {"indexes": [place], "model": lent.source if lent is not None else model, **options}
         with settled("search", words) as values:
-            if not os.path.isdir(folder):
-                msg = f"'{os.fspath(folder)}' is not a folder. Give an index that rk.Index.build wrote."
+            if not os.path.isdir(place):
+                msg = f"'{place}' is not a folder. Give an index that rk.Index.build wrote."
                 raise InputError(msg)
             searcher = Searcher(
-                [os.fspath(folder)],
+                [place],
                 model=values["model"],
                 options=parse(values["settings"]),
                 precision=values["precision"] or "fp32",
@@ -132,7 +133,7 @@ class Index(Searching):
         if lent is not None:
             searcher.encoders.lend(lent.model, lent.lock)
         texts = None if corpus is None else given.passages(corpus)
-        index = cls(Path(folder), searcher, corpus=texts, model=values["model"])
+        index = cls(Path(place), searcher, corpus=texts, model=values["model"])
         return index.warm() if encoder else index
 
     @options_of("index", without=("source", "indexer", "output", "overwrite", *_CHECK))

@@ -7,6 +7,7 @@ from typing import Any
 
 from retrievalkit.api import given
 from retrievalkit.api.options import call, options_of
+from retrievalkit.errors import OptionError
 
 
 @options_of("run", without=("recipe", "output"))
@@ -24,7 +25,7 @@ def run(recipe: str | os.PathLike[str], output: str | os.PathLike[str] | None = 
     Raises:
         RetrievalkitError: A step failed.
     """
-    return call("run", {"recipe": os.fspath(recipe), "output": output, **options})
+    return call("run", {"recipe": given.place(recipe, "the recipe"), "output": output, **options})
 
 
 @options_of("convert", without=("source", "output"))
@@ -44,6 +45,9 @@ def convert(source: Any, output: str | os.PathLike[str], *, kind: str | None = N
         InputError: The source is damaged or unknown; nothing was written.
     """
     kinds = {"corpus": given.passages, "queries": given.queries, "examples": given.examples, "qrels": given.judgements}
+    if not isinstance(source, str | os.PathLike) and kind not in kinds:
+        msg = f"data in memory is of one of the kinds {', '.join(kinds)}, and kind is {kind!r}. Give it."
+        raise OptionError(msg)
     address = kinds.get(kind or "", os.fspath)(source)
     found: dict[str, int] = call("convert", {"source": address, "output": output, "kind": kind, **options})
     return found

@@ -50,7 +50,7 @@ class Retriever:
         Raises:
             InputError: There is no such model, or an option does not fit.
         """
-        source = os.fspath(model)
+        source = given.place(model, "the model")
         with settled("encode", {"model": source, "texts": "", "output": "", **options}) as values:
             chosen = _settings(values)
             loaded = program.open_retriever(

@@ -64,8 +64,9 @@ class Run(dict[str, Hits]):
         Raises:
             DataError: A line is damaged.
         """
-        run = cls.found(read_run(os.fspath(path), ties).items(), run_names([os.fspath(path)])[0])
-        run.path = os.fspath(path)
+        place = given.place(path, "the run")
+        run = cls.found(read_run(place, ties).items(), run_names([place])[0])
+        run.path = place
         return run
 
     def save(self, path: str | os.PathLike[str], *, form: Form = "trec") -> None:

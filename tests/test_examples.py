@@ -11,7 +11,7 @@ import pytest
 from places import ROOT
 
 SCRIPTS = {
-    "search": ("q2", "Lima"),
+    "search": ("People pay", "q2"),
     "compare": ("0.8769", "second"),
     "train": ("negatives)", "Hit(id="),
 }

@@ -167,6 +167,13 @@ class Index(Searching):
         return locate_input(entry, self.folder) or str(entry["source"])
 
     @property
+    def moved_model(self) -> str | None:
+        """Where the model that encodes queries is, if it is not where the index knows it."""
+        entry = self.manifest.get("checkpoint")
+        known = None if entry is None else locate_input(entry, self.folder)
+        return None if self.model is None or known == os.path.abspath(self.model) else self.model
+
+    @property
     def indexer(self) -> str:
         """The name of its indexer."""
         return str(self.manifest["indexer"]["name"])

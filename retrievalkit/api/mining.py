@@ -101,12 +101,15 @@ def mine_negatives(
         InputError: Something about the input is wrong, or no question has a negative.
     """
     several = source if isinstance(source, list | tuple) else [source]
-    if any(isinstance(one, Hybrid) for one in several):
-        options = {**(source.options if isinstance(source, Hybrid) else {}), **options}
-        several = [part for one in several for part in (one.parts if isinstance(one, Hybrid) else [one])]
-    models = {one.model for one in several if isinstance(one, Index) and one.model is not None}
-    if models:
-        options["set"] = {"model": next(iter(models)), **(options.get("set") or {})}
+    settings: dict[str, Any] = {}
+    if isinstance(source, Hybrid):
+        several, settings = source.parts, source.options
+    for index in several:
+        if isinstance(index, Index) and index.moved_model is not None:
+            settings["model"] = index.moved_model
+    if settings:
+        flags = {name: settings.pop(name) for name in ("fusion", "weights") if name in settings}
+        options = flags | options | {"set": settings | (options.get("set") or {})}
     passages = _corpus(corpus, examples, several)
     with scratch() as folder:
         place = Path(output) if output is not None else folder / "mined.jsonl"

@@ -50,6 +50,9 @@ _MODULES = {
     "training": ("pretrain", "train", "train_reranker"),
     "vectors": ("Vectors",),
 }
+_MODULES_TOO = ("rerank", "train")
+"""Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
+
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
@@ -81,6 +84,8 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         msg = f"module '{__name__}' has no attribute '{name}'"
         raise AttributeError(msg)
+    if name in _MODULES_TOO:
+        return importlib.import_module(f"{__name__}.{name}")
     return getattr(importlib.import_module(f"retrievalkit.api.{_MODULE_OF[name]}"), name)
 
 

@@ -87,12 +87,15 @@ class Encoders:
         Raises:
             ArtifactError: It made none of them.
         """
-        encoded = [index for index in self.indexes if index.needs_encoding]
+        encoded, fits = [index for index in self.indexes if index.needs_encoding], False
         for index in encoded:
-            if index.checkpoint is None or index.checkpoint["fingerprint"] == retriever.fingerprint:
-                self.lock = lock
+            if index.checkpoint is not None and index.checkpoint["fingerprint"] != retriever.fingerprint:
+                continue
+            fits, self.lock = True, lock
+            # A fingerprint does not tell the length: where another is wanted, the model is loaded with that.
+            if self.options_for(index).get("query_length") == retriever.changed.get("query_length"):
                 self._loaded[self._key(index)] = retriever
-        if not self._loaded:
+        if not fits:
             raise _wrong_checkpoint(encoded[0], str(self.model), retriever.fingerprint)
 
     def _key(self, index: OpenIndex) -> str:
@@ -168,6 +171,10 @@ class JoinedEncoders(Encoders):
     def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
         """As of the index's own encoders."""
         return self._owners[id(index.indexer)].encode(index, texts, side)
+
+    def options_for(self, index: OpenIndex) -> dict[str, Any]:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].options_for(index)
 
 
 @dataclass

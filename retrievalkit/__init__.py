@@ -1,12 +1,93 @@
-"""retrievalkit: train, index, search and compare first-stage text retrievers; every method is a plugin."""
+"""retrievalkit: train, index, search and compare first-stage text retrievers; every method is a plugin.
+
+    import retrievalkit as rk
+
+    index = rk.Index.open("my-index")
+    hits = index.search("pairwise distances", k=10)
+
+What Python programs use is in `retrievalkit.api`, and is imported when it is first used.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from pluggy import HookimplMarker
+
+if TYPE_CHECKING:
+    from retrievalkit.api.comparison import Comparison, compare
+    from retrievalkit.api.evaluation import Evaluation
+    from retrievalkit.api.hits import Hit, Hits
+    from retrievalkit.api.hybrid import Hybrid
+    from retrievalkit.api.index import Index
+    from retrievalkit.api.mining import Examples, mine_negatives
+    from retrievalkit.api.places import Folder
+    from retrievalkit.api.recipes import convert, run
+    from retrievalkit.api.reranking import rerank
+    from retrievalkit.api.retriever import Retriever
+    from retrievalkit.api.runs import Run
+    from retrievalkit.api.training import pretrain, train, train_reranker
+    from retrievalkit.api.vectors import Vectors
 
 __version__ = "0.1.0"
 
 hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
-__all__ = ["__version__", "hookimpl"]
+_MODULES = {
+    "comparison": ("Comparison", "compare"),
+    "evaluation": ("Evaluation",),
+    "hits": ("Hit", "Hits"),
+    "hybrid": ("Hybrid",),
+    "index": ("Index",),
+    "mining": ("Examples", "mine_negatives"),
+    "places": ("Folder",),
+    "recipes": ("convert", "run"),
+    "reranking": ("rerank",),
+    "retriever": ("Retriever",),
+    "runs": ("Run",),
+    "training": ("pretrain", "train", "train_reranker"),
+    "vectors": ("Vectors",),
+}
+_MODULES_TOO = ("rerank", "train")
+"""Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
+
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "Comparison",
+    "Evaluation",
+    "Examples",
+    "Folder",
+    "Hit",
+    "Hits",
+    "Hybrid",
+    "Index",
+    "Retriever",
+    "Run",
+    "Vectors",
+    "__version__",
+    "compare",
+    "convert",
+    "hookimpl",
+    "mine_negatives",
+    "pretrain",
+    "rerank",
+    "run",
+    "train",
+    "train_reranker",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        msg = f"module '{__name__}' has no attribute '{name}'"
+        raise AttributeError(msg)
+    if name in _MODULES_TOO:
+        return importlib.import_module(f"{__name__}.{name}")
+    return getattr(importlib.import_module(f"retrievalkit.api.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -67,6 +67,7 @@ def encode(
     output: str | Path,
     options: EncodeOptions | None = None,
     overwrite: bool = False,
+    opened: Retriever | None = None,
 ) -> dict[str, Any]:
     """Encode texts and write a vectors/ folder.
 
@@ -77,6 +78,7 @@ def encode(
         output: The vectors folder to write.
         options: How the texts are encoded; None = the defaults.
         overwrite: Replace an output folder that exists already.
+        opened: The model, if it is loaded already.
 
     Returns:
         The manifest of the folder.
@@ -86,7 +88,7 @@ def encode(
     if side == "query" and is_checkpoint(model) and "document_length" in (options.encoder_options or {}):
         msg = "encoder.document_length has no effect on queries. Set encoder.query_length, or leave it out."
         raise OptionError(msg)
-    retriever = open_retriever(
+    retriever = opened or open_retriever(
         model,
         encoder=options.encoder,
         pooler=options.pooler,
@@ -95,13 +97,7 @@ def encode(
         lean=True,
     )
     source = _Texts.open(texts, side)
-    job = _Job(
-        retriever,
-        source,
-        resolve_precision(options.precision, default_device()),
-        options.batch_tokens,
-        options.shard_texts,
-    )
+    job = _Job.of(retriever, source, options)
     checkpoint = describe_retriever(model, retriever)
     inputs = {"checkpoint": checkpoint, "texts": artifacts.describe_input(texts, source.fingerprint)}
     with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
@@ -126,8 +122,16 @@ def encode(
         )
 
 
+def encoded_shards(
+    retriever: Retriever, texts: str | Path, side: Side, options: EncodeOptions
+) -> Iterator[EncodedShard]:
+    """The texts of a source as `encode` writes them, shard by shard; see `encode`."""
+    for _, shard in _Job.of(retriever, _Texts.open(texts, side), options).shards(skip=0):
+        yield shard
+
+
 @dataclass
-class _EncodedShard:
+class EncodedShard:
     """The encoded texts of a shard, in the order of the corpus."""
 
     ids: list[str]
@@ -170,6 +174,11 @@ class _Job:
     batch_tokens: int | None
     shard_texts: int
 
+    @classmethod
+    def of(cls, retriever: Retriever, texts: _Texts, options: EncodeOptions) -> _Job:
+        precision = resolve_precision(options.precision, default_device())
+        return cls(retriever, texts, precision, options.batch_tokens, options.shard_texts)
+
     @property
     def side(self) -> Side:
         return self.texts.side
@@ -179,7 +188,7 @@ class _Job:
         values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
         return {"side": self.side, **values}
 
-    def shards(self, skip: int) -> Iterator[tuple[int, _EncodedShard]]:
+    def shards(self, skip: int) -> Iterator[tuple[int, EncodedShard]]:
         """The encoded shards after the first `skip`, with their numbers."""
         done, total = skip * self.shard_texts, self.texts.expected_size()
         if skip:
@@ -199,7 +208,7 @@ class _Job:
             # Lists of Python integers would take many times the memory.
             yield number, [one for one, _ in shard], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 
-    def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> _EncodedShard:
+    def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> EncodedShard:
         positions: list[list[int]] = []
         vectors: list[Representation] = []
         weights: list[csr_matrix] = []
@@ -217,8 +226,8 @@ class _Job:
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
         lexical = _stacked(weights)[order] if weights else None
         if not vectors:
-            return _EncodedShard(ids, None, None, lexical)
-        return _EncodedShard(ids, *_in_order(list(zip(positions, vectors, strict=True)), len(ids)), lexical)
+            return EncodedShard(ids, None, None, lexical)
+        return EncodedShard(ids, *_in_order(list(zip(positions, vectors, strict=True)), len(ids)), lexical)
 
 
 def _sparse(weights: np.ndarray) -> csr_matrix:

@@ -15,12 +15,15 @@ from typing import Any, Literal
 
 from retrievalkit import artifacts, consent, registry
 from retrievalkit.contracts import Indexer
-from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
 from retrievalkit.registry import describe
 
 Indexed = Literal["vectors", "texts"]
+TEXTS = "texts.jsonl"
+"""The passages, in an index of texts that were in memory."""
+
 _DEFAULTS: dict[Indexed, str] = {"vectors": "flat", "texts": "bm25"}
 
 
@@ -31,6 +34,7 @@ def build_index(
     output: str | Path,
     options: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    texts: str | Path | None = None,
 ) -> dict[str, Any]:
     """Build an index.
 
@@ -40,6 +44,7 @@ def build_index(
         output: The index folder to write.
         options: Options of the indexer.
         overwrite: Replace an output folder that exists already.
+        texts: The passages, if they are to be kept in the folder because they are nowhere else.
 
     Returns:
         The manifest of the folder.
@@ -61,6 +66,8 @@ def build_index(
     opened: VectorStore | Corpus = VectorStore(source) if holds == "vectors" else open_corpus(source)
     with artifacts.write_folder(output, overwrite=overwrite) as staging:
         counts = made.build(opened, staging)
+        if texts is not None:
+            write_corpus(staging / TEXTS, open_corpus(texts))
         return artifacts.write_manifest(
             staging,
             "index",
@@ -69,7 +76,7 @@ def build_index(
             counts=counts,
             files=artifacts.describe_files(staging),
             indexer={**describe("indexer", component.name, checked), "indexes": holds},
-            **_origin(opened, source, Path(output)),
+            **(_origin(opened, source, Path(output)) | ({} if texts is None else _kept(texts, Path(output)))),
         )
 
 
@@ -127,6 +134,12 @@ def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> d
         path = manifest["inputs"].get("texts", {}).get("path", manifest["corpus"]["source"])
         found["corpus"] = _located(manifest["corpus"], path, output)
     return found
+
+
+def _kept(texts: str | Path, output: Path) -> dict[str, Any]:
+    """The manifest's entry about passages that the folder holds."""
+    entry = {"source": TEXTS, "fingerprint": open_corpus(texts).fingerprint()}
+    return {"corpus": _located(entry, str(output.absolute() / TEXTS), output)}
 
 
 def _located(entry: Mapping[str, Any], path: str, output: Path) -> dict[str, Any]:

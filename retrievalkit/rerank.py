@@ -35,7 +35,10 @@ from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.cross_encoder import CrossEncoder, Pair
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
+from retrievalkit.modules import make_callable
 from retrievalkit.report.progress import ProgressBar
+
+make_callable(__name__, "retrievalkit.api.reranking:rerank")
 
 WINDOW = 4_096
 DEPTH = 100

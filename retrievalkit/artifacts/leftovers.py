@@ -45,7 +45,8 @@ class Leftover:
     Attributes:
         path: The file or folder.
         output: What it belongs to.
-        kind: "partial", "mining", "old", "lost" (an old folder without a new one), "file", "lock" or "temporary".
+        kind: "partial", "mining", "building", "old", "lost" (an old folder without a new one), "file", "lock" or
+            "temporary".
         made_by: What made it, and whether the same command goes on with it.
     """
 
@@ -130,7 +131,7 @@ def _leftover(path: Path) -> Leftover | None:
         return None
     if (match := re.fullmatch(r"\.partial\.(.+)", name)) and path.is_file():
         return Leftover(path, path.with_name(match[1]), "file", "a file that was being written")
-    match = re.fullmatch(r"\.(.+)\.(partial|mining|old|lock)", name)
+    match = re.fullmatch(r"\.(.+)\.(partial|mining|building|old|lock)", name)
     if match is None or path.is_dir() != (match[2] != "lock"):
         return None
     output, kind = path.with_name(match[1]), match[2]
@@ -140,6 +141,8 @@ def _leftover(path: Path) -> Leftover | None:
         return _old(path, output) if (path / MANIFEST).is_file() else None
     if kind == "mining":
         return Leftover(path, output, kind, "mine-negatives, which goes on with it")
+    if kind == "building":
+        return Leftover(path, output, kind, "rk.Index.build, which goes on with it")
     made_by = next((text for file, text in _MADE_BY.items() if (path / file).exists()), "a command that starts anew")
     return Leftover(path, output, kind, made_by)
 

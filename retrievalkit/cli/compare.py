@@ -9,6 +9,7 @@ import click
 
 from retrievalkit.cli.options import (
     exclude_self_option,
+    is_called,
     json_option,
     metrics_option,
     over_option,
@@ -43,9 +44,7 @@ from retrievalkit.cli.options import (
 @strict_option
 @json_option
 @reserved
-def compare(
-    runs: tuple[str, ...], output: str | None, plot: bool, overwrite: bool, as_json: bool, **flags: Any
-) -> None:
+def compare(runs: tuple[str, ...], output: str | None, plot: bool, overwrite: bool, as_json: bool, **flags: Any) -> Any:
     """Compare runs: paired significance tests, wins and losses; with --output as a page or a table."""
     from pathlib import Path
 
@@ -61,9 +60,12 @@ def compare(
     conventions = Conventions(flags.pop("ties"), flags.pop("over"), flags.pop("ignore_same_id"))
     sampling = Sampling(confidence=flags.pop("confidence"), seed=flags.pop("seed"))
     comparison = program(runs, conventions=conventions, sampling=sampling, output=place, **flags)
+    if is_called():
+        return comparison
     if as_json:
         click.echo(json.dumps(comparison.to_json(), indent=2))
-        return
+        return comparison
     render(comparison, Console())
     if place is not None:
         click.echo(f"{output}: written" + (f"; open {place.page} in a browser" if place.page else ""))
+    return comparison

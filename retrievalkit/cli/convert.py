@@ -27,10 +27,12 @@ from retrievalkit.cli.options import echo, given_flags, json_option, reserved, s
 @strict_option
 @json_option
 @reserved
-def convert(source: str, output: str, parts: str | None, merge_parts: bool, as_json: bool, **flags: Any) -> None:
+def convert(
+    source: str, output: str, parts: str | None, merge_parts: bool, as_json: bool, **flags: Any
+) -> dict[str, Any]:
     """Read SOURCE in any known format and write it in ours."""
     from retrievalkit.data.convert import convert as program
     from retrievalkit.passage_parts import contents_of
 
     counts = program(source, output, contents=contents_of(parts, merge=merge_parts), **given_flags(flags))
-    echo(as_json, counts, f"{output}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))
+    return echo(as_json, counts, f"{output}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from retrievalkit.cli.options import (
+    Settings,
     echo,
     given_flags,
     json_option,
@@ -21,6 +22,9 @@ from retrievalkit.cli.options import (
     verify_option,
 )
 from retrievalkit.modules import large_imports
+
+if TYPE_CHECKING:
+    from retrievalkit.encode import EncodeOptions
 
 Side = Literal["document", "query"]
 
@@ -48,19 +52,28 @@ def encode(
     as_json: bool,
     settings: tuple[str, ...],
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Encode TEXTS (a corpus or queries) with MODEL (a checkpoint or a pretrained model)."""
-    from retrievalkit import registry
-
     with large_imports():
-        from retrievalkit.encode import EncodeOptions
         from retrievalkit.encode import encode as program
+
+    options = encode_options(settings, flags)
+    manifest = program(model, texts, side=side, output=output, options=options, overwrite=overwrite)
+    pooling = manifest["checkpoint"].get("description", {}).get("pooling")
+    line = f"{output}: {manifest['counts']['texts']:,} texts encoded"
+    return echo(as_json, manifest, f"{line} ({pooling})" if pooling else line)
+
+
+def encode_options(settings: tuple[str, ...], flags: Settings) -> EncodeOptions:
+    """The options of the program that `--set` and flags describe.
+
+    Raises:
+        InputError: There is no such option, or a value does not fit.
+    """
+    from retrievalkit import registry
+    from retrievalkit.encode import EncodeOptions
 
     values = parse(settings)
     given = given_flags(flags) | {f"{part}_options": section(values, part) for part in ("encoder", "pooler")}
     refuse(values, "encode", "encoder.OPTION and pooler.OPTION")
-    options = EncodeOptions(**registry.check_options("rkit encode", EncodeOptions, given))
-    manifest = program(model, texts, side=side, output=output, options=options, overwrite=overwrite)
-    pooling = manifest["checkpoint"].get("description", {}).get("pooling")
-    line = f"{output}: {manifest['counts']['texts']:,} texts encoded"
-    echo(as_json, manifest, f"{line} ({pooling})" if pooling else line)
+    return EncodeOptions(**registry.check_options("rkit encode", EncodeOptions, given))

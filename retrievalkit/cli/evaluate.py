@@ -10,6 +10,7 @@ import click
 from retrievalkit import oddities
 from retrievalkit.cli.options import (
     exclude_self_option,
+    is_called,
     json_option,
     metrics_option,
     over_option,
@@ -51,7 +52,7 @@ def evaluate(
     per_query: bool,
     as_json: bool,
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Evaluate RUNs by judgements, or by the answers that their passages contain.
 
     Means are over all queries of the qrels, those that a run lacks count 0, and a grade is its own gain in nDCG, as in
@@ -75,10 +76,13 @@ def evaluate(
         **flags,
     )
     oddities.check(*(note for one in found.values() for note in one.notes))
+    if is_called():
+        return found
     if as_json:
         values = {name: one.to_json(per_query=per_query) for name, one in found.items()}
         click.echo(json.dumps({"runs": values} if len(values) > 1 else next(iter(values.values())), indent=2))
-        return
+        return found
     click.echo(as_text(found, per_query=per_query))
     for name, one in found.items():
         oddities.note(*(f"{name}: {note}" if len(found) > 1 else note for note in one.notes))
+    return found

@@ -48,7 +48,7 @@ def index(
     settings: tuple[str, ...],
     check: bool,
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Index SOURCE: a vectors folder (rkit encode) or a corpus. With --check alone, SOURCE is the index to check."""
     from retrievalkit.index import build_index
 
@@ -68,8 +68,7 @@ def index(
         if indexer is not None or overwrite:
             msg = "--indexer and --overwrite are for building an index. Give --output too, or leave them out."
             raise OptionError(msg)
-        _check_index(source, as_json, given, options)
-        return
+        return _check_index(source, as_json, given, options)
     if check:
         from retrievalkit.search.recall import check_beforehand
 
@@ -80,13 +79,12 @@ def index(
     more = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items())
     if not (check and as_json):
         echo(as_json, manifest, f"{line}; {more}" if more else line)
-    if check:
-        _check_index(output, as_json, given, {})
+    return _check_index(output, as_json, given, {}) if check else manifest
 
 
-def _check_index(folder: str, as_json: bool, flags: dict[str, Any], options: Settings) -> None:
+def _check_index(folder: str, as_json: bool, flags: dict[str, Any], options: Settings) -> dict[str, Any]:
     from retrievalkit.search import recall
 
     given = {name.removeprefix("check_"): value for name, value in flags.items()}
     found = recall.check_index(folder, options=options, **given)
-    echo(as_json, recall.as_json(found), f"{folder}: {recall.describe(found)}")
+    return echo(as_json, recall.as_json(found), f"{folder}: {recall.describe(found)}")

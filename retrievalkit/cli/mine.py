@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from retrievalkit.cli.options import (
+    echo,
     given_flags,
     json_option,
     output_option,
@@ -64,7 +64,7 @@ from retrievalkit.cli.options import (
 @strict_option
 @json_option
 @set_option
-def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
+def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
     """Find hard negatives: passages that rank high and are not the answer.
 
     Hits are dropped in this order: known positives and copies of their text, passages of a positive's document, its
@@ -81,4 +81,4 @@ def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, 
     files = mine.MiningFiles(**{name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with")})
     sources, options = mine.parse_settings(source, given_flags(flags) | parse(settings))
     audit = mine.mine(sources, files, options)
-    click.echo(json.dumps(audit, indent=2, default=str) if as_json else audit_table(audit))
+    return echo(as_json, audit, audit_table(audit))

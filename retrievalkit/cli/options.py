@@ -17,7 +17,11 @@ from retrievalkit.cli.help_all import help_all_option
 from retrievalkit.errors import InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 Settings = dict[str, Any]
+
+CALLED = "retrievalkit.called"
+"""Key of a context's meta: a Python program called the command."""
 
 
 def set_option(function: Function) -> Function:
@@ -205,9 +209,17 @@ def refuse(settings: Settings, command: str, sections: str) -> None:
         raise InputError(msg)
 
 
-def echo(as_json: bool, result: Any, line: str) -> None:
-    """Print a result: as JSON, or as one line."""
-    click.echo(json.dumps(result, indent=2, default=str) if as_json else line)
+def echo(as_json: bool, result: Result, line: str) -> Result:
+    """Print a result, as JSON or as one line, and return it; a Python program that calls the command only gets it."""
+    if not is_called():
+        click.echo(json.dumps(result, indent=2, default=str) if as_json else line)
+    return result
+
+
+def is_called() -> bool:
+    """Whether the command was called by a Python program (`retrievalkit.api`), which wants its result, not prints."""
+    context = click.get_current_context(silent=True)
+    return context is not None and CALLED in context.meta
 
 
 def root_group() -> click.Group:

@@ -35,7 +35,7 @@ def pretrain(
     as_json: bool,
     settings: tuple[str, ...],
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Pre-train a model on documents.
 
     On several GPUs: torchrun --nproc-per-node 2 --no-python rkit pretrain ...
@@ -67,3 +67,4 @@ def pretrain(
         if processes.is_main():
             best = "" if dev is None else f"; held-out loss {manifest['selection']['value']:.4f}"
             echo(as_json, manifest, f"{output}: pre-trained on {samples} in {counts['steps']:,} steps{dropped}{best}")
+        return manifest

@@ -52,7 +52,7 @@ def rerank_train(
     as_json: bool,
     settings: tuple[str, ...],
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Train a re-ranker on examples (several GPUs: torchrun --nproc-per-node 2 --no-python rkit rerank train ...)."""
     from retrievalkit import registry
     from retrievalkit.train import processes
@@ -70,6 +70,7 @@ def rerank_train(
         line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
         if processes.is_main():
             echo(as_json, manifest, line)
+        return manifest
 
 
 @rerank.command("apply")
@@ -96,7 +97,7 @@ def rerank_apply(
     output: str,
     as_json: bool,
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Rank a run anew with RERANKER (a folder or a hub name), or give training examples a teacher's scores."""
     from retrievalkit.rerank import Settings, rerank_run, score_examples
 
@@ -110,10 +111,10 @@ def rerank_apply(
             raise click.UsageError(msg)
         found = score_examples(reranker, examples=examples, corpus=corpus, output=output, settings=settings)
         rest = f" ({found['without_negatives']:,} without negatives)" if found["without_negatives"] else ""
-        echo(as_json, found, f"{output}: {found['examples']:,} examples, {found['pairs']:,} pairs scored{rest}")
-        return
+        line = f"{output}: {found['examples']:,} examples, {found['pairs']:,} pairs scored{rest}"
+        return echo(as_json, found, line)
     if queries is None:
         msg = "--run holds no texts: give its queries, --queries QUERIES."
         raise click.UsageError(msg)
     found = rerank_run(reranker, run=run or "", queries=queries, corpus=corpus, output=output, k=k, settings=settings)
-    echo(as_json, found, f"{output}: {found['queries']:,} queries, {found['pairs']:,} pairs scored")
+    return echo(as_json, found, f"{output}: {found['queries']:,} queries, {found['pairs']:,} pairs scored")

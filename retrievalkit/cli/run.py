@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from retrievalkit.cli.options import echo, json_option, parse, root_group, set_option, strict_option
@@ -24,7 +26,7 @@ def run(
     settings: tuple[str, ...],
     force: bool,
     verbose: bool,
-) -> None:
+) -> Any:
     """Run the steps of a RECIPE: a file, or the name of a recipe that comes with retrievalkit."""
     from retrievalkit.recipe import run as program
 
@@ -38,4 +40,4 @@ def run(
         force=force,
         verbose=verbose,
     )
-    echo(as_json, outcome.to_json(), outcome.text())
+    return echo(as_json, outcome.to_json(), outcome.text())

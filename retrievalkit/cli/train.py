@@ -65,7 +65,7 @@ def train(
     as_json: bool,
     settings: tuple[str, ...],
     **flags: Any,
-) -> None:
+) -> dict[str, Any]:
     """Train a retriever on examples.
 
     On several GPUs: torchrun --nproc-per-node 2 --no-python rkit train ...
@@ -106,3 +106,4 @@ def train(
             taken = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
             line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{taken}"
             echo(as_json, manifest, line)
+        return manifest

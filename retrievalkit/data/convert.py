@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.data import files
-from retrievalkit.data.corpus import Passage, open_corpus
+from retrievalkit.data.corpus import Passage, open_corpus, write_corpus
 from retrievalkit.data.examples import Examples, read_examples, write_examples
 from retrievalkit.data.hard_negatives import HardNegatives
 from retrievalkit.data.kinds import Kind, kind_of
@@ -203,7 +202,7 @@ def _write_folder(kind: Kind, read: _Read, folder: Path) -> Counts:
 
 
 def _passages(read: _Read, path: Path) -> Counts:
-    return {"passages": _write_passages(path, read.contents.passages(read.source))}
+    return {"passages": write_corpus(path, read.contents.passages(read.source))}
 
 
 def _queries(read: _Read, path: Path) -> Counts:
@@ -243,7 +242,7 @@ def _examples(read: _Read, path: Path, *, beside: Path | None = None) -> Counts:
         raise InputError(msg)
     counts = {"examples": write_examples(path, examples)}
     if examples.passages and beside is not None:
-        counts["passages"] = _write_passages(beside, examples.passages.values())
+        counts["passages"] = write_corpus(beside, examples.passages.values())
     return {**counts, "without a positive": examples.dropped} if examples.dropped else counts
 
 
@@ -260,7 +259,3 @@ def _hard_negatives(
     counts = {"examples": write_examples(path, examples), "without a negative": without}
     counts["without a positive"] = examples.dropped
     return {name: count for name, count in counts.items() if count}
-
-
-def _write_passages(path: Path, passages: Iterable[Passage]) -> int:
-    return files.write_jsonl(path, ({"_id": one.id, "title": one.title, "text": one.text} for one in passages))

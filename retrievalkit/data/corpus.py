@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit.artifacts import fingerprint_value
+from retrievalkit.data import files
 from retrievalkit.data.blank import Blanks
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, corpus_table
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
@@ -234,12 +235,17 @@ def open_corpus(source: str | Path) -> Corpus:
     """
     opened = open_source(source)
     return Corpus(
-        str(source),
+        source if isinstance(source, str) else str(source),  # one in memory holds its rows
         lambda: ((record, passage_of(record)) for record in opened.records("passages")),
         opened.corpus_fingerprint,
         opened.plain_files(),
         opened.size,
     )
+
+
+def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
+    """Write passages as BEIR JSON lines and return their number."""
+    return files.write_jsonl(path, ({"_id": one.id, "title": one.title, "text": one.text} for one in passages))
 
 
 def passage_of(record: Record) -> Passage:

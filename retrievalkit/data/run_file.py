@@ -22,6 +22,7 @@ from typing import IO, TypeVar, get_args
 from retrievalkit.data import files, packing
 from retrievalkit.data.run_forms import RunForm, form_of, is_run_object
 from retrievalkit.data.runs import Columns, Hits, Ties, columns_in, hits_in, read_run
+from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import DataError, UnknownNameError
 
 _Content = TypeVar("_Content", Hits, Columns)
@@ -42,6 +43,9 @@ def open_run(path: str | Path, ties: Ties = "document_id") -> Mapping[str, Hits]
     """
     if ties not in get_args(Ties):
         raise UnknownNameError("choice of ties", ties, get_args(Ties))
+    if isinstance(path, InMemory):
+        in_memory: Mapping[str, Hits] = path.run
+        return in_memory
     path = files.inside(files.existing(path), "run.trec", "results")
     return read_run(path, ties) if is_run_object(path) else RunFile(path, form_of(path), ties)
 

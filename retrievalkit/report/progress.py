@@ -1,5 +1,7 @@
 """The progress of a long step, on standard error: a bar on a terminal, a line now and then anywhere else.
 
+In a notebook it is one line, which is written over and goes away at the end.
+
     with ProgressBar("encode documents", total=50_000, unit="texts") as progress:
         for batch in batches:
             ...
@@ -27,6 +29,8 @@ _FIRST_LINE = 10.0
 _SHARE_BETWEEN = 0.05
 """The least time between two lines, as a share of the time since the start."""
 
+_BETWEEN_IN_NOTEBOOK = 0.5
+
 
 class ProgressBar:
     """How far a step has come.
@@ -44,6 +48,7 @@ class ProgressBar:
         self._started = self._last_line = time.monotonic()
         self._lines = 0
         self._bar: Progress | None = None
+        self._width = 0
 
     def start(self) -> ProgressBar:
         """Show it."""
@@ -58,6 +63,8 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        elif self._width:
+            self._rewrite("")
         elif self._lines:
             self._write(f"{self._counted()}, took {duration(time.monotonic() - self._started)}")
 
@@ -73,10 +80,17 @@ class ProgressBar:
             self._bar.update(self._bar.task_ids[0], completed=self.done, description=self.label, detail=self._counts())
             return
         now = time.monotonic()
-        if now - self._last_line >= max(_FIRST_LINE, _SHARE_BETWEEN * (now - self._started)):
-            left = self._left(now)
-            self._write(self._counted() + ("" if left is None else f", {duration(left)} left"))
+        if _in_notebook():
+            if now - self._last_line >= _BETWEEN_IN_NOTEBOOK:
+                self._rewrite(self._with_time_left(now))
+                self._last_line = now
+        elif now - self._last_line >= max(_FIRST_LINE, _SHARE_BETWEEN * (now - self._started)):
+            self._write(self._with_time_left(now))
             self._last_line = now
+
+    def _with_time_left(self, now: float) -> str:
+        left = self._left(now)
+        return self._counted() + ("" if left is None else f", {duration(left)} left")
 
     def _left(self, now: float) -> float | None:
         """Seconds to go, from the speed of this command alone."""
@@ -95,6 +109,12 @@ class ProgressBar:
         share = f" ({100 * self.done // self.total} %)" if self.total else ""
         return f"{self.done:,}/{self.total:,}{unit}{share}"
 
+    def _rewrite(self, line: str) -> None:
+        """Write over the last line."""
+        sys.stderr.write(f"\r{line:<{self._width}}" + ("" if line else "\r"))
+        sys.stderr.flush()
+        self._width = len(line)
+
     def _write(self, line: str) -> None:
         self._lines += 1
         sys.stderr.write(f"{line}\n")
@@ -107,6 +127,11 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _in_notebook() -> bool:
+    """Whether what is written to standard error appears below the cell of a notebook."""
+    return type(sys.stderr).__module__.startswith("ipykernel.")
 
 
 def _bar(progress: ProgressBar) -> Progress:

@@ -5,7 +5,9 @@ Vectors of different checkpoints are not comparable, so any other checkpoint is 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit import artifacts
 from retrievalkit.consent import anonymously
 from retrievalkit.data.queries import Query
-from retrievalkit.errors import ArtifactError, InputError, OptionError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
 from retrievalkit.search.sources import OpenIndex, locate_input
 
 if TYPE_CHECKING:
-    from retrievalkit.contracts import Representation
+    from retrievalkit.contracts import Representation, Side, Text
     from retrievalkit.model.precision import Precision
     from retrievalkit.model.retriever import Retriever
 
@@ -31,12 +33,14 @@ class Encoders:
         indexes: All indexes searched.
         precision: The number format to encode queries in.
         query_length: Most tokens of a query; None = as the index remembers it, else as the checkpoint has it.
+        lock: Held while a retriever is loaded or used: tokenizers and poolers are not made for several threads.
     """
 
     model: str | Path | None
     indexes: Sequence[OpenIndex]
     precision: Precision = "fp32"
     query_length: int | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _loaded: dict[str, Retriever] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,7 +52,24 @@ class Encoders:
         self._given = None if self.model is None else _fingerprint_of(self.model)
         if self._given is not None and not any(self._fits(index) for index in encoded):
             raise _wrong_checkpoint(encoded[0], str(self.model), self._given)
-        self._folders = {str(index.folder): self._locate(index) for index in encoded}
+        self._folders = {str(index.folder): self._locate(index) for index in encoded if self._is_known(index)}
+
+    def check(self) -> None:
+        """Refuse queries that are texts, if it is not known which model encodes them for an index.
+
+        Raises:
+            ArtifactError: The manifest of an index does not name it, and none was given.
+        """
+        for index in self.indexes:
+            if index.needs_encoding and not self._is_known(index):
+                msg = (
+                    f"index '{index.folder}' does not say which checkpoint made it, so texts cannot be searched for. "
+                    f"Give it with --model."
+                )
+                raise ArtifactError(msg)
+
+    def _is_known(self, index: OpenIndex) -> bool:
+        return index.checkpoint is not None or self.model is not None
 
     def of(self, index: OpenIndex) -> Retriever:
         """The retriever that made an index.
@@ -56,9 +77,51 @@ class Encoders:
         Raises:
             ArtifactError: The model at the index's path is not the one that made it.
         """
-        folder, options = self._folders[str(index.folder)], self.options_for(index)
+        with self.lock:
+            return self._of(index)
+
+    def using(self, index: OpenIndex) -> AbstractContextManager[Retriever]:
+        """The retriever that made an index, for this thread alone."""
+        return self._using(index)
+
+    @contextmanager
+    def _using(self, index: OpenIndex) -> Iterator[Retriever]:
+        with self.lock:
+            yield self._of(index)
+
+    def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
+        """The representation of texts by the retriever that made an index."""
+        with self.using(index) as retriever:
+            return retriever.encode(texts, side, precision=self.precision)
+
+    def lend(self, retriever: Retriever, lock: threading.RLock) -> None:
+        """Use a retriever that is loaded already, for the indexes that it made.
+
+        Args:
+            retriever: The retriever.
+            lock: What its other users hold while they use it.
+
+        Raises:
+            ArtifactError: It made none of them.
+        """
+        encoded, fits = [index for index in self.indexes if index.needs_encoding], False
+        for index in encoded:
+            if index.checkpoint is not None and index.checkpoint["fingerprint"] != retriever.fingerprint:
+                continue
+            fits, self.lock = True, lock
+            # A fingerprint does not tell the length: where another is wanted, the model is loaded with that.
+            if self.options_for(index).get("query_length") == retriever.changed.get("query_length"):
+                self._loaded[self._key(index)] = retriever
+        if not fits:
+            raise _wrong_checkpoint(encoded[0], str(self.model), retriever.fingerprint)
+
+    def _key(self, index: OpenIndex) -> str:
         # An untrained model may have been used with several poolers.
-        key = artifacts.fingerprint_value([folder, (index.checkpoint or {}).get("description"), options])
+        description = (index.checkpoint or {}).get("description")
+        return artifacts.fingerprint_value([self._folders[str(index.folder)], description, self.options_for(index)])
+
+    def _of(self, index: OpenIndex) -> Retriever:
+        folder, key, options = self._folders[str(index.folder)], self._key(index), self.options_for(index)
         if key not in self._loaded:
             # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
             with anonymously(folder != str(self.model)):
@@ -84,9 +147,7 @@ class Encoders:
     def _locate(self, index: OpenIndex) -> str:
         if self.model is not None and self._fits(index):
             return str(self.model)
-        if index.checkpoint is None:
-            msg = f"index '{index.folder}' does not say which checkpoint made it. Give it with --model."
-            raise ArtifactError(msg)
+        assert index.checkpoint is not None
         if "description" in index.checkpoint:
             return locate_input(index.checkpoint, index.folder) or str(index.checkpoint["description"]["model"])
         folder = locate_input(index.checkpoint, index.folder)
@@ -100,6 +161,40 @@ class Encoders:
         if fingerprint != index.checkpoint["fingerprint"]:
             raise _wrong_checkpoint(index, folder, fingerprint)
         return folder
+
+
+class JoinedEncoders(Encoders):
+    """The encoders of several searchers, each of which keeps its own.
+
+    Args:
+        parts: The encoders; the indexes of each are encoded for by it.
+    """
+
+    def __init__(self, parts: Sequence[Encoders]) -> None:
+        super().__init__(None, [])
+        self.indexes = [index for one in parts for index in one.indexes]
+        self._owners = {id(index.indexer): one for one in parts for index in one.indexes}
+
+    def of(self, index: OpenIndex) -> Retriever:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].of(index)
+
+    def using(self, index: OpenIndex) -> AbstractContextManager[Retriever]:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].using(index)
+
+    def encode(self, index: OpenIndex, texts: Sequence[Text], side: Side) -> Representation:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].encode(index, texts, side)
+
+    def options_for(self, index: OpenIndex) -> dict[str, Any]:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].options_for(index)
+
+    def check(self) -> None:
+        """As of each index's own encoders."""
+        for one in self._owners.values():
+            one.check()
 
 
 @dataclass
@@ -124,10 +219,39 @@ class QueryBatch:
         retriever = self.encoders.of(index)
         key = artifacts.fingerprint_value([retriever.fingerprint, self.encoders.options_for(index)])
         if key not in self._encoded:
-            encoded = retriever.encode([("", text) for text in texts], "query", precision=self.encoders.precision)
+            encoded = self.encoders.encode(index, [("", text) for text in texts], "query")
             _check_finite(encoded, self.queries)
             self._encoded[key] = encoded
         return self._encoded[key]
+
+
+@dataclass
+class EncodedBatch(QueryBatch):
+    """Queries that were encoded elsewhere: vectors, for indexes of vectors that one model made.
+
+    Raises:
+        UnsupportedError: Several models made the indexes.
+    """
+
+    encoded: Representation = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse indexes whose vectors are not of one space."""
+        made_by = {(one.checkpoint or {}).get("fingerprint") for one in self.encoders.indexes if one.needs_encoding}
+        if len(made_by) > 1:
+            msg = "the indexes were made by different models, and a query has one vector. Search each by its own."
+            raise UnsupportedError(msg)
+
+    def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
+        """The representation that was given.
+
+        Raises:
+            UnsupportedError: The index searches words.
+        """
+        if not index.needs_encoding:
+            msg = f"the index '{index.label}' searches words, and the queries are vectors. Give texts."
+            raise UnsupportedError(msg)
+        return self.encoded
 
 
 def _fingerprint_of(model: str | Path) -> str:

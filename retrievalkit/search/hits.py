@@ -84,6 +84,7 @@ class DescribedHit:
         snippet: Consecutive words of the text.
         matches: (start, end) of the snippet's characters that are words of the query, or terms of the score.
         found: The reasons of each index.
+        text: The whole text.
     """
 
     rank: int
@@ -93,6 +94,7 @@ class DescribedHit:
     snippet: str = ""
     matches: tuple[tuple[int, int], ...] = ()
     found: tuple[Found, ...] = ()
+    text: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The hit as JSON values."""
@@ -122,9 +124,8 @@ def describe_hits(
             continue
         terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
-        described.append(
-            DescribedHit(rank, score, document_id, passage.title, text, matches(text, query, terms), reasons)
-        )
+        marked = matches(text, query, terms)
+        described.append(DescribedHit(rank, score, document_id, passage.title, text, marked, reasons, passage.text))
     return described
 
 
@@ -142,7 +143,7 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
         write_json(path, {"query": query, "hits": [hit.to_json() for hit in hits]})
     elif suffix in PAGES:
         subtitle = f"{len(hits)} hits of {', '.join(indexes)}"
-        why = {hit.rank: [line.plain for line in _reasons(hit)] for hit in hits}
+        why = {hit.rank: reasons_of(hit) for hit in hits}
         write_page(path, render_page("hits.html.j2", title=query, subtitle=subtitle, hits=hits, why=why))
     else:
         write_run(path, {"query": [(hit.id, hit.score) for hit in hits]})
@@ -182,6 +183,11 @@ def _marked(hit: DescribedHit) -> Text:
         text.append(printable(hit.snippet[start:end]), style="bold yellow")
         last = end
     return text.append(printable(hit.snippet[last:]))
+
+
+def reasons_of(hit: DescribedHit) -> list[str]:
+    """A line of text for each index with something to report."""
+    return [line.plain for line in _reasons(hit)]
 
 
 def _reasons(hit: DescribedHit) -> list[Text]:

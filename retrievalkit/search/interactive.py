@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.report.terminal import printable, printable_json
 from retrievalkit.search.explain import explain
-from retrievalkit.search.fusion import Fusion, as_hits
+from retrievalkit.search.fusion import Candidates, Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits, render
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import Place, locate_input
@@ -146,11 +146,27 @@ class Reader:
         """
         query = Query("query", text)
         check_queries([query])
-        found = self.searcher.search(self.searcher.ask([query]), k, self.fusion, self.depth)
-        hits = as_hits(*found.rankings[0])
-        candidates = None if found.candidates is None else found.candidates[0]
-        reasons = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=self.why)
-        return describe_hits(hits, text, self._texts, reasons)
+        return self.described(query, *search_one(self.searcher, query, k, self.fusion, self.depth))
+
+    def warm(self) -> None:
+        """Find out where each text is, which the first hits would wait for."""
+        if self._texts is not None:
+            self._texts.missing([""])
+
+    def described(
+        self, query: Query, hits: Sequence[tuple[str, float]], candidates: Candidates | None, why: bool | None = None
+    ) -> list[DescribedHit]:
+        """Hits with their texts and the reasons for their scores.
+
+        Args:
+            query: The query.
+            hits: Its hits.
+            candidates: The hits of each index, if several were fused.
+            why: Whether to find the reasons; None = as the reader was told.
+        """
+        why = self.why if why is None else why
+        reasons = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=why)
+        return describe_hits(hits, query.text, self._texts, reasons)
 
     def __call__(self, text: str, k: int) -> list[DescribedHit]:
         """Print the hits of a query."""
@@ -198,3 +214,11 @@ class Reader:
                 problem = str(error)
         self.searcher.note(f"the texts are not available ({problem}). Give them with --corpus.")
         return None
+
+
+def search_one(
+    searcher: Searcher, query: Query, k: int, fusion: Fusion | None, depth: int | None
+) -> tuple[list[tuple[str, float]], Candidates | None]:
+    """The hits of a query, and those of each index if several are fused."""
+    found = searcher.search(searcher.ask([query]), k, fusion, depth)
+    return as_hits(*found.rankings[0]), None if found.candidates is None else found.candidates[0]

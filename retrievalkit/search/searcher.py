@@ -13,7 +13,7 @@ from retrievalkit.data.queries import Query
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.search.encoders import Encoders, QueryBatch
 from retrievalkit.search.fusion import Candidates, Fusion, Missing, Ranking, gather
-from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, open_sources
+from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, Source, open_sources
 
 if TYPE_CHECKING:
     from retrievalkit.model.precision import Precision
@@ -67,15 +67,27 @@ class Searcher:
         if not places:
             msg = "there is no index to search. Give one or more index folders."
             raise InputError(msg)
-        self.sources = open_sources([Path(place) for place in places], options or {})
-        self.encoders = Encoders(model, self.indexes, precision, query_length)
+        sources = open_sources([Path(place) for place in places], options or {})
+        indexes = [source for source in sources if isinstance(source, OpenIndex)]
+        self._begin(sources, Encoders(model, indexes, precision, query_length), note)
+
+    @classmethod
+    def of(cls, sources: Sequence[Source], encoders: Encoders, note: Note) -> Searcher:
+        """A searcher of sources that are open already."""
+        searcher = cls.__new__(cls)
+        searcher._begin(sources, encoders, note)
+        return searcher
+
+    def _begin(self, sources: Sequence[Source], encoders: Encoders, note: Note) -> None:
+        self.sources = sources
+        self.encoders = encoders
         self.note = note
         # Sources already reported to the user, because they cannot compute scores or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
         if problem := _different_corpora(self.indexes):
             note(problem)
-        if len({Path(place).resolve() for place in places}) < len(places):
+        if len({source.place.resolve() for source in sources}) < len(sources):
             note("an index or run is given twice: what it finds counts twice. Give each once; --weights weighs it.")
 
     @property
@@ -100,7 +112,12 @@ class Searcher:
                 self.note(f"the run '{source.label}' ends before rank {depth:,}, so --depth looks no further.")
 
     def ask(self, queries: Sequence[Query]) -> QueryBatch:
-        """Prepare queries for `search`."""
+        """Prepare queries for `search`.
+
+        Raises:
+            ArtifactError: It is not known which model encodes them.
+        """
+        self.encoders.check()
         return QueryBatch(queries, self.encoders)
 
     def search(self, queries: QueryBatch, k: int, fusion: Fusion | None, depth: int | None = None) -> Findings:

@@ -23,9 +23,15 @@ TokenNames = list[list[str]] | None
 
 def compared(searcher: Searcher, query: str, texts: Sequence[Text], index: OpenIndex) -> list[Found]:
     """The similarities of a query and each text, by the parts of the representations that the index compares."""
-    retriever, precision = searcher.encoders.of(index), searcher.encoders.precision
+    with searcher.encoders.using(index) as retriever:
+        return _compared(searcher, retriever, query, texts, index)
+
+
+def _compared(
+    searcher: Searcher, retriever: Retriever, query: str, texts: Sequence[Text], index: OpenIndex
+) -> list[Found]:
     view = index.indexer.view
-    encoded_query = viewed(retriever.encode([("", query)], "query", precision=precision), view)
+    encoded_query = viewed(searcher.encoders.encode(index, [("", query)], "query"), view)
     counts = index.manifest.get("counts", {})
     if (
         encoded_query.weights is None
@@ -34,7 +40,7 @@ def compared(searcher: Searcher, query: str, texts: Sequence[Text], index: OpenI
     ):
         # With one vector on either side, there is nothing to add to the score.
         return []
-    documents = viewed(retriever.encode(texts, "document", precision=precision), view)
+    documents = viewed(searcher.encoders.encode(index, texts, "document"), view)
     reasons = [Found("")] * len(texts)
     if encoded_query.vectors is not None:
         reasons = _by_vectors(retriever, query, texts, encoded_query, documents)

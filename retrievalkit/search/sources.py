@@ -59,6 +59,11 @@ class OpenIndex:
         self.label = self.label or self.folder.name
 
     @property
+    def place(self) -> Path:
+        """Its path."""
+        return self.folder
+
+    @property
     def needs_encoding(self) -> bool:
         """Whether the indexer takes queries as a Representation, rather than as texts."""
         return self.indexer.indexes == "vectors"
@@ -97,7 +102,7 @@ class OpenRun:
     """A run file: an earlier search that takes part in a fusion.
 
     Attributes:
-        path: Its path.
+        path: Its path; its name, if it is in memory.
         run: Its content, read when it is wanted.
         label: Its display name: the file's name, unless another source has the same name.
         names: Query id -> the run's own id of that query, where it has another.
@@ -114,9 +119,14 @@ class OpenRun:
         self.label = self.label or self.path.name
 
     @property
+    def place(self) -> Path:
+        """Its path."""
+        return self.path
+
+    @property
     def identity(self) -> str:
         """A fingerprint of its content."""
-        return artifacts.fingerprint_file(self.path)
+        return artifacts.fingerprint_file(self.path) if self.path.is_file() else artifacts.fingerprint_value(self.run)
 
     def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
         """For each query the first hits of the run."""

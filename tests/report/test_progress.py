@@ -95,3 +95,15 @@ def test_durations_are_said_as_people_do():
         "1 h 0 min",
         "2 h 5 min",
     ]
+
+
+def test_a_notebook_has_one_line_that_goes_away(clock, monkeypatch):
+    """It is written over every half second; a notebook's output is no terminal."""
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar("search", 10, unit="queries") as progress:
+        for _ in range(4):
+            clock(0.3)
+            progress.advance()
+    first, second = "search 2/10 queries (20 %), 3 s left", "search 4/10 queries (40 %), 2 s left"
+    assert stream.getvalue() == f"\r{first}\r{second}\r{' ' * len(second)}\r"

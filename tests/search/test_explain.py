@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -58,9 +59,15 @@ def index(label, retriever=None, counts=None, contributions=None, view="all"):
     return OpenIndex(SimpleNamespace(name=label), {"counts": counts or {}}, "fake", indexer)
 
 
+def encoders_with(retriever):
+    """Encoders of one retriever for all indexes."""
+    encode = lambda _, texts, side: retriever.encode(texts, side, precision="fp32")  # noqa: E731
+    return SimpleNamespace(using=lambda _: nullcontext(retriever), encode=encode)
+
+
 def explained(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, **options):
-    encoders = SimpleNamespace(of=lambda _: retriever, precision="fp32")
-    searcher = SimpleNamespace(sources=[source] if not isinstance(source, list) else source, encoders=encoders)
+    sources = [source] if not isinstance(source, list) else source
+    searcher = SimpleNamespace(sources=sources, encoders=encoders_with(retriever))
     return explain(searcher, Query("q", "asked"), hits, corpus=corpus, **options)
 
 
@@ -163,7 +170,7 @@ def test_pairs_of_similar_tokens_are_named(late_interaction):
     corpus = Corpus.of([Passage("a", "", "the capital of peru"), Passage("b", "Peru", "people pay with the sol")])
     searcher = SimpleNamespace(
         sources=[index("colbert", late_interaction)],
-        encoders=SimpleNamespace(of=lambda _: late_interaction, precision="fp32"),
+        encoders=encoders_with(late_interaction),
     )
     query = Query("q", "the capital of peru")
     [[first], [second]] = explain(searcher, query, [("a", 2.0), ("b", 1.0)], corpus=corpus)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from retrievalkit.data.sources.memory import InMemory
 from retrievalkit.data.sources.prefix import fingerprint, is_folder, open_source, split_prefix
 from retrievalkit.data.sources.source import PARTS, Part, Row, Source
 
-__all__ = ["open_source", "Source", "Part", "PARTS", "Row", "fingerprint", "is_folder", "split_prefix"]
+__all__ = ["open_source", "Source", "Part", "PARTS", "Row", "InMemory", "fingerprint", "is_folder", "split_prefix"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from retrievalkit import registry
 from retrievalkit.data.sources.local import Local
+from retrievalkit.data.sources.memory import InMemory, Memory
 from retrievalkit.data.sources.source import Source
 from retrievalkit.errors import InputError, nearest, shortlist
 
@@ -22,12 +23,14 @@ def open_source(address: str | Path) -> Source:
     """Open a source. Nothing is read yet.
 
     Args:
-        address: `PREFIX:NAME` with a registered prefix, a file or a folder.
+        address: `PREFIX:NAME` with a registered prefix, a file or a folder; or rows in memory.
 
     Raises:
         DataError: The file or folder does not exist.
         InputError: The prefix is unknown; the message names the nearest and all known ones.
     """
+    if isinstance(address, InMemory):
+        return Memory(address)
     prefix, name = split_prefix(address)
     if not prefix:
         prefix = _prefix_of_file(Path(name))

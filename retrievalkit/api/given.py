@@ -1,0 +1,186 @@
+"""What Python programs give, as the addresses that programs read: passages, queries, judgements and examples.
+
+Each may be a file or another source (`pydoc:numpy`, `hf:NAME`), or be in memory: lists of texts or dicts, dicts by id,
+tables (pandas, polars, Arrow), data sets of the package `datasets`, arrays of texts, and our own rows. Rows have the
+keys of any format that is read from files (`retrievalkit.data.forms`). Nothing is copied or checked here: rows are read
+as those of files are, and errors name the row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from retrievalkit.data.forms import PASSAGE_IDS, QUERY_IDS
+from retrievalkit.data.sources import InMemory
+from retrievalkit.errors import DataError, InputError
+
+Row = Mapping[str, Any]
+
+_KNOWN = (
+    "Give the address of a file or another source, a list of texts or dicts, a dict by id, a table (pandas, polars, "
+    "Arrow), or a data set of the package datasets."
+)
+
+
+def passages(data: Any) -> str:
+    """The address of passages; those without ids are numbered from 0.
+
+    Raises:
+        InputError: They are of an unknown type.
+    """
+    if isinstance(data, Mapping):
+        data = [_passage(name, value) for name, value in data.items()]
+    return _address(data) or InMemory.of("memory:passages", passages=Rows(data, "passages", PASSAGE_IDS))
+
+
+def queries(data: Any) -> str:
+    """The address of queries; those without ids are numbered from 0, a single text among them.
+
+    Raises:
+        InputError: They are of an unknown type.
+    """
+    if isinstance(data, Mapping):
+        data = [{"id": name, "text": text} for name, text in data.items()]
+    # DPR's questions have no ids, and are named by a hash.
+    return _address(data) or InMemory.of("memory:queries", queries=Rows(data, "queries", (*QUERY_IDS, "question")))
+
+
+def judgements(data: Any) -> str:
+    """The address of judgements: of rows, or of a dict query -> document -> grade (or the relevant documents).
+
+    Raises:
+        InputError: They are of an unknown type.
+    """
+    if isinstance(data, Mapping):
+        data = [
+            {"query_id": query, "doc_id": document, "score": grade}
+            for query, judged in data.items()
+            for document, grade in _grades(query, judged)
+        ]
+    return _address(data) or InMemory.of("memory:qrels", judgements=Rows(data, "judgements"))
+
+
+def examples(data: Any) -> str:
+    """The address of training examples.
+
+    Raises:
+        InputError: They are of an unknown type.
+    """
+    return _address(data) or InMemory.of("memory:examples", examples=Rows(data, "examples"))
+
+
+def place(value: Any, what: str) -> str:
+    """A path, or a name that stands where a path does.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    msg = f"{what} is {value!r:.80}, and should be a path."
+    raise InputError(msg)
+
+
+def are_vectors(data: Any) -> bool:
+    """Whether data is vectors rather than texts: our `Vectors`, an array of numbers, a tensor, a sparse matrix."""
+    if hasattr(data, "representation") or type(data).__module__.partition(".")[0] in ("torch", "scipy"):
+        return True
+    return getattr(getattr(data, "dtype", None), "kind", "") in ("f", "i", "u") and hasattr(data, "ndim")
+
+
+class Rows:
+    """Rows as dicts, made anew at every iteration: a data set on a disk stays there.
+
+    Args:
+        data: A table, a data set, or any iterable.
+        what: What the rows are, for messages.
+        ids: The fields that may hold a row's id; a text or a row without one is numbered. () = rows are dicts.
+
+    Raises:
+        InputError: The data is of an unknown type.
+    """
+
+    def __init__(self, data: Any, what: str, ids: tuple[str, ...] = ()) -> None:
+        self._data, self._what, self._ids = _iterable(data, what), what, ids
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __iter__(self) -> Iterator[Row]:
+        for number, value in enumerate(self._data):
+            yield self._row(number, value)
+
+    def _row(self, number: int, value: Any) -> Row:
+        if isinstance(value, str) and self._ids:
+            return {"id": str(number), "text": value}
+        row = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        if not isinstance(row, Mapping):
+            should = "a text or a dict" if self._ids else "a dict"
+            msg = f"the row is {value!r:.80}, and should be {should}."
+            raise DataError(msg, file=f"memory:{self._what}", line=number + 1)
+        if self._ids and not any(name in row for name in self._ids):
+            return {"id": str(number), **row}
+        return row
+
+
+def _iterable(data: Any, what: str) -> Any:
+    """The data as something that has a length and gives its rows any number of times."""
+    if hasattr(data, "column_names") and hasattr(data, "features"):
+        return data  # a data set: dicts, read from the disk
+    if hasattr(data, "columns"):
+        return _Table(data, what)
+    for values in ("to_pylist", "tolist", "to_list"):
+        if hasattr(data, values):
+            return getattr(data, values)()
+    if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
+        msg = f"{what} of the type {type(data).__name__} are unknown. {_KNOWN}"
+        raise InputError(msg)
+    return data if isinstance(data, Sized) else list(data)
+
+
+class _Table:
+    """The rows of a table as dicts, by Arrow's interface, which pandas and polars have too."""
+
+    def __init__(self, data: Any, what: str) -> None:
+        import pyarrow
+
+        try:
+            self._table = pyarrow.table(data)
+        except (pyarrow.ArrowException, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            msg = f"the table of {what} cannot be read: {reason} Give each column values of one type."
+            raise InputError(msg) from error
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[Row]:
+        for batch in self._table.to_batches(max_chunksize=1024):
+            yield from batch.to_pylist()
+
+
+def _address(data: Any) -> str | None:
+    """The address that was given; None for data in memory."""
+    if isinstance(data, str):
+        return data
+    return os.fspath(data) if isinstance(data, os.PathLike) else None
+
+
+def _passage(name: Any, value: Any) -> Row:
+    """A passage of a dict by id: its text, or BEIR's dict of title and text."""
+    if hasattr(value, "column_names"):
+        msg = f"this is a dict of several data sets. Choose a split: data['{name}']."
+        raise InputError(msg)
+    return {"id": name, **value} if isinstance(value, Mapping) else {"id": name, "text": value}
+
+
+def _grades(query: Any, judged: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(judged, Mapping):
+        return judged.items()
+    if isinstance(judged, Iterable) and not isinstance(judged, str):
+        return ((document, 1) for document in judged)
+    msg = f"the judgements of query '{query}' are {judged!r:.80}, and should be a dict document -> grade."
+    raise InputError(msg)

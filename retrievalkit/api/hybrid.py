@@ -1,0 +1,162 @@
+"""Several indexes searched together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from retrievalkit import oddities
+from retrievalkit.api import given, notebook
+from retrievalkit.api.index import Index
+from retrievalkit.api.options import known_keywords, options_of, settled
+from retrievalkit.api.runs import Run
+from retrievalkit.api.searching import Searching
+from retrievalkit.data.qrels import read_qrels
+from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.search import program
+from retrievalkit.search.encoders import JoinedEncoders
+from retrievalkit.search.fusion import Fusion
+from retrievalkit.search.request import Request
+from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.sources import OpenRun, Source
+from retrievalkit.search.tuning import METRIC, Tuned, write_choice
+
+_OPTIONS = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth")
+_NOT_OURS = (
+    *("indexes", "queries", "split", "query", "k", "explain", "output", "model", "precision", "verify", "strict"),
+    *("set", "tune", "tune_queries", "tune_metric"),
+)
+
+
+class Hybrid(Searching):
+    """Indexes and runs whose hits are fused. The indexes stay open, and may be searched alone meanwhile.
+
+    Args:
+        indexes: Open indexes, or their folders; runs, or their files.
+        **options: Of `rkit search`: `fusion`, `weights` (numbers, or a file of tuned ones), `normalization`,
+            `missing`, `rrf_k`, `depth`, and `corpus` with the texts of hits.
+
+    Attributes:
+        parts: What is searched.
+        tuned: The tuning that found the fusion, if `tune` did.
+
+    Raises:
+        InputError: One of them is neither an index nor a run, or an option does not fit.
+    """
+
+    @options_of("search", without=_NOT_OURS)
+    def __init__(self, indexes: Sequence[Any], **options: Any) -> None:
+        if len(indexes) < 2:
+            msg = f"{len(indexes)} index given, and fusion takes two or more. Search a single one by itself."
+            raise InputError(msg)
+        self.parts = [_part(one) for one in indexes]
+        self.tuned: Tuned | None = None
+        corpus = options.pop("corpus", None)
+        with settled("search", {"indexes": [one.name for one in self.parts], **options}) as values:
+            self._request = Request(values["indexes"], **{name: values[name] for name in _OPTIONS})
+        searcher = _joined(self.parts)
+        fusion = self._request.fusion_for(searcher)
+        known = next((one.corpus for one in self.parts if isinstance(one, Index) and one.corpus is not None), None)
+        texts = known if corpus is None else given.passages(corpus)
+        name = "+".join(searcher.labels)
+        super().__init__(name, searcher, fusion=fusion, depth=self._request.depth, corpus=texts)
+
+    @known_keywords
+    def tune(self, qrels: Any, queries: Any = None, metric: str = METRIC, k: int = program.HITS) -> Hybrid:
+        """The same indexes with the weights (and normalisation) that are best by judgements.
+
+        Args:
+            qrels: Judgements of questions that are not the test questions: a file, a dict, a table.
+            queries: Their texts; None = the queries of the runs, where only runs are fused.
+            metric: What to maximise.
+            k: How many hits per query it is computed on.
+
+        Raises:
+            InputError: No query is judged, or there is nothing to tune.
+        """
+        judged = read_qrels(given.judgements(qrels), "dev")
+        asked = self._queries(queries)
+        fixed = replace(self._request, tune="", weights=None).fusion_by_options()
+        assert fixed is not None
+        if self._request.weights is not None:
+            msg = "weights are given, but tuning searches for weights. Leave them out."
+            raise OptionError(msg)
+        tuned = program.tune(self.searcher, asked, judged, fixed, metric=metric, k=k, depth=self.depth)
+        return self._with(tuned)
+
+    def _queries(self, queries: Any) -> list[Query]:
+        if queries is not None:
+            return read_queries(given.queries(queries))
+        if self.searcher.indexes:
+            msg = "the judgements have no texts. Give the queries to tune on: queries=..."
+            raise OptionError(msg)
+        runs = [one for one in self.parts if isinstance(one, Run)]
+        return [Query(name, "") for name in dict.fromkeys(name for run in runs for name in run)]
+
+    def _with(self, tuned: Tuned) -> Hybrid:
+        made = Hybrid.__new__(Hybrid)
+        made.parts, made.tuned, made._request = self.parts, tuned, self._request
+        fusion = tuned.best.fusion
+        Searching.__init__(made, self.name, self.searcher, fusion=fusion, depth=self.depth, corpus=self.corpus)
+        return made
+
+    def save_weights(self, path: str | os.PathLike[str]) -> None:
+        """Write the tuned weights, for `rkit search --weights` and `Hybrid(..., weights=path)`.
+
+        Raises:
+            InputError: They were not tuned.
+        """
+        if self.tuned is None:
+            msg = "there are no tuned weights to write. Tune them first: hybrid.tune(qrels, queries)."
+            raise InputError(msg)
+        write_choice(os.fspath(path), self.tuned)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of its fusion, as `rk.mine_negatives` takes them too."""
+        fusion = self.fusion or Fusion()
+        values: dict[str, Any] = {"fusion": fusion.method, "normalization": fusion.normalization}
+        values["weights"] = None if fusion.weights is None else list(fusion.weights)
+        values |= {"missing": fusion.missing, "rrf_k": fusion.rrf_k}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"Hybrid([{', '.join(map(repr, self.parts))}]{options})"
+
+    def _repr_html_(self) -> str:
+        options = ", ".join(f"{name} {value}" for name, value in self.options.items())
+        tuned = [] if self.tuned is None else [f"tuned: {self.tuned.metric} {self.tuned.best.value:.4f}"]
+        return notebook.lines(f"Hybrid {self.name}", [options, *map(repr, self.parts), *tuned])
+
+
+def _part(one: Any) -> Index | Run:
+    if isinstance(one, Index | Run):
+        return one
+    if not isinstance(one, str | os.PathLike):
+        msg = f"an index of the type {type(one).__name__} is unknown. Give open indexes, runs, or their places."
+        raise InputError(msg)
+    if not os.path.exists(one):
+        msg = f"'{os.fspath(one)}' does not exist. Give index folders and run files."
+        raise InputError(msg)
+    return Run.load(one) if os.path.isfile(one) else Index.open(one)
+
+
+def _joined(parts: Sequence[Index | Run]) -> Searcher:
+    """A searcher of all of them; those that share a name get their places as labels."""
+    names = [part.name for part in parts]
+    sources: list[Source] = []
+    for number, part in enumerate(parts, 1):
+        alone = names.count(part.name) == 1
+        if isinstance(part, Index):
+            (source,) = part.searcher.indexes
+            sources.append(replace(source, label=part.name if alone else str(part.folder)))
+        else:
+            place = part.path or (part.name if alone else f"{part.name} {number}")
+            sources.append(OpenRun(Path(place), part, part.name if alone else place))
+    encoders = JoinedEncoders([part.searcher.encoders for part in parts if isinstance(part, Index)])
+    return Searcher.of(sources, encoders, oddities.note)

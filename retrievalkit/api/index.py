@@ -1,0 +1,213 @@
+"""An index: built, opened and searched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit import artifacts, oddities
+from retrievalkit.api import given, notebook
+from retrievalkit.api.building import Material
+from retrievalkit.api.options import call, options_of, settled
+from retrievalkit.api.searching import Searching
+from retrievalkit.cli.options import parse
+from retrievalkit.data.sources import InMemory
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.index import build_index
+from retrievalkit.search.request import Request, check_effect
+from retrievalkit.search.searcher import Searcher
+from retrievalkit.search.sources import locate_input
+
+if TYPE_CHECKING:
+    from retrievalkit.api.retriever import Retriever
+
+_OF_FUSION = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth", "tune", "tune_queries", "tune_metric")
+_OF_SEARCH = ("queries", "split", "query", "k", "explain", "output")
+_CHECK = ("check", "check_queries", "check_count", "check_k")
+
+
+class Index(Searching):
+    """An open index; `Index.build` and `Index.open` make it. Several threads may search it at once.
+
+    Attributes:
+        folder: Its folder.
+        manifest: What made it: the indexer with its options, inputs, counts, versions.
+        model: The model that was given to encode queries; None = the one that made the index.
+        settings: How it was opened: `precision` and `set`, where they were given.
+    """
+
+    def __init__(self, folder: Path, searcher: Searcher, *, corpus: str | None, model: str | None) -> None:
+        super().__init__(folder.name, searcher, corpus=corpus)
+        self.folder = folder
+        self.manifest = searcher.indexes[0].manifest
+        self.model = model
+        self.settings: dict[str, Any] = {}
+
+    @classmethod
+    @options_of("index", without=("source", *_CHECK, "model", "precision"))
+    def build(
+        cls,
+        texts: Any = None,
+        model: str | os.PathLike[str] | Retriever | None = None,
+        output: str | os.PathLike[str] | None = None,
+        *,
+        vectors: Any = None,
+        ids: Iterable[Any] | None = None,
+        **options: Any,
+    ) -> Index:
+        """Encode passages and index their vectors, index their words, or index vectors that were made elsewhere.
+
+        Interrupted and called again it goes on.
+
+        Args:
+            texts: Passages: a list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set,
+                the address of a corpus; or a vectors folder. Passages in memory are kept in the index.
+            model: A loaded retriever, or the folder or name of a model. None = `texts` are indexed as they are.
+            output: The index folder to write.
+            vectors: Vectors that were made elsewhere, as `Vectors.of` takes them: then `texts` may be left out, and
+                `model` is what encodes queries, if not they are given as vectors. Or a path, where to keep the vectors
+                that the model makes, for other indexes of them; None = they are removed.
+            ids: The ids of vectors that were made elsewhere; None = those of the texts, or their numbers from 0.
+            **options: Of `rkit index`; with a model also `encoder`, `pooler`, `precision` and `batch_tokens`.
+
+        Raises:
+            InputError: A text is damaged, or an option does not fit.
+        """
+        if output is None:
+            msg = "index needs 'output', the folder to write, and it was not given."
+            raise OptionError(msg)
+        output = given.place(output, "the output")
+        settings = dict(options.pop("set", None) or {})
+        source = Material.of(texts, vectors, ids, model, options, settings)
+        words = {"source": source.texts or output, "output": output, "set": settings or None} | options
+        with settled("index", words) as values, _writing(output):
+            artifacts.check_output(Path(output), overwrite=values["overwrite"])
+            named = parse(values["settings"])
+            with source.folder(Path(output)) as place:
+                build_index(
+                    place,
+                    indexer=values["indexer"],
+                    output=output,
+                    options=named.pop("indexer", {}) | named,
+                    overwrite=values["overwrite"],
+                    texts=source.texts if isinstance(source.texts, InMemory) else None,
+                )
+        return cls.open(output, model=source.retriever)
+
+    @classmethod
+    @options_of("search", without=("indexes", *_OF_FUSION, *_OF_SEARCH))
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        encoder: bool = False,
+        model: str | os.PathLike[str] | Retriever | None = None,
+        **options: Any,
+    ) -> Index:
+        """Open an index.
+
+        Args:
+            folder: A folder that `Index.build` or `rkit index` wrote.
+            encoder: Load the model that encodes queries, and all else that the first query would load; see `warm`.
+            model: The model that encodes queries, loaded or by its place, if it is not where the index knows it.
+            **options: Of `rkit search`: `precision` of queries, `corpus` with the texts of hits, `set` for options of
+                the indexer or {"encoder.query_length": 32}, `verify` to read all of its files.
+
+        Raises:
+            InputError: There is no such index, it is damaged, or another model made it.
+        """
+        lent: Any = model if hasattr(model, "encode_queries") else None
+        corpus = options.pop("corpus", None)
+        place = given.place(folder, "the index")
+        words = {"indexes": [place], "model": lent.source if lent is not None else model, **options}
+        with settled("search", words) as values:
+            if not os.path.isdir(place):
+                msg = f"'{place}' is not a folder. Give an index that rk.Index.build wrote."
+                raise InputError(msg)
+            request = Request((place,), precision=values["precision"], options=parse(values["settings"]))
+            searcher = _searcher(request, lent, values["model"])
+        texts = None if corpus is None else given.passages(corpus)
+        index = cls(Path(place), searcher, corpus=texts, model=values["model"])
+        index.settings = {name: value for name, value in options.items() if name in ("precision", "set") and value}
+        return index.warm() if encoder else index
+
+    @options_of("index", without=("source", "indexer", "output", "overwrite", *_CHECK))
+    def check(self, queries: Any = None, count: int | None = None, k: int | None = None, **options: Any) -> Any:
+        """Compare the index with brute force, and write the result into its manifest.
+
+        Args:
+            queries: Queries to compare by; None = texts of the index.
+            count: How many queries at most; None = 100.
+            k: Hits per query; None = 10.
+            **options: Of `rkit index`: `precision` of the queries, `set`.
+
+        Returns:
+            The recall, and whether the index is exact, as a dict.
+
+        Raises:
+            InputError: It is an index of texts, or its vectors are gone.
+        """
+        words = {"check_queries": None if queries is None else given.queries(queries), "check_count": count}
+        return call("index", {"source": str(self.folder), "check": True, **words, "check_k": k, **options})
+
+    def __len__(self) -> int:
+        return int(self.manifest["counts"]["texts"])
+
+    @property
+    def texts_address(self) -> str | None:
+        """The address of the passages that were indexed; None if the index does not know it."""
+        entry = self.manifest.get("corpus")
+        if self.corpus is not None or entry is None:
+            return self.corpus
+        return locate_input(entry, self.folder) or str(entry["source"])
+
+    @property
+    def moved_model(self) -> str | None:
+        """Where the model that encodes queries is, if it is not where the index knows it."""
+        entry = self.manifest.get("checkpoint")
+        known = None if entry is None else locate_input(entry, self.folder)
+        return None if self.model is None or known == os.path.abspath(self.model) else self.model
+
+    @property
+    def indexer(self) -> str:
+        """The name of its indexer."""
+        return str(self.manifest["indexer"]["name"])
+
+    def __repr__(self) -> str:
+        return f"Index({str(self.folder)!r}, {self.indexer}, {len(self):,} texts)"
+
+    def _repr_html_(self) -> str:
+        made_by = self.manifest.get("checkpoint", {}).get("path")
+        counts = ", ".join(f"{name.replace('_', ' ')}: {value:,}" for name, value in self.manifest["counts"].items())
+        lines = [f"indexer {self.indexer}; {counts}", *([f"encoded by {made_by}"] if made_by else [])]
+        return notebook.lines(f"Index {self.folder}", lines)
+
+
+@contextmanager
+def _writing(output: str | os.PathLike[str]) -> Iterator[None]:
+    with artifacts.held(Path(output)):
+        artifacts.restore(Path(output))
+        yield
+
+
+def _searcher(request: Request, lent: Retriever | None, model: str | None) -> Searcher:
+    options, query_length = request.divided_options()
+    if lent is not None and query_length is None:
+        query_length = lent.model.changed.get("query_length")
+    searcher = Searcher(
+        request.places,
+        model=model,
+        options=options,
+        precision=request.precision or "fp32",
+        query_length=query_length,
+        note=oddities.note,
+    )
+    encoded = any(index.needs_encoding for index in searcher.indexes)
+    of_queries = {"precision": request.precision, "encoder.query_length": query_length}
+    check_effect(of_queries, encoded, "an index of vectors")
+    if lent is not None:
+        searcher.encoders.lend(lent.model, lent.lock)
+    return searcher

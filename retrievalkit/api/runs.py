@@ -1,0 +1,194 @@
+"""Runs and their evaluation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit.api import given, notebook
+from retrievalkit.api.options import call, options_of
+from retrievalkit.data.run_file import open_run
+from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_run
+from retrievalkit.data.sources import InMemory
+from retrievalkit.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from retrievalkit.api.evaluation import Evaluation
+
+_SHOWN = 10
+_FIELDS = (
+    ("query_id", "query-id", "qid", "q_id", "query"),
+    ("document_id", "doc_id", "docid", "docno", "corpus-id", "pid", "id"),
+    ("score",),
+)
+
+
+class Run(dict[str, Hits]):
+    """What a search found: query id -> (document id, score), best first.
+
+    Args:
+        hits: A dict query -> hits, where hits are a dict document -> score or pairs; or a table (pandas, polars,
+            Arrow) or rows with query_id, document_id and score.
+        name: What it is called in comparisons.
+
+    Attributes:
+        path: The file that it was read from, if it was.
+
+    Raises:
+        InputError: It is something else, or a query has a document twice.
+    """
+
+    def __init__(self, hits: Any = (), name: str = "run") -> None:
+        super().__init__(hits if isinstance(hits, Run) else _by_query(hits))
+        self.name = name
+        self.path: str | None = None
+
+    @classmethod
+    def found(cls, hits: Iterable[tuple[str, Hits]], name: str) -> Run:
+        """A run of the program, as it is."""
+        run = cls(name=name)
+        run.update(hits)
+        return run
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, ties: Ties = "document_id") -> Run:
+        """Read a run: TREC's form, MS MARCO's or BEIR's.
+
+        Args:
+            path: The file.
+            ties: The order of documents with equal scores: by id, descending; or as in the "run".
+
+        Raises:
+            DataError: A line is damaged.
+        """
+        place = given.place(path, "the run")
+        run = cls.found(read_run(place, ties).items(), run_names([place])[0])
+        run.path = place
+        return run
+
+    def save(self, path: str | os.PathLike[str], *, form: Form = "trec") -> None:
+        """Write the run as `rkit search --output` does; the file appears when it is whole.
+
+        Args:
+            path: The file; .gz and .zst files are compressed.
+            form: "trec", "msmarco" or "beir".
+        """
+        write_run(os.fspath(path), self, form=form)
+
+    @options_of("evaluate", without=("run", "per_query"))
+    def evaluate(self, qrels: Any = None, metrics: str | Sequence[str] | None = None, **options: Any) -> Evaluation:
+        """The metrics of the run by judgements, its top-k accuracy by answers, or both.
+
+        Args:
+            qrels: Judgements: a file or another source, a dict query -> document -> grade, or a table.
+            metrics: Names as ir-measures writes them.
+            **options: Of `rkit evaluate`; `answers` are queries with answers, `corpus` the passages searched.
+
+        Raises:
+            InputError: Judgements and run share no query, or an option does not fit.
+        """
+        words = {"run": as_address(self), "qrels": qrels if qrels is None else given.judgements(qrels)}
+        words |= {"metrics": metrics} | options
+        if options.get("answers") is not None:
+            words["answers"] = given.queries(options["answers"])
+        if options.get("corpus") is not None:
+            words["corpus"] = given.passages(options["corpus"])
+        from retrievalkit.api.evaluation import Evaluation
+
+        (found,) = call("evaluate", words).values()
+        return Evaluation(**vars(found))
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Query -> document -> score, as pytrec_eval, ranx and BEIR have it."""
+        return {query: dict(hits) for query, hits in self.items()}
+
+    def to_pandas(self) -> DataFrame:
+        """A table with the columns query_id, document_id, rank and score."""
+        import pandas
+
+        columns = ["query_id", "document_id", "rank", "score"]
+        return pandas.DataFrame([(row[0], row[1], row[2], row[3]) for row in self._table()], columns=columns)
+
+    def to_arrow(self) -> Any:
+        """The same as an Arrow table, also for polars."""
+        import pyarrow
+
+        return pyarrow.Table.from_pandas(self.to_pandas(), preserve_index=False)
+
+    def _table(self) -> Iterable[tuple[str, str, int, float]]:
+        for query, hits in self.items():
+            for rank, (document, score) in enumerate(hits, 1):
+                yield query, document, rank, score
+
+    def _hits(self) -> int:
+        return sum(map(len, self.values()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Run, (dict(self), self.name)
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, {len(self):,} queries, {self._hits():,} hits)"
+
+    def _repr_html_(self) -> str:
+        rows = [[query, len(hits), *(hits[0] if hits else ("", None))] for query, hits in list(self.items())[:_SHOWN]]
+        rest = [f"and {len(self) - _SHOWN:,} more queries"] if len(self) > _SHOWN else []
+        columns = ["query", "hits", "first document", "score"]
+        return notebook.table(repr(self), columns, rows, numeric=["hits", "score"], texts=rest)
+
+
+def as_address(run: Any, name: str | None = None) -> str:
+    """The address of a run: its file, or its name with its hits."""
+    if isinstance(run, str | os.PathLike):
+        return os.fspath(run)
+    run = run if isinstance(run, Run) else Run(run)
+    return InMemory.of(name or run.name, run=run)
+
+
+def as_run(run: Any) -> Mapping[str, Hits]:
+    """The hits of a run that was given as a file or in memory."""
+    if isinstance(run, str | os.PathLike):
+        return open_run(os.fspath(run))
+    return run if isinstance(run, Run) else Run(run)
+
+
+def _by_query(hits: Any) -> dict[str, Hits]:
+    if isinstance(hits, Mapping):
+        return {str(query): _ordered(_pairs(str(query), found), str(query)) for query, found in hits.items()}
+    rows: dict[str, list[tuple[Any, Any]]] = {}
+    for number, row in enumerate(given.Rows(hits, "run"), 1):
+        query, document, score = (_field(row, names, number) for names in _FIELDS)
+        rows.setdefault(str(query), []).append((document, score))
+    return {query: _ordered(found, query) for query, found in rows.items()}
+
+
+def _field(row: Mapping[str, Any], names: Sequence[str], number: int) -> Any:
+    found = next((name for name in names if name in row), None)
+    if found is None:
+        msg = f"the row has no {names[0]}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
+        raise DataError(msg, file="memory:run", line=number)
+    return row[found]
+
+
+def _pairs(query: str, hits: Any) -> list[tuple[Any, Any]]:
+    found = hits.items() if isinstance(hits, Mapping) else hits
+    try:
+        return [(document, score) for document, score in found]
+    except (TypeError, ValueError):
+        msg = f"the hits of query '{query}' are {hits!r:.80}. Give a dict document -> score, or pairs of the two."
+        raise InputError(msg) from None
+
+
+def _ordered(pairs: Sequence[tuple[Any, Any]], query: str) -> Hits:
+    """The hits by score; equal scores in the order given."""
+    try:
+        hits = [(str(document), float(score)) for document, score in pairs]
+    except (TypeError, ValueError):
+        msg = f"a score of query '{query}' is not a number. Give numbers."
+        raise InputError(msg) from None
+    if len({document for document, _ in hits}) < len(hits):
+        msg = f"query '{query}' has a document twice. Give each once."
+        raise InputError(msg)
+    return sorted(hits, key=lambda hit: -hit[1])

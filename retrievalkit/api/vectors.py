@@ -1,0 +1,200 @@
+"""Encoded texts in memory, and as arrays of other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retrievalkit import artifacts
+from retrievalkit.api import notebook
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.encode import SHARD_TEXTS, EncodedShard
+from retrievalkit.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from pyarrow import Table
+    from scipy.sparse import csr_matrix
+    from torch import Tensor
+
+    from retrievalkit.contracts import Representation
+
+
+@dataclass(frozen=True, repr=False)
+class Vectors:
+    """Encoded texts. `np.asarray(vectors)` is their array where each text has one vector.
+
+    Attributes:
+        ids: The ids of the texts.
+        vectors: (texts, m, dim) float32, m vectors a text; or (rows, dim) where their number varies; None = none.
+        counts: (texts,) how many rows of `vectors` each text has, where their number varies; else None.
+        weights: (texts, vocabulary) weights of terms, scipy.sparse.csr_matrix; None = none.
+    """
+
+    ids: Sequence[str]
+    vectors: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    weights: csr_matrix | None = None
+
+    @classmethod
+    def of(cls, data: Any, ids: Iterable[Any] | None = None) -> Vectors:
+        """Vectors that were made elsewhere; see `retrievalkit.api.arrays.as_vectors`.
+
+        Args:
+            data: An array or a tensor (texts, dim) or (texts, m, dim), a list of (m, dim) arrays, scipy.sparse weights
+                of terms, or a table with the columns `id` and `vector`.
+            ids: The ids of the texts; None = those of the table, else their numbers from 0.
+
+        Raises:
+            InputError: It is something else, or the ids do not fit.
+        """
+        from retrievalkit.api.arrays import as_vectors
+
+        return as_vectors(data, ids)
+
+    @classmethod
+    def joined(cls, shards: Iterable[EncodedShard]) -> Vectors:
+        """The shards that a program encoded, as one."""
+        parts = list(shards)
+        ids = [one for part in parts for one in part.ids]
+        vectors = [part.vectors for part in parts if part.vectors is not None]
+        weights = [part.weights for part in parts if part.weights is not None]
+        if len({one.shape[1:] for one in vectors}) > 1 or any(part.counts is not None for part in parts):
+            counts = np.concatenate([_counts(part) for part in parts])
+            rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in vectors])
+            return cls(ids, rows, counts, _stacked(weights))
+        return cls(ids, np.concatenate(vectors) if vectors else None, None, _stacked(weights))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.to_numpy()
+        return array.astype(dtype) if dtype is not None and dtype != array.dtype else array.copy() if copy else array
+
+    def write(self, folder: Path, **entries: Any) -> None:
+        """Write a vectors folder, which indexers read.
+
+        Args:
+            folder: A folder that exists and is empty.
+            **entries: Further entries of its manifest: `inputs`, `checkpoint` and `corpus`.
+
+        Raises:
+            DataError: An id cannot be written.
+        """
+        writer = VectorWriter(folder, identity={})
+        for number, start in enumerate(range(0, len(self), SHARD_TEXTS)):
+            part = self._shard(start)
+            writer.write_shard(number, part.ids, part.vectors, counts=part.counts, weights=part.weights)
+        counts, files = writer.finish(), writer.checksums()
+        artifacts.write_manifest(folder, "vectors", command="write", options={}, counts=counts, files=files, **entries)
+
+    def _shard(self, start: int) -> EncodedShard:
+        part = slice(start, start + SHARD_TEXTS)
+        vectors, counts = self.vectors, self.counts
+        if vectors is not None and counts is not None:
+            first, counts = int(counts[:start].sum()), counts[part]
+            vectors = vectors[first : first + int(counts.sum())]
+        elif vectors is not None:
+            vectors = vectors[part]
+        return EncodedShard(list(self.ids[part]), vectors, counts, None if self.weights is None else self.weights[part])
+
+    def to_numpy(self) -> np.ndarray:
+        """(texts, dim) float32; (texts, m, dim) where each text has m vectors.
+
+        Raises:
+            UnsupportedError: The texts have weights of terms alone, or varying numbers of vectors.
+        """
+        if self.vectors is None:
+            msg = "the texts have weights of terms and no vectors. Take `weights`."
+            raise UnsupportedError(msg)
+        if self.counts is not None:
+            msg = "the number of vectors varies from text to text. Take `vectors` (rows) and `counts`, or `to_list()`."
+            raise UnsupportedError(msg)
+        return self.vectors[:, 0] if self.vectors.shape[1] == 1 else self.vectors
+
+    def to_torch(self) -> Tensor:
+        """The same as a tensor; see `to_numpy`."""
+        import torch
+
+        return torch.from_numpy(self.to_numpy())
+
+    def to_list(self) -> list[np.ndarray]:
+        """For each text its vectors, (m, dim) float32.
+
+        Raises:
+            UnsupportedError: The texts have weights of terms alone.
+        """
+        if self.counts is None:
+            array = self.to_numpy()
+            return list(array[:, None] if array.ndim == 2 else array)
+        assert self.vectors is not None
+        return np.split(self.vectors, np.cumsum(self.counts)[:-1])
+
+    def to_pandas(self) -> DataFrame:
+        """A table with the columns `id` and `vector`."""
+        import pandas
+
+        array = self.to_list() if self.counts is not None else self.to_numpy()
+        return pandas.DataFrame({"id": list(self.ids), "vector": list(array)})
+
+    def to_arrow(self) -> Table:
+        """A table with the columns `id` and `vector`, also for polars: `polars.from_arrow(vectors.to_arrow())`."""
+        import pyarrow
+
+        array = self.to_list() if self.counts is not None else self.to_numpy()
+        return pyarrow.table({"id": list(self.ids), "vector": pyarrow.array(list(array))})
+
+    @property
+    def representation(self) -> Representation:
+        """What `retrievalkit.score.scores` compares."""
+        import torch
+
+        from retrievalkit.contracts import Representation
+
+        weights = None if self.weights is None else torch.from_numpy(self.weights.toarray())
+        if self.vectors is None:
+            return Representation(weights=weights)
+        if self.counts is None:
+            return Representation(torch.from_numpy(self.vectors), weights=weights)
+        padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(one) for one in self.to_list()], batch_first=True)
+        mask = torch.arange(padded.shape[1]) < torch.from_numpy(self.counts)[:, None]
+        return Representation(padded, mask, weights)
+
+    def scores(self, documents: Vectors) -> np.ndarray:
+        """(texts, documents) float32: how these queries score documents, by the rule that indexes search by."""
+        from retrievalkit.score import scores
+
+        return scores(self.representation, documents.representation).numpy()
+
+    def __repr__(self) -> str:
+        return f"Vectors({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        return notebook.lines("Vectors", [self._summary()])
+
+    def _summary(self) -> str:
+        parts = [f"{len(self):,} texts"]
+        if self.vectors is not None and self.counts is not None:
+            parts.append(f"{len(self.vectors):,} vectors of {self.vectors.shape[-1]}")
+        elif self.vectors is not None:
+            several = f"{self.vectors.shape[1]} vectors each of " if self.vectors.shape[1] > 1 else "vectors of "
+            parts.append(f"{several}{self.vectors.shape[-1]}")
+        if self.weights is not None:
+            parts.append(f"weights of {self.weights.shape[1]:,} terms")
+        return ", ".join(parts)
+
+
+def _counts(shard: EncodedShard) -> np.ndarray:
+    assert shard.vectors is not None
+    return np.full(len(shard.ids), shard.vectors.shape[1]) if shard.counts is None else shard.counts
+
+
+def _stacked(weights: Sequence[csr_matrix]) -> csr_matrix | None:
+    from scipy.sparse import vstack
+
+    return vstack(weights, format="csr") if weights else None

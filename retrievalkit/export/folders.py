@@ -78,7 +78,7 @@ def transformer_settings(lengths: Mapping[str, int], **more: Any) -> tuple[dict[
     if query == document:
         return settings, []
     note = (
-        f"Queries are cut at {query} tokens and documents at {document}, which sentence-transformers can say from release "
-        f"6 on. For older releases give both one length: --length {max(query, document)}"
+        f"Queries are cut at {query} tokens and documents at {document}, which sentence-transformers can say from "
+        f"release 6 on. For older releases give both one length: --length {max(query, document)}"
     )
     return {**settings, "query_length": query, "document_length": document}, [note]

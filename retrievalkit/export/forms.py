@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from retrievalkit import registry
 from retrievalkit.contracts import SIDES, Batch, Representation, Side, TokenStates
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.model.retriever import Retriever
+from retrievalkit.model.checkpoint import LENGTHS, is_checkpoint, length_explained
+from retrievalkit.model.retriever import Retriever, open_retriever
 
 POOLINGS = ("cls", "mean", "max", "last")
 PROBES = ("what is the capital of peru", "rome", "a text, which is longer than the others, about numbers 1, 2 and 3.")
@@ -43,6 +44,22 @@ class SingleVector:
     poolings: tuple[str, ...]
     layers: tuple[Layer, ...]
     normalize: bool
+
+
+def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
+    """A checkpoint or a pretrained model, on the processor, in eval mode.
+
+    Args:
+        source: Name or folder.
+        for_tracing: Whether its attention has to be made of plain operations.
+        length: Most tokens of a text of either side; None = its own lengths.
+    """
+    options: dict[str, Any] = {"attention": "eager"} if for_tracing else {}
+    options |= dict.fromkeys(LENGTHS, length) if length else {}
+    with length_explained():
+        if is_checkpoint(source):
+            return Retriever.load(source, "cpu", encoder_options=options)
+        return open_retriever(source, encoder_options=options).to("cpu")
 
 
 def refuse(target: str, problem: str) -> NoReturn:
@@ -101,9 +118,9 @@ def single_vector(retriever: Retriever, target: str) -> SingleVector:
         made = retriever.pooler(states, side)
         _check_single(retriever, made, side, target)
         last = retriever.tower(side).info.layers
-        candidates = [] if last not in states.layers else [
-            form for form in _candidates(retriever) if _equal(_pooled(form, retriever, states, side), made.vectors[:, 0])
-        ]  # fmt: skip
+        wanted = made.vectors[:, 0]
+        forms = _candidates(retriever) if last in states.layers else ()
+        candidates = [form for form in forms if _equal(_pooled(form, retriever, states, side), wanted)]
         if not candidates:
             layers = [layer for layer in states.layers if layer != last]
             reason = f"it reads the layers {sorted(layers)}" if layers else "no pooling there makes its vectors"
@@ -192,9 +209,9 @@ def tower_of(retriever: Retriever, side: Side) -> Any:
     return retriever.tower(side)
 
 
-def lengths(retriever: Retriever, given: int | None = None) -> dict[str, int]:
+def lengths(retriever: Retriever) -> dict[str, int]:
     """Most tokens of a text of each side."""
-    return {side: given or tower_of(retriever, side).lengths[side] for side in SIDES}
+    return {side: tower_of(retriever, side).lengths[side] for side in SIDES}
 
 
 def title_note(retriever: Retriever, library: str) -> str:
@@ -205,6 +222,6 @@ def title_note(retriever: Retriever, library: str) -> str:
     if how == "none":
         return f"{library} takes a passage as one text: pass it without its title, as it was trained."
     return (
-        f'{library} takes a passage as one text, where rkit encodes title and text as a pair: pass "TITLE TEXT". Vectors '
-        f"of passages with a title differ a little from rkit's; texts without a title have equal vectors."
+        f'{library} takes a passage as one text, where rkit encodes title and text as a pair: pass "TITLE TEXT". '
+        f"Vectors of passages with a title differ a little from rkit's; those of texts without a title are equal."
     )

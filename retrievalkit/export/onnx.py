@@ -1,9 +1,9 @@
 """An ONNX graph of encoder and pooler together, for onnxruntime: token ids in, one vector (or weights) a text out.
 
-    model.onnx                    both sides; or query.onnx and document.onnx where these differ
-    tokenizer.json                for the package `tokenizers`
-    tokenization.json             by side: prefix, most tokens, how a title is joined
-    model.int8.onnx               with --quantize int8
+model.onnx                    both sides; or query.onnx and document.onnx where these differ
+tokenizer.json                for the package `tokenizers`
+tokenization.json             by side: prefix, most tokens, how a title is joined
+model.int8.onnx               with --quantize int8
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,8 +20,8 @@ from retrievalkit import artifacts
 from retrievalkit.contracts import SIDES, Batch, Representation, Side
 from retrievalkit.errors import MissingDependencyError, RetrievalkitError
 from retrievalkit.export.forms import PROBES, check_encoder, lengths, prompts, refuse, states_of, tower_of
-from retrievalkit.export.quantize import quantize
-from retrievalkit.export.targets import ExportOptions, Written
+from retrievalkit.export.graphs import run, session
+from retrievalkit.export.targets import Written
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.model.retriever import Retriever
 
@@ -45,7 +44,7 @@ inputs = {
 (OUTPUT,) = onnxruntime.InferenceSession("FOLDER/GRAPH").run(None, inputs)"""
 
 
-def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written:
+def write(retriever: Retriever, folder: Path) -> Written:
     """Write the graphs, and compare what onnxruntime makes of them with torch.
 
     Raises:
@@ -65,20 +64,14 @@ def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written
         path = folder / f"{name}.onnx"
         _trace(retriever, sides[0], path, output)
         figures[f"least cosine with torch ({path.name})"] = _verify(retriever, sides[0], path)
-    if options.quantize:
-        figures |= quantize(retriever, folder, {side: _graph(graphs, side) for side in SIDES}, options)
-    _write_tokenization(retriever, folder, options)
+    _write_tokenization(retriever, folder)
     return Written(
         library="onnx",
-        example=_example(retriever, options, output, f"{next(reversed(graphs))}.onnx"),
+        example=_example(retriever, output, f"{next(reversed(graphs))}.onnx"),
         notes=[_title_note(retriever)],
         tags=["onnx", "feature-extraction"],
         figures=figures,
     )
-
-
-def _graph(graphs: Any, side: Side) -> str:
-    return "model" if "model" in graphs else side
 
 
 @torch.no_grad()
@@ -166,25 +159,10 @@ def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
                 external_data=size > _LARGEST_FILE,
                 verbose=False,
             )
-        except Exception as error:  # the exporter raises whatever an operation does
+        except Exception as error:  # noqa: BLE001 - the exporter raises whatever an operation does
             reason = " ".join(str(error).split())[:300]
             name = retriever.description["pooler"]["name"]
             refuse(_NAME, f"torch cannot trace its pooler '{name}' with this encoder ({reason})")
-
-
-def session(path: Path) -> Any:
-    """The graph in onnxruntime, on the processor."""
-    import onnxruntime
-
-    onnxruntime.set_default_logger_severity(3)
-    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-
-
-def run(opened: Any, batch: Batch) -> np.ndarray:
-    """The graph's output (batch, dimension)."""
-    inputs = {"input_ids": batch.input_ids.cpu().numpy(), "attention_mask": batch.attention_mask.cpu().numpy()}
-    output: np.ndarray = opened.run(None, inputs)[0]
-    return output
 
 
 @torch.no_grad()
@@ -208,16 +186,20 @@ def _verify(retriever: Retriever, side: Side, path: Path) -> float:
     return round(least, 7)
 
 
-def _write_tokenization(retriever: Retriever, folder: Path, options: ExportOptions) -> None:
+def _write_tokenization(retriever: Retriever, folder: Path) -> None:
     tower = tower_of(retriever, "document")
     with quiet():
         if tower.tokenizer.is_fast:
             tower.tokenizer.backend_tokenizer.no_truncation()
             tower.tokenizer.backend_tokenizer.no_padding()
         tower.tokenizer.save_pretrained(folder)
-    taken, prefixes = lengths(retriever, options.length), prompts(retriever)
+    taken, prefixes = lengths(retriever), prompts(retriever)
     described = {
-        side: {"prefix": prefixes[side], "max_length": taken[side], "title": tower.title if side == "document" else None}
+        side: {
+            "prefix": prefixes[side],
+            "max_length": taken[side],
+            "title": tower.title if side == "document" else None,
+        }
         for side in SIDES
     }
     artifacts.write_json(folder / "tokenization.json", {**described, "padding_id": tower._padding_id})
@@ -232,8 +214,8 @@ def _title_note(retriever: Retriever) -> str:
     return "Encode a passage with a title as a pair, as it was in training: tokenizer.encode(PREFIX + TITLE, TEXT)."
 
 
-def _example(retriever: Retriever, options: ExportOptions, output: str, graph: str) -> str:
-    taken = lengths(retriever, options.length)
+def _example(retriever: Retriever, output: str, graph: str) -> str:
+    taken = lengths(retriever)
     values = {
         "DOCUMENT_LENGTH": str(taken["document"]),
         "QUERY_LENGTH": str(taken["query"]),

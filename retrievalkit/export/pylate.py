@@ -8,8 +8,17 @@ from typing import Any
 import torch
 
 from retrievalkit.export.folders import ModuleFolders
-from retrievalkit.export.forms import Layer, check_encoder, lengths, prompts, refuse, title_note, tower_of, write_encoder
-from retrievalkit.export.targets import ExportOptions, Written
+from retrievalkit.export.forms import (
+    Layer,
+    check_encoder,
+    lengths,
+    prompts,
+    refuse,
+    title_note,
+    tower_of,
+    write_encoder,
+)
+from retrievalkit.export.targets import Written
 from retrievalkit.model.retriever import Retriever
 
 _NAME = "PyLate"
@@ -22,7 +31,7 @@ documents = model.encode(["a passage"], is_query=False)
 print(scores.colbert_scores(queries, documents))"""
 
 
-def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written:
+def write(retriever: Retriever, folder: Path) -> Written:
     """Write the model's folder.
 
     Raises:
@@ -39,7 +48,7 @@ def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written
     if not pooler.normalize:
         refuse(_NAME, "its vectors are not scaled to length 1, and there they are")
     write_encoder(retriever, "document", folder)
-    taken = lengths(retriever, options.length)
+    taken = lengths(retriever)
     modules = ModuleFolders(folder, "Transformer", {"max_seq_length": max(taken.values()), "do_lower_case": False})
     modules.add_dense(_projection(pooler, tower.info.width), "pylate.models.Dense.Dense", use_residual=False)
     markers = {side: _marker(tower, side) for side in ("query", "document")}
@@ -58,7 +67,9 @@ def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written
     })  # fmt: skip
     notes = [title_note(retriever, _NAME)]
     if any(prompts(retriever).values()):
-        notes.append('PyLate puts prompts in front only where it is told: encode(..., prompt_name="query" or "document").')
+        notes.append(
+            'PyLate puts prompts in front only where it is told: encode(..., prompt_name="query" or "document").'
+        )
     return Written(library=_NAME, example=_EXAMPLE, notes=notes, tags=["ColBERT", "PyLate", "feature-extraction"])
 
 

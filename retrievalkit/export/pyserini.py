@@ -9,7 +9,7 @@ from retrievalkit import artifacts
 from retrievalkit.contracts import SIDES
 from retrievalkit.export.forms import check_encoder, lengths, prompts, refuse, single_vector, tower_of, write_encoder
 from retrievalkit.export.sparse_encoder import check_splade, most_weights
-from retrievalkit.export.targets import ExportOptions, Written
+from retrievalkit.export.targets import Written
 from retrievalkit.model.retriever import Retriever
 
 _NAME = "Pyserini"
@@ -18,7 +18,7 @@ _SPLADE_QUERY_LENGTH = 256
 _FIELDS = {"pair": "title text --add-sep", "space": "title text", "none": "text"}
 
 
-def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written:
+def write(retriever: Retriever, folder: Path) -> Written:
     """Write a model's folder `encoder`, or `query` and `document`, for Pyserini's encoders `auto` or `splade`.
 
     Raises:
@@ -31,7 +31,7 @@ def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written
     separate = "query" in retriever.towers
     folders = {side: side if separate else "encoder" for side in SIDES}
     flags = _splade_flags(retriever) if sparse else _flags(retriever)
-    taken = lengths(retriever, options.length)
+    taken = lengths(retriever)
     for side in SIDES if separate else SIDES[:1]:
         write_encoder(retriever, side, folder / folders[side])
     if not sparse:

@@ -14,7 +14,7 @@ from retrievalkit.export.forms import (
     title_note,
     write_encoder,
 )
-from retrievalkit.export.targets import ExportOptions, Written
+from retrievalkit.export.targets import Written
 from retrievalkit.model.retriever import Retriever
 
 LIBRARY = "sentence-transformers"
@@ -31,7 +31,7 @@ model = SentenceTransformer("FOLDER")
 scores = model.similarity(model.encode_query(["a question"]), model.encode_document(["a passage"]))"""
 
 
-def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written:
+def write(retriever: Retriever, folder: Path) -> Written:
     """Write the model's folder.
 
     Raises:
@@ -40,7 +40,7 @@ def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written
     check_encoder(retriever, LIBRARY)
     form = single_vector(retriever, LIBRARY)
     write_encoder(retriever, "document", folder)
-    settings, notes = transformer_settings(lengths(retriever, options.length))
+    settings, notes = transformer_settings(lengths(retriever))
     modules = ModuleFolders(folder, "Transformer", settings)
     modules.add("Pooling", _pooling(form, retriever.tower("document").info.width))
     for layer in form.layers:

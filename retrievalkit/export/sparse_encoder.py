@@ -8,7 +8,7 @@ import torch
 
 from retrievalkit.export.folders import ModuleFolders, transformer_settings
 from retrievalkit.export.forms import check_encoder, lengths, prompts, refuse, states_of, title_note, write_encoder
-from retrievalkit.export.targets import ExportOptions, Written
+from retrievalkit.export.targets import Written
 from retrievalkit.model.retriever import Retriever
 
 _NAME = "sparse-encoder"
@@ -21,7 +21,7 @@ model = SparseEncoder("FOLDER")
 scores = model.similarity(model.encode_query(["a question"]), model.encode_document(["a passage"]))"""
 
 
-def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written:
+def write(retriever: Retriever, folder: Path) -> Written:
     """Write the model's folder.
 
     Raises:
@@ -30,7 +30,7 @@ def write(retriever: Retriever, folder: Path, options: ExportOptions) -> Written
     check_encoder(retriever, _NAME)
     check_splade(retriever, _NAME)
     write_encoder(retriever, "document", folder)
-    settings, notes = transformer_settings(lengths(retriever, options.length))
+    settings, notes = transformer_settings(lengths(retriever))
     modules = ModuleFolders(folder, _TRANSFORMER, settings)
     pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": None}
     modules.add(_POOLING, pooling)
@@ -79,5 +79,8 @@ def check_splade(retriever: Retriever, target: str) -> None:
             least = expected.topk(min(most, expected.shape[1]), dim=1).values[:, -1:]
             expected = expected.where(expected >= least, 0.0)
         if not torch.allclose(made.weights.float(), expected, rtol=1e-3, atol=1e-3):
-            refuse(target, f"the weights of its pooler '{name}' are not those of SPLADE, which pools over all tokens, "
-                   f"[CLS] and [SEP] too, with the whole vocabulary head (pooled_tokens=all, sparse_head=complete)")  # fmt: skip
+            problem = (
+                f"the weights of its pooler '{name}' are not those of SPLADE, which pools over all tokens, [CLS] and "
+                f"[SEP] too, with the whole vocabulary head (pooled_tokens=all, sparse_head=complete)"
+            )
+            refuse(target, problem)

@@ -1,4 +1,4 @@
-"""The targets of an export by name, and what each hands back. Imports nothing heavy: the command line lists the names."""
+"""The targets of an export by name, and what each hands back. Imports nothing heavy: the help lists the names."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Written:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-Write = Callable[["Retriever", Path, ExportOptions], Written]
+Write = Callable[["Retriever", Path], Written]
 
 
 def writer(target: str) -> Write:

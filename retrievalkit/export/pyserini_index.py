@@ -35,7 +35,7 @@ def write(source: str | Path, folder: Path) -> Written:
     with (folder / "docid").open("w", encoding="utf-8", newline="\n") as stream:
         stream.writelines(f"{ids[row]}\n" for row in range(len(store)))
     example = (
-        "# MODEL: the checkpoint, exported too (rkit export CHECKPOINT MODEL --to pyserini), with options in its README\n"
+        "# MODEL: the checkpoint, exported too (rkit export CHECKPOINT MODEL --to pyserini), options in its README\n"
         "python -m pyserini.search.faiss --index FOLDER --topics QUERIES.tsv --encoder MODEL/encoder "
         "--encoder-class auto --output RUN --device cpu"
     )

@@ -122,9 +122,13 @@ def single_vector(retriever: Retriever, target: str) -> SingleVector:
         forms = _candidates(retriever) if last in states.layers else ()
         candidates = [form for form in forms if _equal(_pooled(form, retriever, states, side), wanted)]
         if not candidates:
-            layers = [layer for layer in states.layers if layer != last]
-            reason = f"it reads the layers {sorted(layers)}" if layers else "no pooling there makes its vectors"
-            refuse(target, f"the vectors of its pooler '{retriever.description['pooler']['name']}' ({side}): {reason}")
+            name = retriever.description["pooler"]["name"]
+            others = ", ".join(str(layer) for layer in states.layers if layer != last)
+            if others:
+                refuse(
+                    target, f"its pooler '{name}' reads the layers {others} of a {side}, and there the last is pooled"
+                )
+            refuse(target, f"its pooler '{name}' makes the vector of a {side} in a way that no module there has")
         found.append(candidates[0])
     first, second = found
     if (first.poolings, first.normalize) != (second.poolings, second.normalize):

@@ -55,8 +55,8 @@ def write(retriever: Retriever, folder: Path) -> Written:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
             raise MissingDependencyError(package, "an ONNX graph", "'retrievalkit[onnx]'")
-    check_encoder(retriever, _NAME, separate=True)
     output = _output(retriever)
+    check_encoder(retriever, _NAME, separate=True)
     _make_plain(retriever)
     graphs = {"model": SIDES[1:]} if _same(retriever) else {side: (side,) for side in SIDES}
     figures: dict[str, Any] = {}

@@ -37,8 +37,8 @@ def write(retriever: Retriever, folder: Path) -> Written:
     Raises:
         UnsupportedError: Its modules cannot make the checkpoint's vectors.
     """
-    check_encoder(retriever, LIBRARY)
     form = single_vector(retriever, LIBRARY)
+    check_encoder(retriever, LIBRARY)
     write_encoder(retriever, "document", folder)
     settings, notes = transformer_settings(lengths(retriever))
     modules = ModuleFolders(folder, "Transformer", settings)

@@ -27,8 +27,8 @@ def write(retriever: Retriever, folder: Path) -> Written:
     Raises:
         UnsupportedError: The checkpoint's weights are not those of SPLADE.
     """
-    check_encoder(retriever, _NAME)
     check_splade(retriever, _NAME)
+    check_encoder(retriever, _NAME)
     write_encoder(retriever, "document", folder)
     settings, notes = transformer_settings(lengths(retriever))
     modules = ModuleFolders(folder, _TRANSFORMER, settings)

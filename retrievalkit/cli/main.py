@@ -11,6 +11,7 @@ from retrievalkit.cli.convert import convert
 from retrievalkit.cli.doctor import doctor
 from retrievalkit.cli.encode import encode
 from retrievalkit.cli.evaluate import evaluate
+from retrievalkit.cli.export import export
 from retrievalkit.cli.group import RootGroup
 from retrievalkit.cli.index import index
 from retrievalkit.cli.mine import mine_negatives
@@ -35,6 +36,6 @@ def main() -> None:
 main.add_section("recipes", quickstart, run)
 main.add_section("data", convert, mine_negatives)
 main.add_section("train", pretrain, train, rerank)
-main.add_section("search", encode, index, search)
+main.add_section("search", encode, index, search, export)
 main.add_section("judge", evaluate, compare)
 main.add_section("plugins", plugins, doctor, clean)

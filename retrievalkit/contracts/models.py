@@ -51,17 +51,19 @@ class ExtraTokens:
 
     Attributes:
         count: Number of tokens.
-        source: "new" embeddings, or rows of the vocabulary that pre-training left "unused".
+        source: "new" embeddings, rows of the vocabulary that pre-training left "unused", or "named" ones.
         standard_deviation: Of the normal distribution that new embeddings are drawn from.
         replace_first: Whether they replace the [CLS]-like token.
         position: Position number of all of them; None numbers them as ordinary tokens.
+        names: With the source "named", the tokens: `count` entries of the vocabulary.
     """
 
     count: int
-    source: Literal["new", "unused"] = "new"
+    source: Literal["new", "unused", "named"] = "new"
     standard_deviation: float = 0.02
     replace_first: bool = True
     position: int | None = 0
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,14 @@ class Needs:
         extra_tokens: Tokens to put in front of the texts, by side.
         mask_filled: Sides whose texts are filled up with [MASK]-like tokens to their maximum length. No token attends
             to these (attention_mask 0), but they have states: ColBERT's query augmentation.
+        fill_attended: Whether tokens do attend to these (attention_mask 1).
     """
 
     layers: Sequence[int] | Mapping[str, Sequence[int]] = (-1,)
     vocabulary_head: bool = False
     extra_tokens: Mapping[str, ExtraTokens] = field(default_factory=dict)
     mask_filled: Sequence[Side] = ()
+    fill_attended: bool = False
 
     def layers_of(self, side: Side, info: EncoderInfo) -> tuple[int, ...]:
         """The absolute layer numbers for one side, ascending.

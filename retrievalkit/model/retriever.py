@@ -19,7 +19,7 @@ from torch import nn
 
 from retrievalkit import artifacts, oddities, registry
 from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
-from retrievalkit.errors import ArtifactError, InputError, OptionError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.checkpoint import (
     CONFIGURATION,
@@ -34,7 +34,8 @@ from retrievalkit.model.checkpoint import (
 )
 from retrievalkit.model.precision import Precision, autocast, default_device
 from retrievalkit.model.pretrained import model_fingerprint
-from retrievalkit.model.sentence_transformers import MODULES, OwnSettings, left_out, own_settings
+from retrievalkit.model.published import OwnSettings, WithoutEquivalentError, load_own_weights
+from retrievalkit.model.sentence_transformers import left_out, own_settings
 from retrievalkit.registry import describe
 
 # On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
@@ -42,6 +43,7 @@ CPU_BATCH_TOKENS = 4_096
 GPU_BATCH_TOKENS = 65_536
 
 _DEFAULT_POOLER = "cls"
+_PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
 # In the description of an untrained retriever only: a checkpoint has no use for them.
 _UNTRAINED = ("model", "pooling")
 
@@ -85,7 +87,7 @@ class Retriever(nn.Module):
             model: Name or folder of a model that the encoder can load.
             encoder: Registered name of the encoder.
             pooler: Registered name of the pooler; None = the model's own pooling, prompts and lengths if it is a
-                sentence-transformers model (options given here win), else "cls".
+                model of sentence-transformers, PyLate or ColBERT (options given here win), else "cls".
             encoder_options: Options of the encoder.
             pooler_options: Options of the pooler.
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).
@@ -96,20 +98,24 @@ class Retriever(nn.Module):
             InputError: The model, a name or an option is wrong, or the parts do not fit together.
         """
         named, source = pooler is not None, model_fingerprint(str(model))
-        own = None if named or encoder != "transformer" else own_settings(model, revision=_revision(encoder_options))
-        if own is not None:
+        own = _own(model, _revision(encoder_options), named=named) if encoder == "transformer" else None
+        if own is not None and not named:
             pooler = own.pooler
             encoder_options = {**own.encoder_options, **(encoder_options or {})}
             pooler_options = {**own.pooler_options, **(pooler_options or {})}
         pooler = pooler or _DEFAULT_POOLER
+        with _pooler_explained(model, own, pooler):
+            described = describe("pooler", pooler, pooler_options or {})
         description = {
             "separate_towers": separate_towers,
             "encoder": describe("encoder", encoder, encoder_options or {}),
-            "pooler": describe("pooler", pooler, pooler_options or {}),
+            "pooler": described,
         }
         folders = {side: str(model) for side in (SIDES if separate_towers else ("shared",))}
         with _drawn_with(seed):
             retriever = cls._assemble(folders, description, lean=lean)
+        if own is not None and own.pooler == pooler:
+            load_own_weights(own, retriever.pooler, named=named)
         # Before the model's path is added: a model that was moved is the same model.
         retriever.fingerprint = artifacts.fingerprint_value([description, source])
         # Absolute, so that the retriever can be made again from another working directory.
@@ -332,10 +338,35 @@ def _revision(encoder_options: Mapping[str, Any] | None) -> str | None:
     return revision
 
 
+def _own(model: str | Path, revision: str | None, *, named: bool) -> OwnSettings | None:
+    """What a model says about its use; for a named pooler also where that cannot be taken as a whole."""
+    try:
+        return own_settings(model, revision=revision)
+    except WithoutEquivalentError:
+        if named:
+            return None
+        raise
+
+
+@contextmanager
+def _pooler_explained(model: str | Path, own: OwnSettings | None, pooler: str) -> Iterator[None]:
+    """Say why a pooler that the user did not name is needed, if it is not installed."""
+    try:
+        yield
+    except UnknownNameError as error:
+        if own is None or own.pooler != pooler or error.kind != "pooler":
+            raise
+        msg = (
+            f"the model '{model}' ({own.source}) needs the pooler '{pooler}', which is not installed. Install its "
+            f"plugin: pip install {_PLUGINS.get(pooler, 'retrievalkit')}"
+        )
+        raise UnsupportedError(msg) from error
+
+
 def _pooling(pooler: Mapping[str, Any], own: OwnSettings | None) -> str:
     """Which pooling was taken for a model without a named pooler, such as "mean pooling, normalised, from ..."."""
     normalised = ", normalised" if pooler["options"].get("normalize") else ""
-    return f"{pooler['name']} pooling{normalised}, " + (f"from {MODULES}" if own is not None else "the default")
+    return f"{pooler['name']} pooling{normalised}, " + (f"from {own.source}" if own is not None else "the default")
 
 
 def open_retriever(

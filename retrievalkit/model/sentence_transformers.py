@@ -1,54 +1,43 @@
 """A model's own pooling, prompts and lengths, as sentence-transformers stores them beside the weights.
 
-    modules.json                          the modules in their order: Transformer, Pooling, Normalize, ...
+    modules.json                          the modules in their order: Transformer, Pooling, Dense, Normalize, ...
     1_Pooling/config.json                 which pooling
+    2_Dense/config.json, .safetensors     a linear layer
     sentence_bert_config.json             max_seq_length
     config_sentence_transformers.json     prompts, and the similarity that the model was made for
 
 The files become options of our encoder and pooler; what these cannot do is refused, as a vector that is pooled in
-another way than in training ranks badly without looking wrong.
+another way than in training ranks badly without looking wrong. Models of late interaction are in `late_interaction`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from retrievalkit import artifacts
-from retrievalkit.errors import UnsupportedError
-from retrievalkit.model.pretrained import locate_model, model_file
+from retrievalkit.model import late_interaction
+from retrievalkit.model.modules_json import MODULES, Dense, Modules, lengths, prefixes, read_modules
+from retrievalkit.model.pretrained import locate_model
+from retrievalkit.model.published import OwnSettings, PublishedFiles, WithoutEquivalentError
 
-MODULES = "modules.json"
-_DO = "Download the model again."
+if TYPE_CHECKING:
+    from torch import Tensor
 
-# Their names of poolings, in "pooling_mode_<name>" and in "pooling_mode": our poolers.
-_POOLERS = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean", "max_tokens": "max", "max": "max"}
-_POOLERS |= {"lasttoken": "last"}
-_SIDES = {"query": ("query",), "document": ("document", "passage", "corpus")}
-# Without effect when a model is not trained.
-_IGNORED = frozenset({"Dropout"})
-
-
-@dataclass(frozen=True)
-class OwnSettings:
-    """What a model says about its use.
-
-    Attributes:
-        pooler: Registered name of the pooler.
-        pooler_options: Its options.
-        encoder_options: Options of the encoder `transformer`: prefixes and lengths, where the model sets them.
-    """
-
-    pooler: str
-    pooler_options: Mapping[str, Any]
-    encoder_options: Mapping[str, Any]
+# Their names of poolings, in the order in which the older "pooling_mode_<name>" are joined: our poolers, or None.
+_MODES = {
+    "cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "mean_sqrt_len_tokens": "sqrt_mean",
+    "weightedmean_tokens": "weighted_mean", "lasttoken": "last",
+}  # fmt: skip
+_POOLINGS = _MODES | {"cls": "cls", "max": "max", "mean": "mean", "weightedmean": "weighted_mean"}
+_ALONE = frozenset({"cls", "max", "mean", "last"})
+"""Poolings that are poolers."""
 
 
 def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettings | None:
-    """The settings of a sentence-transformers model; None for a model that has no modules.json.
+    """The settings of a sentence-transformers, PyLate or ColBERT model; None for a model that says nothing.
 
     Args:
         model: Name or folder.
@@ -58,18 +47,13 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
         UnsupportedError: A module, a pooling or a similarity has no equivalent here.
         ArtifactError: A file is damaged.
     """
-    files = _Files(str(model), locate_model(model), revision)
-    modules = files.read(MODULES, list[_Module])
+    files = PublishedFiles(str(model), locate_model(model), revision)
+    modules = read_modules(files)
     if modules is None:
-        return None
-    normalize = _check_modules(modules, files)
-    described = files.read("config_sentence_transformers.json", _Described) or {}
-    prefixes = _prefixes(described)
-    pooler = _pooler(files.read(_inside(modules, "Pooling"), _Pooling) or {}, files, prefixes)
-    cosine = _compares_by_cosine(described, files)
-    length = _length(files)
-    lengths = {} if length is None else {"query_length": length, "document_length": length}
-    return OwnSettings(pooler, {"normalize": normalize or cosine}, {**prefixes, **lengths})
+        return late_interaction.of_colbert(files)
+    if modules.late_interaction:
+        return late_interaction.of_modules(modules)
+    return _sparse(modules) if "SpladePooling" in modules.kinds else _dense(modules)
 
 
 def left_out(
@@ -91,7 +75,7 @@ def left_out(
     """
     try:
         own = own_settings(model, revision=encoder_options.get("revision"))
-    except _WithoutEquivalentError as error:
+    except WithoutEquivalentError as error:
         return [f"{error.problem}: --pooler {pooler} does without."]
     if own is None:
         return []
@@ -99,150 +83,112 @@ def left_out(
     given = {"pooler": pooler_options, "encoder": encoder_options}
     wanted = {"pooler": own.pooler_options, "encoder": own.encoder_options}
     lost += [
-        f"--set {part}.{name}={json.dumps(value) if isinstance(value, bool) else value}"
+        f"--set {part}.{name}={_shown(value)}"
         for part, options in wanted.items()
         for name, value in options.items()
         if value is not False and not name.endswith("_length")
-        if (given[part].get(name) != value if all_given else name not in given[part])
+        if (_plain(given[part].get(name)) != _plain(value) if all_given else name not in given[part])
     ]
     if not lost:
         return []
     return [
-        f"--pooler {pooler} leaves out settings that the model '{model}' was trained with ({MODULES}): "
+        f"--pooler {pooler} leaves out settings that the model '{model}' was trained with ({own.source}): "
         f"{' '.join(lost)}. Encode or train with them too, or without --pooler to take all of the model's own."
     ]
 
 
-class _WithoutEquivalentError(UnsupportedError):
-    """A model has a part that cannot be read."""
-
-    def __init__(self, problem: str) -> None:
-        do = "Name a pooler to do without the model's own settings, such as --pooler mean --set pooler.normalize=true."
-        super().__init__(f"{problem}. {do}")
-        self.problem = problem
+def _plain(value: Any) -> Any:
+    """A list and a tuple are equal options."""
+    return list(value) if isinstance(value, tuple) else value
 
 
-@dataclass(frozen=True)
-class _Files:
-    """The JSON files of a model, and complaints that name it."""
-
-    model: str
-    source: str
-    revision: str | None
-
-    def read(self, name: str, form: type) -> Any:
-        path = model_file(self.source, name, revision=self.revision)
-        if path is None:
-            return None
-        value = artifacts.read_json(path, do=_DO)
-        artifacts.check_document(value, form, file=path, do=_DO)
-        return value
-
-    def refuse(self, problem: str) -> NoReturn:
-        msg = f"the model '{self.model}' is a sentence-transformers model with {problem}, which has no equivalent here"
-        raise _WithoutEquivalentError(msg)
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True)
-class _Module:
-    """The form of an entry of modules.json."""
-
-    type: str
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class _Described:
-    """The form of config_sentence_transformers.json."""
-
-    prompts: dict[str, str] | None = None
-    default_prompt_name: str | None = None
-    similarity_fn_name: str | None = None
-
-
-@dataclass(frozen=True)
-class _Pooling:
-    """The form of a pooling's config.json, whose other entries are true or false."""
-
-    pooling_mode: str | list[str] | None = None
-
-
-@dataclass(frozen=True)
-class _Lengths:
-    """The form of what other files say of lengths and case."""
-
-    do_lower_case: bool | None = None
-    max_seq_length: int | None = None
-    max_position_embeddings: int | None = None
-    model_max_length: int | float | None = None
-
-
-def _inside(modules: Sequence[Mapping[str, Any]], kind: str) -> str:
-    """The configuration of a module, in the module's folder."""
-    return "/".join(filter(None, (_path_of(modules, kind), "config.json")))
-
-
-def _kind(module: Mapping[str, Any]) -> str:
-    return str(module["type"]).rpartition(".")[2]
-
-
-def _path_of(modules: Sequence[Mapping[str, Any]], kind: str) -> str:
-    return str(next(module for module in modules if _kind(module) == kind).get("path", ""))
-
-
-def _check_modules(modules: Sequence[Mapping[str, Any]], files: _Files) -> bool:
-    """Whether vectors are normalised; refuses all but a Transformer, a Pooling and, at the end, a Normalize."""
-    kinds = [_kind(module) for module in modules if _kind(module) not in _IGNORED]
-    for kind in kinds:
-        if kind not in ("Transformer", "Pooling", "Normalize"):
+def _dense(modules: Modules) -> OwnSettings:
+    """One vector a text: Transformer, Pooling, any number of Dense, and at the end perhaps a Normalize."""
+    files = modules.files
+    for kind in modules.kinds:
+        if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
             files.refuse(f"the module {kind}")
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        files.refuse(f"the modules {', '.join(kinds)}")
-    if folder := _path_of(modules, "Transformer"):
-        files.refuse(f"its transformer in the folder '{folder}'")
-    return "Normalize" in kinds
-
-
-def _prefixes(described: Mapping[str, Any]) -> dict[str, str]:
-    """The prompt of each side: the one of its name, else the default prompt."""
-    prompts: Mapping[str, str] = described.get("prompts") or {}
-    default = prompts.get(described.get("default_prompt_name") or "", "")
-    prefixes = {
-        f"{side}_prefix": next((prompts[name] for name in names if name in prompts), default)
-        for side, names in _SIDES.items()
+    layers = modules.dense("sentence_embedding")
+    expected = ["Transformer", "Pooling", *["Dense"] * len(layers)]
+    if modules.kinds not in (expected, [*expected, "Normalize"]):
+        files.refuse(f"the modules {', '.join(modules.kinds)}")
+    if modules.described.get("truncate_dim"):
+        files.refuse(f"vectors cut to {modules.described['truncate_dim']} dimensions (truncate_dim)")
+    prompts = prefixes(modules)
+    poolings = _poolings(modules, prompts)
+    options: dict[str, Any] = {"normalize": "Normalize" in modules.kinds or _compares_by_cosine(modules)}
+    encoder_options = {**prompts, **lengths(modules)}
+    if not layers and poolings[0] in _ALONE and len(poolings) == 1:
+        return OwnSettings(poolings[0], options, encoder_options)
+    options |= {
+        "pooling": poolings,
+        "dimensions": tuple(one.out_features for one in layers),
+        "activations": tuple(one.activation for one in layers),
+        "bias": any(one.bias for one in layers),
     }
-    return {name: prefix for name, prefix in prefixes.items() if prefix}
+    weights = partial(_weights, layers) if layers else None
+    return OwnSettings("projected", options, encoder_options, weights)
 
 
-def _pooler(pooling: Mapping[str, Any], files: _Files, prefixes: Mapping[str, str]) -> str:
-    prefix = "pooling_mode_"
-    modes = [name.removeprefix(prefix) for name, on in pooling.items() if name.startswith(prefix) and on is True]
+def _weights(layers: Sequence[Dense]) -> Mapping[str, Tensor]:
+    """The weights of the pooler `projected`, whose layers all have a bias if one has."""
+    import torch
+
+    biased = any(one.bias for one in layers)
+    found = {}
+    for number, layer in enumerate(layers):
+        weight, bias = layer.read()
+        found[f"layers.{number}.weight"] = weight
+        if biased:
+            found[f"layers.{number}.bias"] = torch.zeros(layer.out_features) if bias is None else bias
+    return found
+
+
+def _sparse(modules: Modules) -> OwnSettings:
+    """Weights over the vocabulary: SPLADE, with the largest logit of each term."""
+    files = modules.files
+    if modules.kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+        files.refuse(f"the modules {', '.join(modules.kinds)}")
+    pooling = modules.configuration("SpladePooling")
+    for name, usual in (("pooling_strategy", "max"), ("activation_function", "relu")):
+        if (value := pooling.get(name, usual)) != usual:
+            files.refuse(f"the {name} {value} of its SpladePooling")
+    if (similarity := modules.described.get("similarity_fn_name")) not in (None, "dot"):
+        files.refuse(f"the similarity {similarity} of sparse vectors")
+    # The plugin's pooler, by its name: one definition of SPLADE's weights.
+    options = {"views": "sparse", "pooled_tokens": "all", "top_k": modules.described.get("max_active_dims")}
+    return OwnSettings("dense_sparse", options, {**prefixes(modules), **lengths(modules)})
+
+
+def _poolings(modules: Modules, prompts: Mapping[str, str]) -> tuple[str, ...]:
+    pooling, files = modules.configuration("Pooling"), modules.files
+    older = [mode for mode in _MODES if pooling.get(f"pooling_mode_{mode}") is True]
+    unknown = [
+        name.removeprefix("pooling_mode_")
+        for name, on in pooling.items()
+        if on is True and name.startswith("pooling_mode_") and name.removeprefix("pooling_mode_") not in _MODES
+    ]
     given = pooling.get("pooling_mode")
-    modes = modes or ([given] if isinstance(given, str) else list(given or []))
-    if len(modes) != 1 or modes[0] not in _POOLERS:
+    modes = [*older, *unknown] or ([given] if isinstance(given, str) else list(given or []))
+    if not modes or any(mode not in _POOLINGS for mode in modes):
         files.refuse(f"the pooling {' and '.join(modes) or 'of an unknown kind'}")
-    if prefixes and pooling.get("include_prompt") is False:
+    if prompts and pooling.get("include_prompt") is False:
         files.refuse("a pooling that leaves out the prompt")
-    return _POOLERS[modes[0]]
+    return tuple(_POOLINGS[mode] for mode in modes)
 
 
-def _compares_by_cosine(described: Mapping[str, Any], files: _Files) -> bool:
+def _compares_by_cosine(modules: Modules) -> bool:
     """Whether the model says so; the scoring rule is the inner product, which is the cosine of normalised vectors."""
-    similarity = described.get("similarity_fn_name")
+    similarity = modules.described.get("similarity_fn_name")
     if similarity not in (None, "cosine", "dot"):
-        files.refuse(f"the similarity {similarity}")
+        modules.files.refuse(f"the similarity {similarity}")
     return bool(similarity == "cosine")
 
 
-def _length(files: _Files) -> int | None:
-    """Most tokens of a text; None leaves it to the encoder."""
-    described = files.read("sentence_bert_config.json", _Lengths) or {}
-    tokenizer = files.read("tokenizer_config.json", _Lengths) or {}
-    if described.get("do_lower_case") and not tokenizer.get("do_lower_case"):
-        files.refuse("texts in lower case before a tokenizer that keeps the case")
-    if described.get("max_seq_length"):
-        return int(described["max_seq_length"])
-    # Without one sentence-transformers takes the less of these two.
-    positions = (files.read("config.json", _Lengths) or {}).get("max_position_embeddings")
-    longest = tokenizer.get("model_max_length")
-    return min(int(positions), int(longest)) if positions and longest else None
+__all__ = ["MODULES", "OwnSettings", "left_out", "own_settings"]

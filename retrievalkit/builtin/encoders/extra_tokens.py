@@ -28,13 +28,19 @@ class ExtraTokenRows(nn.Module):
         vocabulary_size: The id of the first new token.
         width: Width of an embedding.
         unused: Ids of vocabulary rows that pre-training left unused.
+        vocabulary: Token -> id.
 
     Raises:
-        UnsupportedError: There are fewer unused rows than the pooler needs.
+        UnsupportedError: There are fewer unused rows than the pooler needs, or the vocabulary lacks a named token.
     """
 
     def __init__(
-        self, wanted: Mapping[str, ExtraTokens], vocabulary_size: int, width: int, unused: Sequence[int]
+        self,
+        wanted: Mapping[str, ExtraTokens],
+        vocabulary_size: int,
+        width: int,
+        unused: Sequence[int],
+        vocabulary: Mapping[str, int],
     ) -> None:
         super().__init__()
         self.wanted = dict(wanted)
@@ -46,6 +52,8 @@ class ExtraTokenRows(nn.Module):
             if tokens.source == "unused":
                 self.ids[side], left = left[: tokens.count], left[tokens.count :]
                 _check_unused(len(self.ids[side]), tokens.count, len(unused))
+            elif tokens.source == "named":
+                self.ids[side] = [_id_of(name, vocabulary) for name in tokens.names]
             else:
                 first = vocabulary_size + sum(map(len, rows))
                 self.ids[side] = list(range(first, first + tokens.count))
@@ -126,6 +134,13 @@ def unused_ids(tokenizer: Any) -> list[int]:
     """The vocabulary rows that pre-training left unused: [unused0], [unused1], … in the order of their numbers."""
     rows = {token: row for token, row in tokenizer.get_vocab().items() if token.lower().startswith("[unused")}
     return [row for _, row in sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))]
+
+
+def _id_of(name: str, vocabulary: Mapping[str, int]) -> int:
+    if name not in vocabulary:
+        msg = f"the pooler puts the token '{name}' in front of texts, and the vocabulary lacks it. Name another."
+        raise UnsupportedError(msg)
+    return vocabulary[name]
 
 
 def _check_unused(assigned: int, count: int, available: int) -> None:

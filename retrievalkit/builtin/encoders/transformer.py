@@ -151,8 +151,9 @@ class Transformer(Encoder):
         keep_freed_memory()
         self.model = model
         unused = unused_ids(self.tokenizer) if needs.extra_tokens else []
+        vocabulary = self.tokenizer.get_vocab() if needs.extra_tokens else {}
         self.extra = ExtraTokenRows(
-            needs.extra_tokens, self.info.vocabulary_size, self._embeddings.embedding_dim, unused
+            needs.extra_tokens, self.info.vocabulary_size, self._embeddings.embedding_dim, unused, vocabulary
         )
         self.extra.load(Path(self.source))
         self._check_needs()
@@ -243,6 +244,8 @@ class Transformer(Encoder):
         for row, ids in enumerate(token_ids):
             input_ids[row, : lengths[row]] = ids
             mask[row, : lengths[row]] = 1
+        if side in self.needs.mask_filled and self.needs.fill_attended:
+            mask[:] = 1
         special = np.isin(input_ids, [*self._special_ids, *self.extra.ids[side]]) & (mask == 1)
         extra = self.extra.where(side, starts_special=self._starts_special)
         return Batch(

@@ -13,4 +13,5 @@ def register_poolers(register: Register) -> None:
     register("mean", "retrievalkit.builtin.poolers.mean:Mean")
     register("max", "retrievalkit.builtin.poolers.max:Max")
     register("last", "retrievalkit.builtin.poolers.last:Last")
+    register("projected", "retrievalkit.builtin.poolers.projected:Projected")
     register("colbert", "retrievalkit.builtin.poolers.colbert:ColBERT")

@@ -17,5 +17,10 @@ class Cls(SingleVector):
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """The first real token's state."""
-        first = mask.long().argmax(dim=1)  # (batch,), above 0 if padding is on the left
-        return hidden[torch.arange(len(mask), device=mask.device), first]
+        return first_state(hidden, mask)
+
+
+def first_state(states: Tensor, mask: Tensor) -> Tensor:
+    """The state (batch, width) of each text's first token at which the mask (batch, tokens) is not 0."""
+    first = mask.long().argmax(dim=1)  # (batch,), above 0 if padding is on the left
+    return states[torch.arange(len(mask), device=mask.device), first]

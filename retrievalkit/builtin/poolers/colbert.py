@@ -39,13 +39,18 @@ class ColBERT(Pooler):
         normalize: Whether each vector is scaled to length 1, so that inner products are cosines.
         markers: Whether a token that pre-training left unused follows the [CLS]-like token, one for queries and
             another for documents.
+        marker_tokens: The markers of queries and of documents by their names in the vocabulary, such as
+            "[unused0],[unused1]", "" for none; None = tokens that pre-training left unused.
         query_filled: Whether queries are padded with [MASK]-like tokens to their maximum length, whose states become
             vectors like any other: the paper's query augmentation.
+        fill_attended: Whether the query's tokens attend to those [MASK]-like tokens. The paper's do not.
         skip_punctuation: Whether punctuation marks of documents have no vectors.
+        skip_ids: The tokens of documents that have no vectors, by their ids, in place of punctuation marks.
+        bias: Whether the linear map has a bias.
         layer: The layer whose states are used; 0 = embeddings, -1 = the last.
     """
 
-    punctuation: Tensor
+    skipped: Tensor
 
     def __init__(
         self,
@@ -54,31 +59,34 @@ class ColBERT(Pooler):
         dimension: PositiveInt | None = 128,
         normalize: bool = True,
         markers: bool = True,
+        marker_tokens: tuple[str, str] | None = None,
         query_filled: bool = True,
+        fill_attended: bool = False,
         skip_punctuation: bool = True,
+        skip_ids: tuple[int, ...] | None = None,
+        bias: bool = False,
         layer: int = -1,
     ) -> None:
         super().__init__()
         self.layer = absolute_layer(layer, info)
         self.normalize = normalize
         self.query_filled = query_filled
-        self.skip_punctuation = skip_punctuation
-        self.projection = None if dimension is None else nn.Linear(info.width, dimension, bias=False)
+        self.skip_punctuation = skip_punctuation and skip_ids is None
+        self.projection = None if dimension is None else nn.Linear(info.width, dimension, bias=bias)
         # Not stored: `bind` asks the loaded encoder, which has the same vocabulary.
-        self.register_buffer("punctuation", torch.empty(0, dtype=torch.long), persistent=False)
-        marker = ExtraTokens(1, source="unused", replace_first=False, position=None)
+        self.register_buffer("skipped", torch.tensor(skip_ids or (), dtype=torch.long), persistent=False)
         self.needs = Needs(
             layers=(self.layer,),
-            # In this order, so that queries get [unused0] and documents [unused1].
-            extra_tokens=dict.fromkeys(SIDES, marker) if markers else {},
+            extra_tokens=_markers(marker_tokens) if markers else {},
             mask_filled=("query",) if query_filled else (),
+            fill_attended=fill_attended,
         )
 
     def bind(self, encoder: Encoder) -> None:
         """Ask for the tokens of punctuation marks, at the beginning of a word and within one."""
         if self.skip_punctuation:
             marks = [*string.punctuation, *(f" {mark}" for mark in string.punctuation)]
-            self.punctuation = torch.tensor(encoder.token_ids(marks), dtype=torch.long)
+            self.skipped = torch.tensor(encoder.token_ids(marks), dtype=torch.long)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """The vectors (batch, tokens, dimension) and the mask of those that count."""
@@ -98,10 +106,22 @@ class ColBERT(Pooler):
         if side == "query" and self.query_filled:
             return None
         real = states.attention_mask.bool()
-        if side == "document" and self.skip_punctuation:
-            real = _or_else(real & ~torch.isin(states.input_ids, self.punctuation), real)
+        if side == "document" and len(self.skipped):
+            real = _or_else(real & ~torch.isin(states.input_ids, self.skipped), real)
         # "" has no token in a model without special tokens: its first position becomes a vector.
         return _or_else(real, torch.arange(real.shape[1], device=real.device).expand_as(real) == 0)
+
+
+def _markers(names: tuple[str, str] | None) -> dict[str, ExtraTokens]:
+    """The marker of each side."""
+    if names is None:
+        # In this order of sides, so that queries get [unused0] and documents [unused1].
+        return dict.fromkeys(SIDES, ExtraTokens(1, source="unused", replace_first=False, position=None))
+    return {
+        side: ExtraTokens(1, source="named", replace_first=False, position=None, names=(name,))
+        for side, name in zip(SIDES, names, strict=True)
+        if name
+    }
 
 
 def _or_else(mask: Tensor, other: Tensor) -> Tensor:

@@ -13,6 +13,11 @@ class Last(SingleVector):
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """The last real token's state."""
-        n_texts, n_tokens = mask.shape
-        last = n_tokens - 1 - mask.long().flip(1).argmax(dim=1)  # (batch,)
-        return hidden[torch.arange(n_texts, device=mask.device), last]
+        return last_state(hidden, mask)
+
+
+def last_state(states: Tensor, mask: Tensor) -> Tensor:
+    """The state (batch, width) of each text's last token at which the mask (batch, tokens) is not 0."""
+    n_texts, n_tokens = mask.shape
+    last = n_tokens - 1 - mask.long().flip(1).argmax(dim=1)  # (batch,)
+    return states[torch.arange(n_texts, device=mask.device), last]

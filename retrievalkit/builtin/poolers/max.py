@@ -13,6 +13,11 @@ class Max(SingleVector):
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """The masked maximum; zeros for a text without any token."""
-        real = mask.bool()
-        largest = hidden.masked_fill(~real[:, :, None], -torch.inf).amax(dim=1)  # (batch, width)
-        return largest.masked_fill(~real.any(dim=1, keepdim=True), 0.0)
+        return masked_max(hidden, mask)
+
+
+def masked_max(states: Tensor, mask: Tensor) -> Tensor:
+    """The maximum of the states (batch, tokens, width) at which the mask (batch, tokens) is not 0; zeros for none."""
+    real = mask.bool()
+    largest = states.masked_fill(~real[:, :, None], -torch.inf).amax(dim=1)  # (batch, width)
+    return largest.masked_fill(~real.any(dim=1, keepdim=True), 0.0)

@@ -1,4 +1,6 @@
-"""Passages cut into parts, each a passage of its own: sentences, or a number of equal parts.
+"""Passages cut into parts, each a passage of its own: sentences, a number of equal parts, or windows of some words.
+
+    rkit convert FOLDER corpus.jsonl --passages 100 --stride 50             documents in passages that overlap by half
 
 MVR's Table 5 compares several vectors of a document with those of its sentences and of its 4 or 8 equal parts:
 
@@ -14,14 +16,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 from retrievalkit import oddities
+from retrievalkit.data.columns import Columns
 from retrievalkit.data.convert import AS_IT_IS, Contents
-from retrievalkit.data.corpus import Corpus, Passage, open_corpus
+from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Examples, against_corpus, check_examples, read_examples
 from retrievalkit.data.kinds import Kind
 from retrievalkit.data.qrels import Qrels, read_qrels
@@ -43,9 +47,18 @@ PartsOf = Callable[[str], Sequence[Passage]]
 
 def sentences(text: str) -> list[str]:
     """The sentences of an English text."""
+    return [text[start:end] for start, end in _sentence_spans(text)]
+
+
+def _sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Where each sentence begins and ends, in characters, without the blanks around it."""
     ends = sentence_ends(text)
-    cut = (text[start:end].strip() for start, end in zip([0, *ends], ends, strict=False))
-    return [sentence for sentence in cut if sentence]
+    spans = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        if sentence := text[start:end].strip():
+            first = text.index(sentence, start)
+            spans.append((first, first + len(sentence)))
+    return spans
 
 
 def equal_parts(text: str, count: int) -> list[str]:
@@ -56,17 +69,61 @@ def equal_parts(text: str, count: int) -> list[str]:
     return [text[words[a][0] : words[b - 1][1]] for a, b in pairwise(firsts)]
 
 
+@dataclass(frozen=True)
+class Windows:
+    """Passages of a number of words or sentences, each of which begins some after the one before.
+
+    The last ends with the text, and may be shorter.
+
+    Attributes:
+        size: How many words or sentences a passage has.
+        stride: How many after the one before it begins; None = `size`, so that they do not overlap.
+        by: What is counted.
+
+    Raises:
+        OptionError: The size is less than 1, or the stride is no number from 1 to the size.
+    """
+
+    size: int
+    stride: int | None = None
+    by: Literal["words", "sentences"] = "words"
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            msg = f"--passages is {self.size}, and a passage has one of the {self.by} or more."
+            raise OptionError(msg)
+        if self.stride is not None and not 1 <= self.stride <= self.size:
+            msg = f"--stride is {self.stride}, and should be 1 to {self.size} (--passages), so that no word is lost."
+            raise OptionError(msg)
+
+    def cut(self, text: str) -> list[str]:
+        """The passages of a text; none if it is blank."""
+        spans = _sentence_spans(text) if self.by == "sentences" else [one.span() for one in _WORD.finditer(text)]
+        step = self.stride or self.size
+        # The last begins where the one before it has not reached the end of the text.
+        firsts = range(0, max(len(spans) - self.size + step, min(len(spans), 1)), step)
+        return [text[spans[a][0] : spans[min(a + self.size, len(spans)) - 1][1]] for a in firsts]
+
+
 class Parts(Contents):
     """Passages cut into parts; judgements and examples name the parts.
 
     Args:
-        parts: "sentences", or the number of equal parts, from 2 on.
+        parts: "sentences", the number of equal parts, from 2 on, or windows.
+        columns: The fields of a passage that the user named.
 
     Raises:
-        OptionError: It is something else.
+        OptionError: The parts are something else.
     """
 
-    def __init__(self, parts: str) -> None:
+    def __init__(self, parts: str | Windows, columns: Columns | None = None) -> None:
+        super().__init__(columns)
+        self._option = "--parts"
+        if isinstance(parts, Windows):
+            self._option = "--passages"
+            self.options = {"passages": parts.size, "stride": parts.stride or parts.size, "by": parts.by}
+            self._cut: Callable[[str], list[str]] = parts.cut
+            return
         if parts != "sentences" and not (parts.isascii() and parts.isdigit() and 2 <= int(parts) <= 1000):
             msg = f"--parts is '{parts}', and should be 'sentences' or the number of equal parts, from 2 on."
             raise OptionError(msg)
@@ -77,12 +134,12 @@ class Parts(Contents):
         """Refuse what has no passages."""
         if kind in ("run", "queries"):
             advice = "Leave it out." if kind == "queries" else "For a run of parts there is --merge-parts."
-            msg = f"--parts cuts passages, and '{source}' is taken for {kind}. {advice}"
+            msg = f"{self._option} cuts passages, and '{source}' is taken for {kind}. {advice}"
             raise OptionError(msg)
 
     def passages(self, source: str | Path) -> Iterator[Passage]:
         """The parts of all passages."""
-        for passage in open_corpus(source):
+        for passage in self.corpus(source):
             yield from self.of(passage)
 
     def of(self, passage: Passage) -> list[Passage]:
@@ -98,7 +155,7 @@ class Parts(Contents):
             raise OptionError(msg)
         asked = _place_of("queries", source, corpus)
         answers = {} if asked is None else {query.id: query.answers for query in read_queries(asked)}
-        parts = self._parts_in(open_corpus(place))
+        parts = self._parts_in(self.corpus(place))
         qrels: Qrels = {}
         for query, judged in read_qrels(source, split).items():
             found = _Relevant(answers.get(query, ()))
@@ -114,7 +171,7 @@ class Parts(Contents):
         examples = read_examples(source, split=split)
         place = _place_of("passages", source, corpus)
         if place is not None:
-            known = open_corpus(place)
+            known = self.corpus(place)
             return _moved(replace(against_corpus(examples, known), passages={}), self._parts_in(known))
         check_examples(examples, None)
         parts = {one.id: self.of(one) for one in examples.passages.values()}
@@ -129,6 +186,7 @@ class WholePassages(Contents):
     """A run of parts as one of their passages, each with the score of its best part."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.options = {"merge_parts": True}
 
     def check(self, kind: Kind, source: str | Path) -> None:
@@ -146,18 +204,30 @@ class WholePassages(Contents):
             yield query, list(best.items())
 
 
-def contents_of(parts: str | None, *, merge: bool = False) -> Contents:
-    """What `--parts` and `--merge-parts` read of a source.
+def contents_of(
+    parts: str | None, *, merge: bool = False, windows: Windows | None = None, columns: Columns | None = None
+) -> Contents:
+    """What `--parts`, `--merge-parts`, `--passages` and the names of fields read of a source.
 
     Raises:
-        OptionError: Both are given, or the parts are unknown.
+        OptionError: Two of them are given that exclude each other, or the parts are unknown.
     """
-    if parts is None:
-        return WholePassages() if merge else AS_IT_IS
-    if merge:
-        msg = "--parts cuts passages, and --merge-parts takes the parts of a run for passages. Give one of them."
+    if parts is not None and windows is not None:
+        msg = (
+            "--parts and --passages both cut passages. Give one of them; --passages N --by sentences counts sentences."
+        )
         raise OptionError(msg)
-    return Parts(parts)
+    cut = parts if windows is None else windows
+    if merge and (cut is not None or columns is not None):
+        option = "--parts" if parts is not None else "--passages" if windows else "--text-field"
+        does = "names the text of" if option == "--text-field" else "cuts"
+        msg = f"{option} {does} passages, and --merge-parts takes the parts of a run for passages. Give one of them."
+        raise OptionError(msg)
+    if merge:
+        return WholePassages()
+    if cut is None:
+        return AS_IT_IS if columns is None else Contents(columns)
+    return Parts(cut, columns)
 
 
 class _Relevant:

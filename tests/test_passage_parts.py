@@ -18,7 +18,7 @@ from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
 from retrievalkit.errors import DataError, OptionError
 from retrievalkit.evaluate.program import evaluate
-from retrievalkit.passage_parts import equal_parts, sentences
+from retrievalkit.passage_parts import Windows, equal_parts, sentences
 
 PASSAGES = [
     {"_id": "a", "title": "Rome", "text": "Rome is old. Its river is the Tiber.  Dr. Smith swam in the Tiber in 1903."},
@@ -69,6 +69,36 @@ def test_sentences():
     assert (first, second) == ("Rome is old.", "Its river is the Tiber.")
     assert third == "Dr. Smith swam in the Tiber in 1903."
     assert sentences(" \n ") == []
+
+
+@given(words=st.lists(st.text("ab,", min_size=1), max_size=30), size=st.integers(1, 9), data=st.data())
+def test_windows(words, size, data):
+    """Each word is in a passage, each passage begins `stride` words after the one before, and none is in another."""
+    stride = data.draw(st.integers(1, size))
+    cut = [part.split() for part in Windows(size, stride).cut(" \n".join(words))]
+    assert cut == [words[first : first + size] for first in range(0, stride * len(cut), stride)]
+    assert not words or cut[-1][-1] == words[-1]
+    assert len(cut) < 2 or stride * (len(cut) - 2) + size < len(words)
+    assert bool(cut) == bool(words)
+
+
+def test_windows_of_sentences():
+    """Whole ones, as they stand in the text."""
+    text = PASSAGES[0]["text"]
+    assert Windows(2, 1, by="sentences").cut(text) == [
+        "Rome is old. Its river is the Tiber.",
+        "Its river is the Tiber.  Dr. Smith swam in the Tiber in 1903.",
+    ]
+
+
+def test_judgements_follow_passages_of_words(tmp_path, folder):
+    """As they follow parts; `--merge-parts` leads back."""
+    done, _ = run(folder, tmp_path / "out", "--passages", 4, "--stride", 2)
+    assert done["passages"] == 12
+    assert read_manifest(tmp_path / "out", "collection")["options"]["stride"] == 2
+    judged = read_qrels(tmp_path / "out")["1"]
+    assert {one for one, grade in judged.items() if grade} == {"a#3", "a#4", "a#6", "a#7"}
+    assert set(read_qrels(tmp_path / "out")["2"]) == {"b#x#1", "b#x#2", "b#x#3", "b#x#4"}
 
 
 @given(words=st.lists(st.text("ab,", min_size=1), max_size=30), count=st.integers(2, 9))

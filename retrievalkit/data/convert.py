@@ -6,6 +6,8 @@
     rkit convert dev.trec dev.tsv --form msmarco        a run, as MS MARCO: query, document, rank
     rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
     rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
+    rkit convert notes/ corpus.jsonl --passages 100     a folder of .txt, .md, .html and .pdf, in passages of 100 words
+    rkit convert faq.csv faq/ --text-field answer       a table of one's own
     rkit convert msmarco-hard-negatives.jsonl.gz train.jsonl --queries queries.tsv --per-system 5
 
 The kind of data follows from keys or columns (`data.kinds`); `--kind` sets it if these are ambiguous. `Contents` reads
@@ -15,12 +17,13 @@ it; `retrievalkit.passage_parts` has some that change it on the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.data.corpus import Passage, open_corpus, write_corpus
+from retrievalkit.data.columns import Columns, open_own
+from retrievalkit.data.corpus import Corpus, Passage, open_corpus, write_corpus
 from retrievalkit.data.examples import Examples, read_examples, write_examples
 from retrievalkit.data.hard_negatives import HardNegatives
 from retrievalkit.data.kinds import Kind, kind_of
@@ -30,6 +33,7 @@ from retrievalkit.data.queries import read_queries, write_queries
 from retrievalkit.data.run_file import open_run
 from retrievalkit.data.runs import Form, Hits, write_run
 from retrievalkit.data.sources import fingerprint, open_source
+from retrievalkit.data.sources.documents import as_documents
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
 
 Counts = dict[str, int]
@@ -38,18 +42,28 @@ Counts = dict[str, int]
 class Contents:
     """What is read of a source, as it is; a subclass may change it.
 
+    Args:
+        columns: The fields of a passage that the user named.
+
     Attributes:
         options: What distinguishes a subclass, for the manifest.
     """
 
     options: Mapping[str, Any] = {}
 
+    def __init__(self, columns: Columns | None = None) -> None:
+        self.columns = columns
+
     def check(self, kind: Kind, source: str | Path) -> None:
         """Refuse a kind of data that cannot be read in this way."""
 
     def passages(self, source: str | Path) -> Iterable[Passage]:
         """The passages of a corpus."""
-        return open_corpus(source)
+        return self.corpus(source)
+
+    def corpus(self, source: str | Path) -> Corpus:
+        """The corpus as it is in the source."""
+        return open_own(source, self.columns)
 
     def judgements(self, source: str | Path, split: str, corpus: str | Path | None) -> Qrels:  # noqa: ARG002
         """The judgements of a split; `corpus` has their passages."""
@@ -57,7 +71,7 @@ class Contents:
 
     def examples(self, source: str | Path, split: str, corpus: str | Path | None) -> Examples:
         """The examples of a split, whose documents must be in `corpus`, if that is given."""
-        return read_examples(source, corpus=None if corpus is None else open_corpus(corpus), split=split)
+        return read_examples(source, corpus=None if corpus is None else self.corpus(corpus), split=split)
 
     def results(self, source: str | Path) -> Mapping[str, Hits] | Iterable[tuple[str, Hits]]:
         """The hits of a run, query after query."""
@@ -106,7 +120,11 @@ def convert(
             msg = "hard negatives by system are not cut into parts. Write them first, then convert what was written."
             raise OptionError(msg)
         return _hard_negatives(source, Path(output), hard_negatives, kind, corpus)
-    kind = kind or kind_of(source)
+    source = as_documents(source) if kind in (None, "corpus") else source
+    kind = kind or ("corpus" if contents.columns else kind_of(source))
+    if contents.columns is not None and kind not in ("corpus", "collection"):
+        msg = f"--text-field names a field of passages, and '{source}' is taken for {kind}. Leave out such names."
+        raise OptionError(msg)
     contents.check(kind, source)
     path, read = Path(output), _Read(source, split, corpus, contents)
     if form is not None:
@@ -121,7 +139,8 @@ def convert(
         inputs = {"source": artifacts.describe_input(source, fingerprint(source))}
         if corpus is not None:
             inputs["corpus"] = artifacts.describe_input(corpus, fingerprint(corpus))
-        options = {"kind": kind, "split": split, **contents.options}
+        fields = {} if contents.columns is None else {"fields": asdict(contents.columns)}
+        options = {"kind": kind, "split": split, **fields, **contents.options}
         artifacts.write_manifest(
             staging, "collection", command="convert", options=options, inputs=inputs, counts=counts
         )

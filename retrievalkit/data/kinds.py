@@ -9,7 +9,7 @@ from typing import Literal
 from retrievalkit.data import files
 from retrievalkit.data.forms import corpus_table, is_example, is_judgement_header, query_table
 from retrievalkit.data.json_text import field_names, shown
-from retrievalkit.data.records import Record, read_records
+from retrievalkit.data.records import Record, first_row, read_records
 from retrievalkit.data.run_forms import is_run_object, judgements_or_run
 from retrievalkit.data.sources import Part, open_source
 from retrievalkit.data.sources.local import Local
@@ -68,7 +68,8 @@ def _of_keys(keys: set[str], source: str | Path) -> Kind:
     names = field_names(sorted(keys))
     if "text" in keys:
         return _by_name(source, f"a record with the fields {names}")
-    msg = f"no known kind of data has these fields: {names}. Say what it is with --kind."
+    msg = f"no known kind of data has these fields: {names}. Say what it is with --kind, or name those of a "
+    msg += "passage: --text-field, --title-field, --id-field."
     raise DataError(msg, file=source)
 
 
@@ -77,6 +78,9 @@ def _of_row(path: Path) -> Kind:
     if first is None:
         msg = "the file is empty."
         raise DataError(msg, file=path)
+    cells, gap = first_row(path)
+    if gap != "\t":
+        return _of_keys({cell.strip().lower() for cell in cells}, path)
     tabs = first.text.split("\t")
     if is_judgement_header(tabs):
         return "qrels"

@@ -19,6 +19,7 @@ from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.errors import DataError
 
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_CSV = re.compile(r"\.csv(?:\.gz|\.zst)?\Z", re.IGNORECASE)
 _NOT_IN_IDS = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
@@ -131,12 +132,14 @@ class Table(NamedTuple):
         header: Whether the first row is a header.
         quoted: Whether cells are quoted as in csv.
         bare: A column whose outer quotation marks are stripped, as in DPR's reader.
+        gap: What parts the cells.
     """
 
     names: tuple[str, ...]
     header: bool = False
     quoted: bool = False
     bare: str = ""
+    gap: str = "\t"
 
     def fields(self, row: list[str]) -> dict[str, Any]:
         """Name -> cell."""
@@ -179,11 +182,26 @@ def table_of(path: str | Path, form: TableForm) -> Table | None:
     """How a file is read if it is a table; None for JSON, and for a table that `form` does not know."""
     if files.first_character(path) in ("{", "["):
         return None
+    cells, gap = first_row(path)
+    table = form(cells) if cells else None
+    if gap == "\t":
+        return table
+    return table._replace(quoted=True, gap=gap) if table and table.header else None
+
+
+def first_row(path: str | Path) -> tuple[list[str], str]:
+    """The cells of a table's first row ([] for an empty file), and what parts them.
+
+    That is a tab; a comma or semicolon in a file named .csv whose first row has no tab, which has to be a header.
+    """
     first = next(filled_lines(path), None)
     if first is None:
-        return None
+        return [], "\t"
+    gap = "\t"
+    if "\t" not in first.text and _CSV.search(str(path)):
+        gap = max(",;", key=first.text.count)
     with _csv_errors(path, lambda: first.number):
-        return form(next(_cells([first.text])))
+        return next(_cells([first.text], gap)), gap
 
 
 def parse_record(raw: bytes, file: str, table: Table | None) -> Record:
@@ -191,7 +209,7 @@ def parse_record(raw: bytes, file: str, table: Table | None) -> Record:
     lines = [line.rstrip("\r") for line in raw.decode().rstrip("\r\n").split("\n")]
     if table is None:
         return Record(file, 0, json_text.parsed(lines[0]))
-    row = next(_cells(line + "\n" for line in lines)) if table.quoted else lines[0].split("\t")
+    row = next(_cells((line + "\n" for line in lines), table.gap)) if table.quoted else lines[0].split("\t")
     return Record(file, 0, table.fields(row))
 
 
@@ -225,14 +243,15 @@ def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> I
     table = table_of(path, form)
     if table is None:
         first = next(filled_lines(path))
-        columns = len(first.text.split("\t"))
+        cells, gap = first_row(path)
+        columns, by = len(cells), {"\t": "tab", ",": "comma", ";": "semicolon"}[gap]
         known = f". Known forms: {'; '.join(forms)}." if forms else "."
-        msg = f"no {kinds} come in {columns} tab-separated column{'s' * (columns != 1)}: {shown(first.text)}{known}"
+        msg = f"no {kinds} come in {columns} {by}-separated column{'s' * (columns != 1)}: {shown(first.text)}{known}"
         raise DataError(msg, file=path, line=first.number)
     if repeated := next((name for name in table.names if name and table.names.count(name) > 1), None):
         msg = f"the header names the column {shown(repeated)} twice. Rename one."
         raise DataError(msg, file=path, line=1)
-    rows = _quoted_rows(path) if table.quoted else _plain_rows(path)
+    rows = _quoted_rows(path, table.gap) if table.quoted else _plain_rows(path)
     if table.header:
         next(rows)
     file, width = str(path), len(table.names)
@@ -249,7 +268,7 @@ def _plain_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
         yield line, start, end, text.split("\t")
 
 
-def _quoted_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
+def _quoted_rows(path: Path, gap: str) -> Iterator[tuple[int, int, int, list[str]]]:
     """Rows of a table in which quoted cells may contain tabs and line breaks."""
     before = current = Line(0, 0, 0, "")
     start, ended = -1, False
@@ -264,7 +283,7 @@ def _quoted_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
         ended = True
 
     with _csv_errors(path, lambda: before.number + 1):
-        for row in _cells(texts()):
+        for row in _cells(texts(), gap):
             if ended:
                 msg = "a quotation mark opens in this row, and none closes it before the file ends."
                 raise DataError(msg, file=path, line=before.number + 1)
@@ -273,11 +292,11 @@ def _quoted_rows(path: Path) -> Iterator[tuple[int, int, int, list[str]]]:
             before, start = current, current.end
 
 
-def _cells(lines: Iterable[str]) -> Iterator[list[str]]:
+def _cells(lines: Iterable[str], gap: str) -> Iterator[list[str]]:
     """The cells of a table's rows, which may be quoted."""
     # The csv module's default limit is 128 KiB per cell; it applies to the whole process.
     csv.field_size_limit(max(csv.field_size_limit(), files.LONGEST_LINE))
-    return csv.reader(lines, delimiter="\t")
+    return csv.reader(lines, delimiter=gap)
 
 
 @contextmanager

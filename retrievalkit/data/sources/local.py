@@ -71,8 +71,12 @@ class Local(Source):
 
     def passages(self) -> Iterator[Record]:
         """The records of the corpus files, in order."""
+        return self.rows(forms.CORPUS)
+
+    def rows(self, form: forms.Form) -> Iterator[Record]:
+        """The records of the corpus files, whose tables are read as a form says."""
         for path in self._corpus_files:
-            yield from read_records(path, *forms.CORPUS)
+            yield from read_records(path, *form)
 
     def queries(self) -> Iterator[Record]:
         """The records of the file, or of the folder's queries.jsonl."""
@@ -146,12 +150,12 @@ class Local(Source):
             if corpus := files.find_file(self.path, name):
                 return [corpus]
         self._refuse_folder_without_data()
-        endings = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv") for end in COMPRESSIONS)
+        endings = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv", ".csv") for end in COMPRESSIONS)
         paths = [self.path / name for name in files.names_in(self.path) if name.endswith(endings)]
         found = [path for path in paths if os.path.isfile(path)]
         if not found:
             held = files.listing(self.path)
-            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json or .tsv file, but {held}."
+            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file, but {held}."
             raise DataError(msg, file=self.path)
         return found
 

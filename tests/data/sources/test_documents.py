@@ -1,0 +1,198 @@
+"""`documents:FOLDER` and `rkit convert FOLDER`: text, Markdown, HTML and PDF files as passages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievalkit.cli import main
+from retrievalkit.data.convert import convert
+from retrievalkit.data.corpus import Passage, open_corpus
+from retrievalkit.data.sources import open_source
+from retrievalkit.data.sources.document_html import read_html
+from retrievalkit.data.sources.documents import as_documents
+from retrievalkit.errors import DataError
+
+PAGE = """<!DOCTYPE html><html><head><title>Rome &amp; Tiber</title><style>p {color: red}</style></head>
+<body><nav><a href="/">Home</a></nav><h1>The <i>city</i></h1><p>It is <b>old</b>,<br>very old.
+<script>var a = "</p>";</script><ul><li>one<li>two</ul><table><tr><td>1<td>2</table></body></html>"""
+
+MARKDOWN = """---
+title: "Of rivers"
+tags: [a]
+---
+# Rivers
+
+See [the Tiber](https://example.org/a_b) and ![a map](map.png).<!-- not
+shown -->
+
+```
+# kept [as it](is)
+```
+"""
+
+
+def pdf():
+    """A PDF document with a title and a page."""
+    text = "BT /F 9 Tf 9 9 Td (The Tiber) Tj ET"
+    objects = [
+        "<</Type/Catalog/Pages 2 0 R>>",
+        "<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        "<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>",
+        f"<</Length {len(text)}>>stream\n{text}\nendstream",
+        "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+        "<</Title(Of water)>>",
+    ]
+    content, places = "%PDF-1.4\n", []
+    for number, one in enumerate(objects, 1):
+        places.append(f"{len(content):010} 00000 n \n")
+        content += f"{number} 0 obj\n{one}\nendobj\n"
+    table = f"xref\n0 7\n0000000000 65535 f \n{''.join(places)}trailer<</Size 7/Root 1 0 R/Info 6 0 R>>\n"
+    return f"{content}{table}startxref\n{len(content)}\n%%EOF\n".encode()
+
+
+def folder(place, **contents):
+    """A folder of files, whose names have "_" for a dot."""
+    for name, content in contents.items():
+        path = place / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return place
+
+
+def run(*words):
+    return CliRunner().invoke(main, ["convert", *map(str, words)])
+
+
+def test_documents_become_passages_in_the_order_of_their_paths(tmp_path):
+    """The path is the id; the title comes from the document, or from its name."""
+    docs = folder(tmp_path / "docs", b_html=PAGE, a__c_md=MARKDOWN, a_txt="Plain.\n", i_png="x", _hidden_md="x")
+    assert list(open_corpus(f"documents:{docs}")) == [
+        Passage("a.txt", "a", "Plain."),
+        Passage("a/c.md", "Of rivers", "Rivers\n\nSee the Tiber and a map.\n\n# kept [as it](is)"),
+        Passage("b.html", "Rome & Tiber", "The city\nIt is old,\nvery old.\none\ntwo\n1 2"),
+    ]
+
+
+def test_the_title_is_that_of_the_page_or_its_first_heading():
+    """<title>, then <h1>, then any heading."""
+    assert read_html("<title> A\n b </title><h1>c</h1>") == ("A b", "c")
+    assert read_html("<h2>b</h2><h1>c</h1>")[0] == "c"
+    assert read_html("<h3></h3><h2>b</h2>")[0] == "b"
+    assert read_html("text") == ("", "text")
+
+
+@given(
+    st.lists(
+        st.sampled_from(["<p", ">", "</", "script", "<svg>", "<title>", "<![CDATA[", "&#x0;", "&am", "a b", "<!--"])
+    )
+)
+def test_no_page_is_too_broken_for_a_title_and_a_text(parts):
+    """Broken pages give some text, or are refused as broken; nothing else happens."""
+    try:
+        title, text = read_html("".join(parts))
+    except AssertionError:  # the parser's, which a reader of documents reports
+        return
+    assert "\0" not in title + text
+
+
+def test_encodings(tmp_path):
+    """UTF-8, UTF-16 with a mark, and what a page declares."""
+    page = '<meta charset="latin-1"><p>caf\xe9'
+    docs = folder(
+        tmp_path / "docs", a_txt="café".encode("utf-16"), b_html=page.encode("latin-1"), c_txt=b"\xef\xbb\xbfx"
+    )
+    assert [one.text for one in open_corpus(f"documents:{docs}")] == ["café", "café", "x"]
+
+
+def test_what_is_no_text_is_left_out_and_counted(tmp_path):
+    """The user is told how many, which and why; with --strict it is an error."""
+    odd = {
+        "a_txt": b"\0\1",
+        "b_txt": "caf\xe9".encode("latin-1"),
+        "c_md": " \n",
+        "d_html": "<![x[",
+        "e_txt": b"PK\x03\x04",
+    }
+    docs = folder(tmp_path / "docs", good_txt="text", **odd)
+    done = run(docs, tmp_path / "out.jsonl")
+    assert done.exit_code == 0
+    assert done.stdout == f"{tmp_path}/out.jsonl: 1 passages\n"
+    assert "5 of the 6 documents of" in done.stderr
+    for told in ("binary (2): a.txt, e.txt", "unknown encoding", "(1): b.txt", "without text (1): c.md", "broken HTML"):
+        assert told in done.stderr
+    strict = run(docs, tmp_path / "out.jsonl", "--strict")
+    assert strict.exit_code == 2
+    assert "left out" in strict.stderr
+    (docs / "good.txt").unlink()
+    nothing = run(docs, tmp_path / "no.jsonl")
+    assert nothing.exit_code == 2
+    assert "no document can be read: binary (2)" in nothing.stderr
+    assert not (tmp_path / "no.jsonl").exists()
+
+
+def test_a_folder_in_passages_of_some_words(tmp_path):
+    """`rkit convert FOLDER OUT --passages 100 --stride 50`, with stable ids and each document's title."""
+    docs = folder(tmp_path / "docs", a_txt="one two three four five", b_md="# Title\n\nsix")
+    assert run(docs, tmp_path / "out.jsonl", "--passages", 3, "--stride", 2).exit_code == 0
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [
+        {"_id": "a.txt#1", "title": "a", "text": "one two three"},
+        {"_id": "a.txt#2", "title": "a", "text": "three four five"},
+        {"_id": "b.md#1", "title": "Title", "text": "Title\n\nsix"},
+    ]
+
+
+def test_data_is_not_taken_for_documents(tmp_path):
+    """A folder of data with a README, and tables named .txt, are read as before; `documents:` reads them as prose."""
+    data = folder(tmp_path / "data", corpus_jsonl='{"_id": "1", "title": "", "text": "x"}', README_md="about")
+    table = folder(tmp_path / "tables", qrels_txt="1 0 a 2\n") / "qrels.txt"
+    assert (as_documents(data), as_documents(table)) == (data, table)
+    assert convert(table, tmp_path / "out.tsv") == {"judgements": 1}
+    assert [one.id for one in open_corpus(f"documents:{data}")] == ["README.md"]
+    notes = folder(tmp_path, notes_txt="A note of mine.\nIt has 2 lines.\n") / "notes.txt"
+    assert as_documents(notes) == f"documents:{notes}"
+
+
+def test_a_folder_without_documents(tmp_path):
+    """The message lists what is there instead."""
+    docs = folder(tmp_path / "docs", a_png="x")
+    with pytest.raises(DataError, match=r"holds no document \(\.txt, .*\), but a\.png"):
+        list(open_corpus(f"documents:{docs}"))
+
+
+def test_the_fingerprint_is_that_of_names_and_contents(tmp_path):
+    """An index of documents is of another corpus as soon as one is changed, renamed or added."""
+    docs = folder(tmp_path / "docs", a_txt="one", b_txt="two")
+    prints = [open_source(f"documents:{docs}").fingerprint()]
+    for change in (
+        lambda: folder(docs, a_txt="1"),
+        lambda: (docs / "a.txt").rename(docs / "c.txt"),
+        lambda: folder(docs, d_txt=""),
+    ):
+        change()
+        prints.append(open_source(f"documents:{docs}").fingerprint())
+    assert len(set(prints)) == 4
+
+
+def test_pdf(tmp_path):
+    """Read with the extra `pdf`; without it, the note says how to install it. Damaged ones are left out."""
+    docs = folder(tmp_path / "docs", a_pdf=pdf(), b_pdf=b"%PDF-1.4 broken", c_txt="text")
+    pytest.importorskip("pypdf")
+    done = run(docs, tmp_path / "out.jsonl")
+    assert "damaged (1): b.pdf" in done.stderr
+    assert [one.title + ": " + one.text for one in open_corpus(tmp_path / "out.jsonl")] == [
+        "Of water: The Tiber",
+        "c: text",
+    ]
+
+
+def test_pdf_without_its_package(tmp_path, monkeypatch):
+    """The message names the extra."""
+    monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
+    done = run(folder(tmp_path, a_pdf=pdf()) / "a.pdf", tmp_path / "out.jsonl")
+    assert done.exit_code == 2
+    assert "pip install 'retrievalkit[pdf]'" in done.stderr

@@ -1,0 +1,137 @@
+"""Tables of one's own: `.csv` with commas, Parquet, and fields that the user names."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow
+import pytest
+from click.testing import CliRunner
+from pyarrow import parquet
+
+from retrievalkit.cli import main
+from retrievalkit.data.columns import Columns, open_own
+from retrievalkit.data.convert import Contents, convert
+from retrievalkit.data.corpus import Passage, open_corpus
+from retrievalkit.data.examples import read_examples
+from retrievalkit.data.queries import read_queries
+from retrievalkit.errors import DataError, OptionError
+
+FAQ = 'Topic,Answer,url\nRome,"It is, ""old"",\nvery old.",u1\n,Paris is not.,u2\n'
+
+
+def file(path, content):
+    path.write_text(content)
+    return path
+
+
+@pytest.fixture
+def faq(tmp_path):
+    return file(tmp_path / "faq.csv", FAQ)
+
+
+def run(*words):
+    return CliRunner().invoke(main, ["convert", *map(str, words)])
+
+
+@pytest.mark.parametrize("gap", [",", ";"])
+def test_a_corpus_with_commas_or_semicolons(tmp_path, gap):
+    """Read by every command, also by id, if the header is that of a known form."""
+    rows = [["id", "text", "title"], ["1", f'"a{gap} ""b""\nc"', "T"], ["2", "d", ""]]
+    path = file(tmp_path / "corpus.csv", "".join(gap.join(row) + "\n" for row in rows))
+    corpus = open_corpus(path)
+    assert list(corpus) == [Passage("1", "T", f'a{gap} "b"\nc'), Passage("2", "", "d")]
+    assert corpus.get("2").text == "d"
+    assert convert(path, tmp_path / "out.jsonl") == {"passages": 2}
+    assert list(open_corpus(tmp_path / "out.jsonl")) == list(corpus)
+
+
+def test_queries_with_commas(tmp_path):
+    assert [one.text for one in read_queries(file(tmp_path / "q.csv", 'query_id,query\n1,"who, me"\n'))] == ["who, me"]
+
+
+def test_fields_that_the_user_names(tmp_path, faq):
+    """`--text-field`, `--title-field` and `--id-field`; with passages, whose ids come from those of the rows."""
+    done = run(faq, tmp_path / "o.jsonl", "--text-field", "Answer", "--title-field", "Topic", "--id-field", "url")
+    assert done.exit_code == 0
+    assert list(open_corpus(tmp_path / "o.jsonl")) == [
+        Passage("u1", "Rome", 'It is, "old",\nvery old.'),
+        Passage("u2", "", "Paris is not."),
+    ]
+    named = ["--text-field", "Answer", "--id-field", "url", "--passages", 3]
+    assert run(faq, tmp_path / "o.jsonl", *named).exit_code == 0
+    assert [one.id for one in open_corpus(tmp_path / "o.jsonl")] == ["u1#1", "u1#2", "u2#1"]
+
+
+def test_rows_without_an_id_keep_theirs_when_others_come(tmp_path):
+    """It is made from the content; of equal rows the later ones have a number."""
+    one = file(tmp_path / "a.csv", "title,text\nA,one\nB,two\n")
+    more = file(tmp_path / "b.csv", "title,text\nnew,0\nA,one\nB,two\nA,one\n")
+    before, after = list(open_own(one, None)), list(open_own(more, None))
+    assert after[1:3] == before
+    assert after[3].id == f"{after[1].id}-2"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            Columns(text="Anser"),
+            r"faq\.csv:2: there is no field 'Anser'; did you mean 'Answer'\? The fields are Topic,",
+        ),
+        (Columns(title="Topic"), r"faq\.csv:2: none of the fields is known to be the text\. Name it: --text-field"),
+    ],
+)
+def test_a_missing_column_is_named(faq, columns, message):
+    with pytest.raises(DataError, match=message):
+        list(open_own(faq, columns))
+
+
+def test_a_table_of_unknown_columns_names_the_option(tmp_path):
+    """One message, which says what to do."""
+    done = run(file(tmp_path / "a.csv", "x,y\n1,2\n"), tmp_path / "out.jsonl")
+    assert done.exit_code == 2
+    assert "--text-field" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_fields_of_json_lines(tmp_path):
+    """Any object whose fields are named."""
+    path = file(tmp_path / "a.jsonl", "".join(json.dumps({"k": k, "body": "x", "h": None}) + "\n" for k in (1, 2)))
+    assert list(open_own(path, Columns("body", "h", "k"))) == [Passage("1", "", "x"), Passage("2", "", "x")]
+
+
+def test_options_that_do_not_go_together(tmp_path, faq):
+    file(tmp_path / "run.trec", "q Q0 d 1 1.0 t\n")
+    with pytest.raises(OptionError, match=r"names a field of passages, and .* is taken for run"):
+        convert(
+            tmp_path / "run.trec",
+            tmp_path / "out",
+            kind="run",
+            contents=Contents(Columns("a")),
+        )
+    assert "--stride is about --passages N" in run(faq, tmp_path / "o", "--stride", 3).stderr
+    assert "--stride is 4, and should be 1 to 3" in run(faq, tmp_path / "o", "--passages", 3, "--stride", 4).stderr
+    assert "Give one of them" in run(faq, tmp_path / "o", "--passages", 3, "--parts", "sentences").stderr
+
+
+def test_parquet(tmp_path):
+    """Passages, queries and examples, by the names of the columns; read by every command."""
+    rows = [{"_id": 1, "title": "T", "text": "a"}, {"_id": 2, "title": None, "text": "b"}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "corpus.parquet")
+    assert list(open_corpus(tmp_path / "corpus.parquet")) == [Passage("1", "T", "a"), Passage("2", "", "b")]
+    assert convert(tmp_path / "corpus.parquet", tmp_path / "out") == {"passages": 2}
+    examples = [{"query_id": "q", "query": "who", "positives": ["1"], "negatives": ["2"]}]
+    parquet.write_table(pyarrow.Table.from_pylist(examples), tmp_path / "train.parquet")
+    assert read_examples(tmp_path / "train.parquet").rows[0].negatives == ("2",)
+    parquet.write_table(pyarrow.Table.from_pylist([{"body": "x"}]), tmp_path / "a.parquet")
+    assert run(tmp_path / "a.parquet", tmp_path / "a.jsonl", "--text-field", "body").exit_code == 0
+    assert [one.text for one in open_corpus(tmp_path / "a.jsonl")] == ["x"]
+
+
+def test_a_damaged_parquet_file(tmp_path):
+    """One message and exit code 2."""
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no")
+    done = run(tmp_path / "a.parquet", tmp_path / "out.jsonl")
+    assert done.exit_code == 2
+    assert "the Parquet file cannot be read" in done.stderr

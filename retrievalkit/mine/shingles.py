@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ LENGTH = 5
 _CACHED_TEXTS, _CACHED_WORDS = 1 << 16, 1 << 20
 _WORD = re.compile(r"\w+")
 _SHARED = 64  # more of them exclude more pairs, and take longer to find
+_WORTH = 0.5  # starts longer than this share of the texts save no time
 _ROUNDING = 1 - 1e-9  # coefficients are compared as floats
 _MIX = 0x9E3779B97F4A7C15
 
@@ -90,12 +91,15 @@ def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, floa
 
 def _alike(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, int, float]]:
     """The pairs of similar texts, as (later, earlier, coefficient), ascending."""
-    alike = []
-    for later, earlier in _possibly_alike(texts, threshold):
-        like = _coefficient(texts[later], texts[earlier])
-        if like >= threshold:
-            alike.append((later, earlier, like))
-    return sorted(alike)
+    import numpy as np
+
+    places = np.array(_possibly_alike(texts, threshold), np.int64)
+    sizes = np.array([len(texts[place]) for place in places], np.int64)
+    later, earlier, shared = _shared([texts[place] for place in places])
+    like = shared / (sizes[later] + sizes[earlier] - shared)
+    alike = like >= threshold
+    pairs = zip(*(each[alike].tolist() for each in (places[later], places[earlier], like)), strict=True)
+    return sorted(pairs)
 
 
 def _coefficient(text: Shingles, other: Shingles) -> float:
@@ -107,26 +111,34 @@ def _coefficient(text: Shingles, other: Shingles) -> float:
     return shared / (len(text) + len(other) - shared)
 
 
-def _possibly_alike(texts: Sequence[Shingles], threshold: float) -> Iterator[tuple[int, int]]:
-    """The pairs (later, earlier) of texts whose starts share so many shingles that they can be similar."""
+def _possibly_alike(texts: Sequence[Shingles], threshold: float) -> Sequence[int]:
+    """The texts whose starts share so many shingles with another's start that they can be similar, ascending."""
     import numpy as np
-    import scipy.sparse
 
     sizes = np.array([len(text) for text in texts], np.int64)
     # As `_start`, for all.
     least = np.maximum(1, np.ceil(threshold * sizes * _ROUNDING).astype(np.int64))
-    starts = [text[:end] for text, end in zip(texts, (sizes - least + _SHARED).tolist(), strict=True)]
-    repeated, order, values = _repeated(starts)
-    if not repeated.any():
-        return
+    ends = np.minimum(sizes, sizes - least + _SHARED)
+    if ends.sum() > sizes.sum() * _WORTH:
+        return range(len(texts))
+    later, earlier, shared = _shared([text[:end] for text, end in zip(texts, ends.tolist(), strict=True)])
+    enough = shared >= np.minimum(_SHARED, np.maximum(least[later], least[earlier]))
+    return np.union1d(later[enough], earlier[enough]).tolist()  # type: ignore[no-any-return]
+
+
+def _shared(texts: Sequence[Shingles]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs of texts that share a shingle: the later, the earlier, and how many shingles both have."""
+    import numpy as np
+    import scipy.sparse
+
+    repeated, order, values = _repeated(texts)
     columns = np.cumsum(np.concatenate([[False], values[1:] != values[:-1]]))
-    rows = np.repeat(np.arange(len(texts)), [len(start) for start in starts])[order][repeated]
-    incidence = scipy.sparse.csr_matrix(
-        (np.ones(len(rows), np.int32), (rows, columns)), shape=(len(texts), columns[-1] + 1)
-    )
-    shared = scipy.sparse.tril(incidence @ incidence.T, k=-1).tocoo()
-    enough = shared.data >= np.minimum(_SHARED, np.maximum(least[shared.row], least[shared.col]))
-    yield from zip(shared.row[enough].tolist(), shared.col[enough].tolist(), strict=True)
+    rows = np.repeat(np.arange(len(texts)), [len(text) for text in texts])[order][repeated]
+    shape = len(texts), int(columns[-1]) + 1
+    incidence = scipy.sparse.csr_matrix((np.ones(len(rows), np.int32), (rows, columns[: len(rows)])), shape=shape)
+    pairs = (incidence @ incidence.T).tocoo()
+    below = pairs.row > pairs.col
+    return pairs.row[below].astype(np.int64), pairs.col[below].astype(np.int64), pairs.data[below].astype(np.int64)
 
 
 def _start(text: Shingles, threshold: float) -> Shingles:

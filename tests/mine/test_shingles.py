@@ -86,6 +86,26 @@ def test_a_repeat_is_like_an_earlier_text_that_stays(texts, threshold):
     assert all(one is None or found[one[0]] is None for one in found)
 
 
+def test_long_texts_are_compared_by_their_starts_first(monkeypatch):
+    """The same pairs as when all of them are compared whole, with a third of the texts left after the starts."""
+    import random
+
+    from retrievalkit.mine import shingles as module
+
+    draw = random.Random(3)
+    words = [str(number) for number in range(5000)]
+    first = [draw.choices(words, k=600) for _ in range(20)]
+    changed = [[draw.choice(words) if draw.random() < 0.03 else word for word in text] for text in first[:5]]
+    texts = [cut(" ".join(text)) for text in [*first, *changed, first[7][:560]]]
+    left = module._possibly_alike(texts, 0.7)
+    assert set(left) < set(range(len(texts)))
+    found = repeats(texts, 0.7)
+    monkeypatch.setattr(module, "_WORTH", 0.0)
+    assert list(module._possibly_alike(texts, 0.7)) == list(range(len(texts)))
+    assert found == repeats(texts, 0.7)
+    assert [one and one[0] for one in found[20:]] == [0, 1, 2, 3, 4, 7]
+
+
 def test_a_chain_of_texts_loses_its_links_only():
     """The third is like the second, which goes, and not like the first: it stays."""
     first, second, third = "a b c d e f g h", "c d e f g h i j", "e f g h i j k l"

@@ -7,16 +7,17 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import click
 
 from retrievalkit import oddities
+from retrievalkit.api.words import in_python
 from retrievalkit.cli.main import main
 from retrievalkit.cli.options import CALLED
 from retrievalkit.data.sources import InMemory
-from retrievalkit.errors import OptionError, nearest, shortlist
+from retrievalkit.errors import OptionError, UnknownNameError, nearest, shortlist
 from retrievalkit.recipe.settings import flatten
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,12 +26,27 @@ _FOR_TERMINALS = ("as_json", "interactive", "help_all", "help")
 
 
 def command_named(name: str) -> click.Command:
-    """A command by its words, such as "rerank train"."""
+    """A command by its words, such as "rerank train".
+
+    Raises:
+        UnknownNameError: There is none.
+    """
     command: click.Command = main
     for word in name.split():
-        assert isinstance(command, click.Group)
-        command = command.commands[word]
+        below = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if below is None:
+            raise UnknownNameError("command", name, command_names())
+        command = below
     return command
+
+
+def command_names(group: click.Group = main) -> list[str]:
+    """The words of all commands, those of plugins included."""
+    names: list[str] = []
+    for name in group.list_commands(click.Context(group)):
+        below = group.commands.get(name)
+        names += [f"{name} {one}" for one in command_names(below)] if isinstance(below, click.Group) else [name]
+    return names
 
 
 def parameters_of(command: click.Command) -> dict[str, click.Parameter]:
@@ -67,7 +83,7 @@ def settled(name: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """
     with _context(name, given) as context:
         values = dict(context.params)
-        with oddities.collected(strict=True) if values.pop("strict", False) else nullcontext():
+        with oddities.collected(strict=bool(values.pop("strict", False))):
             yield values
 
 
@@ -76,13 +92,20 @@ def _context(name: str, given: Mapping[str, Any]) -> Iterator[click.Context]:
     command = command_named(name)
     parent = click.Context(main, info_name="rkit")
     parent.meta[CALLED] = True
-    try:
+    with in_python(), _click_errors(name, command):
         words = _words_of(name, command, given)
         context = command.make_context(name, list(words), parent=parent)
         _restore(context, words)
         # Its resources, such as --verify, are given back at the end.
         with context:
             yield context
+
+
+@contextmanager
+def _click_errors(name: str, command: click.Command) -> Iterator[None]:
+    """Turn exceptions of click into ours."""
+    try:
+        yield
     except click.Abort as error:
         raise error.__cause__ or KeyboardInterrupt from error
     except click.MissingParameter as error:

@@ -185,7 +185,7 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         (lambda index, _: rk.mine_negatives(5, [{}], corpus=["a"]), InputError, "hits cannot come from int"),
         (lambda index, _: rk.train("m", [{"x": 1}]), OptionError, "train needs 'output'"),
         (lambda index, _: rk.rerank("m", output="o"), OptionError, "rerank apply needs 'corpus'"),
-        (lambda index, _: rk.rerank("m", corpus=["a"]), OptionError, "give either --run RUN"),
+        (lambda index, _: rk.rerank("m", corpus=["a"]), OptionError, "give either run=RUN with queries=QUERIES"),
         (
             lambda index, _: index.search({"q": "peru"}, k=1).evaluate({"x": {"d": 1}}),
             InputError,
@@ -255,3 +255,12 @@ def test_a_checkpoint_that_was_loaded_with_other_lengths_encodes_queries_with_th
     assert rk.Index.open(index.folder).search(["where do people speak Spanish today"], k=5) == run
     whole = rk.Retriever.load(checkpoint)
     assert rk.Index.open(index.folder, model=whole).search(["where do people speak Spanish today"], k=5) == run
+
+
+def test_queries_that_are_cut_are_told_of(dense, capsys):
+    """Once, as the command line does; with `strict` they are an error."""
+    long = ["people " * 600]
+    dense.search(long, k=1)
+    assert "1 queries had more than" in capsys.readouterr().err
+    with pytest.raises(InputError, match="would be cut"):
+        dense.search(long, k=1, strict=True)

@@ -11,6 +11,7 @@ import pytest
 
 import retrievalkit as rk
 from retrievalkit.api import options
+from retrievalkit.api.words import reworded
 from retrievalkit.errors import OptionError
 
 HEAVY = {"click", "datasets", "faiss", "jinja2", "numpy", "pandas", "pyarrow", "pydantic", "rich", "scipy", "torch"}
@@ -58,31 +59,6 @@ def test_a_package_of_the_same_name_can_be_called_too(module, name):
         getattr(rk, name)("model", "examples", corpsu="x", output="out")
 
 
-COMMANDS = {
-    "train": (rk.train, {"model", "examples"}),
-    "rerank train": (rk.train_reranker, {"model", "examples"}),
-    "pretrain": (rk.pretrain, {"model", "corpus"}),
-    "rerank apply": (rk.rerank, {"reranker", "run", "queries", "corpus"}),
-    "mine-negatives": (rk.mine_negatives, {"source", "examples", "corpus"}),
-    "compare": (rk.compare, {"runs", "qrels"}),
-    "evaluate": (rk.Run.evaluate, {"self", "qrels"}),
-    "run": (rk.run, {"recipe", "output"}),
-    "convert": (rk.convert, {"source", "output"}),
-}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_function_has_the_options_of_its_command(name):
-    """All of them, in its signature and its documentation: notebooks complete and show them."""
-    function, own = COMMANDS[name]
-    known = set(options.parameters_of(options.command_named(name)))
-    shown = set(inspect.signature(function).parameters)
-    assert known - {"from", "runs", "run", "per_query"} <= shown | own
-    assert shown - known - own <= {"output", "source"}
-    for option in shown & known - own:
-        assert f"{option}:" in (inspect.getdoc(function) or "")
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -102,6 +78,25 @@ def test_a_wrong_option_is_one_error(given, message):
         options.settled("search", {"indexes": ["a"]} | given),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "'x' exists. Choose another --output, or replace it with --overwrite.",
+            "another output=..., or replace it with overwrite=True.",
+        ),
+        ("Give --run RUN.", "Give run=RUN."),
+        ("Invalid value for '--k': 'x'", "Invalid value for 'k': 'x'"),
+        ("Set it: --set encoder.document_length=512.", 'Set it: set={"encoder.document_length": 512}.'),
+        ("Type rkit index a.b --output c. Or give --model.", "Type rkit index a.b --output c. Or give model=..."),
+        ("a --strange-thing of others", "a --strange-thing of others"),
+    ],
+)
+def test_messages_name_options_as_python_does(message, words):
+    """Commands to type stay as they are."""
+    assert words in reworded(message)
 
 
 def test_values_reach_the_program_as_they_are():

@@ -68,7 +68,7 @@ def refuse(target: str, problem: str) -> NoReturn:
     Raises:
         UnsupportedError: Always.
     """
-    msg = f"the checkpoint cannot become a {target} model: {problem}."
+    msg = f"the checkpoint cannot become a model of {target}: {problem}."
     raise UnsupportedError(msg)
 
 

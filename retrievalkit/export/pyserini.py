@@ -125,8 +125,8 @@ def _notes(retriever: Retriever, *, sparse: bool, query_length: int) -> list[str
         notes = ["CORPUS_FOLDER holds JSON lines with id, title and text."]
         if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
             notes.append(
-                "Pyserini puts the prefix between title and text, rkit in front of both: vectors of passages with a title "
-                "differ. Put the title into the text, and encode --fields text."
+                "Pyserini puts the prefix between title and text, rkit in front of both: vectors of passages with a "
+                "title differ. Put the title into the text, and encode --fields text."
             )
         return notes
     rounded = "Pyserini rounds SPLADE's weights to multiples of 5/256, so its scores differ a little from rkit's."

@@ -104,7 +104,7 @@ def _same(retriever: Retriever) -> bool:
     for side in SIDES:
         states = tower(batch, retriever.pooler.needs.layers_of(side, tower.info))
         of_each.append(_single(retriever.pooler(states, side)))
-    return torch.allclose(*of_each)
+    return torch.allclose(of_each[0], of_each[1])
 
 
 def _single(made: Representation) -> Tensor:

@@ -42,7 +42,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     output = "--embeddings VECTORS" if sparse else "--embeddings INDEX --to-faiss"
     dimension = "" if sparse else f" --dimension {_dimension(retriever)}"
     encode = (
-        f"python -m pyserini.encode input --corpus CORPUS_FOLDER --fields {fields.removesuffix(' --add-sep')} "
+        f"python -m pyserini.encode input --corpus PASSAGES --fields {fields.removesuffix(' --add-sep')} "
         f"output {output} encoder --encoder FOLDER/{folders['document']} --encoder-class {kind} --fields {fields} "
         f"--max-length {taken['document']}{dimension} --device cpu{flags['document']}"
     )
@@ -122,7 +122,7 @@ def _search(query: str, flags: str, *, sparse: bool) -> str:
 
 def _notes(retriever: Retriever, *, sparse: bool, query_length: int) -> list[str]:
     if not sparse:
-        notes = ["CORPUS_FOLDER holds JSON lines with id, title and text."]
+        notes = ["PASSAGES is a folder of JSON lines with id, title and text."]
         if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
             notes.append(
                 "Pyserini puts the prefix between title and text, rkit in front of both: vectors of passages with a "

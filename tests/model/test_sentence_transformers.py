@@ -159,7 +159,7 @@ def test_a_saved_retriever_keeps_the_settings(published, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"modules": ("Transformer", "Pooling", "Dense", "Normalize")}, "a Dense of unknown size"),
+        ({"modules": ("Transformer", "Pooling", "Dense", "Normalize")}, "a Dense of a size that no model has"),
         ({"modules": ("Transformer", "Pooling", "LayerNorm")}, "the module LayerNorm"),
         ({"modules": ("Transformer", "Normalize", "Pooling")}, "the modules Transformer, Normalize, Pooling"),
         ({"pooling": "surprising_tokens"}, "the pooling surprising_tokens"),

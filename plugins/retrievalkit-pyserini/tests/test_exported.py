@@ -117,8 +117,7 @@ def test_what_its_encoders_cannot_do_is_refused(checkpoint, tmp_path, pooler, en
 def test_vectors_open_in_the_faiss_searcher(store, tmp_path, kind):
     """The same hits with the same scores as `flat`."""
     random = np.random.default_rng(0)
-    written = store(40, vectors=random.normal(size=(40, 8)).astype(np.float32), ids=[f"d {n}" for n in range(40)])
-    (written.folder / "manifest.json").is_file()
+    written = store(40, vectors=random.normal(size=(40, 1, 8)).astype(np.float32), ids=[f"d {n}" for n in range(40)])
     source = written.folder
     if kind == "flat":
         source = tmp_path / "index"
@@ -139,7 +138,7 @@ def test_vectors_open_in_the_faiss_searcher(store, tmp_path, kind):
 
 
 def test_several_vectors_a_text_are_refused(store, tmp_path):
-    written = store(3, vectors=np.ones((6, 4), np.float32))
+    written = store(3, vectors=np.ones((3, 2, 4), np.float32))
     refused = rkit("export", written.folder, tmp_path / "exported", "--to", "pyserini", code=2)
     assert "its texts have several vectors" in refused.stderr
 

@@ -157,5 +157,6 @@ QRELS = (
     "TREC and MS MARCO (query 0 document grade)",
     "BEIR (a table with the header query-id, corpus-id, score)",
     "query document grade",
+    "ranx and pytrec_eval (a JSON object query -> document -> grade)",
 )
-"""Known formats of judgements, which are read line by line."""
+"""Known formats of judgements."""

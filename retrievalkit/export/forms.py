@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from retrievalkit import registry
 from retrievalkit.contracts import SIDES, Batch, Representation, Side, TokenStates
-from retrievalkit.errors import UnsupportedError
-from retrievalkit.model.checkpoint import LENGTHS, is_checkpoint, length_explained
+from retrievalkit.errors import LengthError, UnsupportedError
+from retrievalkit.model.checkpoint import LENGTHS, is_checkpoint
 from retrievalkit.model.retriever import Retriever, open_retriever
 
 POOLINGS = ("cls", "mean", "max", "last")
@@ -53,13 +53,18 @@ def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
         source: Name or folder.
         for_tracing: Whether its attention has to be made of plain operations.
         length: Most tokens of a text of either side; None = its own lengths.
+
+    Raises:
+        LengthError: It does not take texts of that length.
     """
     options: dict[str, Any] = {"attention": "eager"} if for_tracing else {}
     options |= dict.fromkeys(LENGTHS, length) if length else {}
-    with length_explained():
+    try:
         if is_checkpoint(source):
             return Retriever.load(source, "cpu", encoder_options=options)
         return open_retriever(source, encoder_options=options).to("cpu")
+    except LengthError as error:
+        raise error.of_option("length") from error
 
 
 def refuse(target: str, problem: str) -> NoReturn:
@@ -68,7 +73,7 @@ def refuse(target: str, problem: str) -> NoReturn:
     Raises:
         UnsupportedError: Always.
     """
-    msg = f"the checkpoint cannot become a {target} model: {problem}."
+    msg = f"the checkpoint cannot become a model of {target}: {problem}."
     raise UnsupportedError(msg)
 
 
@@ -169,7 +174,7 @@ def _pooled(form: SingleVector, retriever: Retriever, states: TokenStates, side:
     """The vectors (batch, dimension) as a form describes them."""
     info = retriever.tower(side).info
     options = {"pooling": form.poolings, "normalize": False}
-    pooled = registry.create("pooler", "projected", info, **options)(states, side).vectors[:, 0]
+    pooled: Tensor = registry.create("pooler", "projected", info, **options)(states, side).vectors[:, 0]
     for layer in form.layers:
         if layer.weight.shape[1] != pooled.shape[1]:
             return pooled

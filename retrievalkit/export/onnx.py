@@ -9,7 +9,11 @@ model.int8.onnx               with --quantize int8
 from __future__ import annotations
 
 import importlib.util
+import io
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +104,7 @@ def _same(retriever: Retriever) -> bool:
     for side in SIDES:
         states = tower(batch, retriever.pooler.needs.layers_of(side, tower.info))
         of_each.append(_single(retriever.pooler(states, side)))
-    return torch.allclose(*of_each)
+    return torch.allclose(of_each[0], of_each[1])
 
 
 def _single(made: Representation) -> Tensor:
@@ -136,8 +140,26 @@ class _Graph(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(batch, dimension) of token ids and their mask, both (batch, tokens)."""
         special = (input_ids[:, :, None] == self.special).any(dim=2) & attention_mask.bool()
-        batch = Batch(input_ids, attention_mask, special)
-        return _single(self.pooler(self.tower(batch, self.layers), self.side))
+        states = self.tower(Batch(input_ids, attention_mask, special), self.layers)
+        # A function in place of a `VocabularyHead`, whose product is fused with its pooling by loops over the data.
+        states.head = None if states.head is None else states.head.__call__
+        return _single(self.pooler(states, self.side))
+
+
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """Silences torch's exporter, which reports packages that it could use and what it tries."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.fx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [one.level for one in loggers]
+    with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for one in loggers:
+            one.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for one, level in zip(loggers, levels, strict=True):
+                one.setLevel(level)
 
 
 def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
@@ -145,8 +167,7 @@ def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
     batch, _ = states_of(retriever, side)
     size = sum(one.numel() * one.element_size() for one in graph.parameters())
     sizes = {0: "batch", 1: "tokens"}
-    with torch.no_grad(), quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.no_grad(), quiet(), _without_reports():
         try:
             torch.onnx.export(
                 graph,
@@ -160,9 +181,9 @@ def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
                 verbose=False,
             )
         except Exception as error:  # noqa: BLE001 - the exporter raises whatever an operation does
-            reason = " ".join(str(error).split())[:300]
+            reason = " ".join(str(error.__cause__ or error).split())[:160]
             name = retriever.description["pooler"]["name"]
-            refuse(_NAME, f"torch cannot trace its pooler '{name}' with this encoder ({reason})")
+            refuse(_NAME, f"torch cannot trace its pooler '{name}' with this encoder: {reason}")
 
 
 @torch.no_grad()

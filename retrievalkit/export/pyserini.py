@@ -42,7 +42,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     output = "--embeddings VECTORS" if sparse else "--embeddings INDEX --to-faiss"
     dimension = "" if sparse else f" --dimension {_dimension(retriever)}"
     encode = (
-        f"python -m pyserini.encode input --corpus CORPUS_FOLDER --fields {fields.removesuffix(' --add-sep')} "
+        f"python -m pyserini.encode input --corpus PASSAGES --fields {fields.removesuffix(' --add-sep')} "
         f"output {output} encoder --encoder FOLDER/{folders['document']} --encoder-class {kind} --fields {fields} "
         f"--max-length {taken['document']}{dimension} --device cpu{flags['document']}"
     )
@@ -50,7 +50,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
         library="pyserini",
         language="bash",
         example="\n".join([encode, _search(folders["query"], flags["query"], sparse=sparse)]),
-        notes=_notes(sparse=sparse, query_length=taken["query"]),
+        notes=_notes(retriever, sparse=sparse, query_length=taken["query"]),
         tags=["pyserini", "feature-extraction"],
     )
 
@@ -120,9 +120,15 @@ def _search(query: str, flags: str, *, sparse: bool) -> str:
     )
 
 
-def _notes(*, sparse: bool, query_length: int) -> list[str]:
+def _notes(retriever: Retriever, *, sparse: bool, query_length: int) -> list[str]:
     if not sparse:
-        return ["CORPUS_FOLDER holds JSON lines with id, title and text."]
+        notes = ["PASSAGES is a folder of JSON lines with id, title and text."]
+        if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
+            notes.append(
+                "Pyserini puts the prefix between title and text, rkit in front of both: vectors of passages with a "
+                "title differ. Put the title into the text, and encode --fields text."
+            )
+        return notes
     rounded = "Pyserini rounds SPLADE's weights to multiples of 5/256, so its scores differ a little from rkit's."
     if query_length == _SPLADE_QUERY_LENGTH:
         return [rounded]

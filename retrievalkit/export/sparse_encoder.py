@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,7 +35,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     modules = ModuleFolders(folder, _TRANSFORMER, settings)
     pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": None}
     modules.add(_POOLING, pooling)
-    described = {
+    described: dict[str, Any] = {
         "model_type": "SparseEncoder",
         "prompts": prompts(retriever),
         "default_prompt_name": None,
@@ -73,6 +74,7 @@ def check_splade(retriever: Retriever, target: str) -> None:
             refuse(target, f"its pooler '{name}' makes vectors, and there a text has weights over the vocabulary")
         if made.vectors is not None:
             refuse(target, f"its pooler '{name}' makes a vector beside the weights, and there a text has weights alone")
+        assert states.head is not None
         logits = states.head(states.last) * batch.attention_mask[:, :, None]
         expected = logits.relu().log1p().amax(dim=1)
         if (most := most_weights(retriever)) is not None:

@@ -10,7 +10,9 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from retrievalkit import artifacts
 from retrievalkit.errors import ArtifactError
@@ -24,13 +26,14 @@ _QUERY_LENGTH, _DOCUMENT_LENGTH = 32, 180
 _ARCHITECTURE = "HF_ColBERT"
 _METADATA = "artifact.metadata"
 _PROJECTION = "linear.weight"
+_MOST_WIDTH = 1 << 16
 
 
 @dataclass(frozen=True)
 class _Metadata:
     """The form of ColBERT's artifact.metadata, the entries that matter here."""
 
-    dim: int = 128
+    dim: Annotated[int, Field(ge=1, le=_MOST_WIDTH)] = 128
     query_maxlen: int = _QUERY_LENGTH
     doc_maxlen: int = _DOCUMENT_LENGTH
     query_token_id: str = "[unused0]"

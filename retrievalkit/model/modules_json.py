@@ -24,6 +24,7 @@ _ACTIVATIONS = {
     "Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid", "SiLU": "silu",
 }  # fmt: skip
 _ENDLESS = 1_000_000
+_MOST_WIDTH = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -187,11 +188,11 @@ class Modules:
             self.files.refuse(f"the activation {function} of a Dense")
         if says.get("use_residual") and activation != "identity":
             self.files.refuse(f"a residual connection beside the activation {function} of a Dense")
-        sizes = says.get("in_features"), says.get("out_features")
-        if not sizes[0] or not sizes[1]:
-            self.files.refuse("a Dense of unknown size")
+        sizes = [int(says.get(name) or 0) for name in ("in_features", "out_features")]
+        if not all(0 < size <= _MOST_WIDTH for size in sizes):
+            self.files.refuse("a Dense of a size that no model has")
         bias, residual = says.get("bias") is not False, bool(says.get("use_residual"))
-        return Dense(self.files, _path(module), int(sizes[0]), int(sizes[1]), bias, activation, residual)
+        return Dense(self.files, _path(module), sizes[0], sizes[1], bias, activation, residual)
 
 
 def read_modules(files: PublishedFiles) -> Modules | None:

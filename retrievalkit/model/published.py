@@ -115,8 +115,9 @@ def _read(path: Path) -> Mapping[str, Tensor]:
 
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
-        loaded: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+            loaded: Mapping[str, Tensor] = load_file(path)
+        else:
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch may raise anything at bytes that are not a pickle of tensors
         msg = f"cannot read the weights '{path}' ({' '.join(str(error).split())[:160]}). {DO}"
         raise ArtifactError(msg) from error

@@ -122,7 +122,8 @@ def _dense(modules: Modules) -> OwnSettings:
         files.refuse(f"vectors cut to {modules.described['truncate_dim']} dimensions (truncate_dim)")
     prompts = prefixes(modules)
     poolings = _poolings(modules, prompts)
-    options: dict[str, Any] = {"normalize": "Normalize" in modules.kinds or _compares_by_cosine(modules)}
+    cosine = _compares_by_cosine(modules)
+    options: dict[str, Any] = {"normalize": cosine or "Normalize" in modules.kinds}
     encoder_options = {**prompts, **lengths(modules)}
     if not layers and poolings[0] in _ALONE and len(poolings) == 1:
         return OwnSettings(poolings[0], options, encoder_options)

@@ -23,6 +23,7 @@ QRELS = {"q1": {"d1": 2, "d2": 0}, "q2": {"d1": 1}}
         "q1\td1\t2\nq1\td2\t0\nq2\td1\t1\n",
         "q1 Q0 d1  2\nq1 Q0 d2  0.0\nq2 Q0 d1  1\n",
         "q1 0\td1 2\nq1 0\td2 0\nq2 0\td1 1\nq2 0\td1 1\n",
+        '{"q1": {"d1": 2, "d2": 0}, "q2": {"d1": 1}}',
     ],
 )
 def test_forms(tmp_path, text):

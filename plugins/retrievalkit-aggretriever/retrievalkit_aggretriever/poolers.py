@@ -204,7 +204,7 @@ class Aggretriever(Pooler):
         hidden = states.layers[layer]  # (batch, tokens, width)
         columns = []
         if self.cls_projection is not None:
-            rows = torch.arange(len(hidden), device=hidden.device)
+            rows = torch.arange(hidden.shape[0], device=hidden.device)
             columns.append(self.cls_projection(hidden[rows, first_position(states.attention_mask)]))
         if self.has_terms:
             columns.append(self.aggregate(self.terms(states, layer)))

@@ -100,7 +100,7 @@ def column_maxima(values: Tensor, table: Table, order: Tensor | None = None) -> 
     if order is not None:
         kept = kept[:, order]
     kept = nn.functional.pad(kept, (0, table.padded))
-    maxima: Tensor = kept.view(len(kept), table.rows, table.columns).max(dim=1).values
+    maxima: Tensor = kept.view(kept.shape[0], table.rows, table.columns).max(dim=1).values
     return maxima
 
 

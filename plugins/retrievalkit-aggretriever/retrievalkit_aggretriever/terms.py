@@ -29,7 +29,7 @@ def own_terms(input_ids: Tensor, weights: Tensor, mask: Tensor, vocabulary: int)
         (batch, vocabulary); 0 for terms that are not in the text.
     """
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32)).masked_fill(~mask, 0.0)
-    zeros = weights.new_zeros(len(weights), vocabulary)
+    zeros = weights.new_zeros(weights.shape[0], vocabulary)
     return zeros.scatter_reduce(1, input_ids, weights, "amax", include_self=True)
 
 

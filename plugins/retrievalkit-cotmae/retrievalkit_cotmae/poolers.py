@@ -114,7 +114,7 @@ class DenseSparse(Pooler):
 
     def _vectors(self, states: TokenStates, side: Side) -> Tensor:
         """(batch, m, dimension): the first real token's state in each layer, the highest layer first."""
-        rows = torch.arange(len(states.first), device=states.first.device)
+        rows = torch.arange(states.first.shape[0], device=states.first.device)
         vectors = torch.stack([states.layers[layer][rows, states.first] for layer in self._dense_layers(side)], dim=1)
         if self.projection is not None:
             vectors = self.projection(vectors)

@@ -122,9 +122,10 @@ def text_vector(states: TokenStates, layer: int, token: TokenRule) -> Tensor:
     "auto" uses the first token if it is special ([CLS]), and the mean if the text begins with a word (T5).
     """
     hidden = states.layers[layer]  # (batch, tokens, width)
-    first = hidden[torch.arange(len(hidden), device=hidden.device), states.first]  # (batch, width)
+    first = hidden[torch.arange(hidden.shape[0], device=hidden.device), states.first]  # (batch, width)
     has_first = _takes_first(states, token)  # (batch,)
-    if bool(has_first.all()):
+    # A shortcut, which a traced graph cannot have.
+    if not torch.compiler.is_exporting() and bool(has_first.all()):
         return first
     mean = masked_mean(hidden, states.attention_mask.bool())
     return torch.where(has_first[:, None], first.to(mean.dtype), mean)

@@ -23,4 +23,4 @@ class Cls(SingleVector):
 def first_state(states: Tensor, mask: Tensor) -> Tensor:
     """The state (batch, width) of each text's first token at which the mask (batch, tokens) is not 0."""
     first = mask.long().argmax(dim=1)  # (batch,), above 0 if padding is on the left
-    return states[torch.arange(len(mask), device=mask.device), first]
+    return states[torch.arange(mask.shape[0], device=mask.device), first]

@@ -71,7 +71,8 @@ class Projected(SingleVector):
             raise OptionError(msg)
         self.pooling = pooling
         widths = [len(pooling) * info.width, *dimensions]
-        functions = activations or ("identity",) * len(dimensions)
+        identity: Activation = "identity"
+        functions = activations or (identity,) * len(dimensions)
         self.layers = nn.ModuleList(nn.Linear(*sizes, bias=bias) for sizes in zip(widths, dimensions, strict=False))
         self.activations = nn.ModuleList(_ACTIVATIONS[name]() for name in functions)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 from retrievalkit.artifacts import fingerprint_folder, fingerprint_value, kind_of
-from retrievalkit.data import files, forms
+from retrievalkit.data import files, forms, json_text
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.packing import COMPRESSIONS, reading
 from retrievalkit.data.records import Record, read_records, table_of
@@ -27,6 +28,7 @@ _WITHOUT_DATA = {
     "index": "an index",
 }
 _LONGEST_LITERAL = 1 << 20
+_OBJECT, _SAMPLE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{'), 1 << 12
 
 
 class Local(Source):
@@ -90,6 +92,9 @@ class Local(Source):
         """The lines of the file, or of the folder's qrels/SPLIT.tsv."""
         path = self._qrels_file(split)
         file = str(path)
+        if _holds_object(path):
+            yield from _judged(path)
+            return
         for line in files.filled_lines(path):
             cells = forms.columns(line.text, (3, 4))
             if line.number == 1 and forms.is_judgement_header(cells):
@@ -197,3 +202,20 @@ def _literal_answers(record: Record) -> list[str]:
         pass
     msg = f'the answers are no list of texts: {shown(cell)}. Write them as ["one", "two"].'
     raise record.error(msg)
+
+
+def _holds_object(path: Path) -> bool:
+    """Whether a file is a JSON object, with which no line of judgements begins: an id may begin with a brace alone."""
+    with files.open_bytes(path) as stream:
+        return bool(_OBJECT.match(stream.read(_SAMPLE)))
+
+
+def _judged(path: Path) -> Iterator[Record]:
+    """The judgements of an object query -> document -> grade, as ranx and pytrec_eval have them."""
+    for line, query, judged in json_text.members(path):
+        record = Record(str(path), line, {})
+        if not isinstance(judged, dict):
+            msg = f"query {shown(query)} has {shown(judged)} where an object document -> grade should be."
+            raise record.error(msg)
+        for document, grade in judged.items():
+            yield Record(str(path), line, {"query_id": query, "doc_id": document, "score": grade})

@@ -153,6 +153,51 @@ def test_skip_punctuation(make_states):
     assert colbert(skip_punctuation=False)(states, "document").vector_mask.sum(dim=1).tolist() == [3, 5]
 
 
+def test_skip_ids_take_the_place_of_punctuation(make_states):
+    states = with_ids(make_states([3, 5]), [1, COMMA, 2], [1, STOP, 5, COMMA, 2])
+    made = colbert(skip_ids=(2,))(states, "document").vector_mask
+    assert made.tolist() == [[True, True, False, False, False], [True, True, True, True, False]]
+
+
+def test_bias(make_states):
+    """The linear map has one on request."""
+    biased = colbert(bias=True, normalize=False)
+    made = biased(make_states([3]), "query").vectors
+    with torch.no_grad():
+        biased.projection.bias += 1
+    torch.testing.assert_close(biased(make_states([3]), "query").vectors, made + 1)
+
+
+def test_marker_tokens(tiny_model):
+    """By their names in the vocabulary; a side without a name has no marker, and an unknown name is refused."""
+    options = {"pooler": "colbert", "encoder_options": {"query_length": 32}}
+    named = Retriever.create(tiny_model, pooler_options={"marker_tokens": ("[unused3]", "")}, **options)
+    tower = named.tower("query")
+    usual = Retriever.create(tiny_model, **options).tower("query").tokenize([("", "peru")], "query")[0]
+    marked = tower.tokenize([("", "peru")], "query")[0]
+    assert marked == [usual[0], tower.tokenizer.get_vocab()["[unused3]"], *usual[2:]]
+    assert tower.tokenize([("", "peru")], "document")[0] == [usual[0], *usual[2:]]
+    with pytest.raises(UnsupportedError, match=r"the token '\[D\]' in front of texts, and the vocabulary lacks it"):
+        Retriever.create(tiny_model, pooler_options={"marker_tokens": ("", "[D]")}, **options)
+
+
+def test_fill_attended(tiny_model):
+    """Tokens of the query attend to the masks on request, and the paper's do not."""
+    made = []
+    for fill_attended in (False, True):
+        retriever = Retriever.create(
+            tiny_model, pooler="colbert", pooler_options={"fill_attended": fill_attended}
+        ).eval()
+        tower = retriever.tower("query")
+        batch = tower.collate(tower.tokenize([("", "peru")], "query"), "query")
+        assert bool(batch.attention_mask.all()) is fill_attended
+        assert not tower.collate(
+            tower.tokenize([("", "peru"), ("", "a city")], "document"), "document"
+        ).attention_mask.all()
+        made.append(retriever.encode([("", "peru")], "query").vectors)
+    assert not torch.allclose(*made)
+
+
 def test_layer(make_states):
     states = make_states([3, 5])
     assert not torch.equal(colbert(layer=1)(states, "query").vectors, colbert()(states, "query").vectors)
@@ -258,7 +303,7 @@ def test_punctuation_is_known_after_loading(tiny_model, tmp_path):
     retriever.save(tmp_path)
     loaded = Retriever.load(tmp_path, device="cpu")
     assert list(loaded.pooler.state_dict()) == ["projection.weight"]
-    assert loaded.pooler.punctuation.tolist() == retriever.pooler.punctuation.tolist() != []
+    assert loaded.pooler.skipped.tolist() == retriever.pooler.skipped.tolist() != []
     texts = [("Peru", "lima, a city."), ("", "...")]
     before, after = (one.encode(texts, "document", precision="fp32") for one in (retriever, loaded))
     assert before.vector_mask.tolist() == after.vector_mask.tolist()

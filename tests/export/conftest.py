@@ -1,0 +1,47 @@
+"""What the tests of exports share: checkpoints of the tiny model, and the command."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from retrievalkit.cli import main
+from retrievalkit.model.retriever import Retriever
+
+LENGTHS = {"query_length": 32, "document_length": 100}
+
+
+@pytest.fixture
+def checkpoint(tiny_model, tmp_path):
+    """Saves an untrained retriever as a checkpoint."""
+
+    def save(pooler, encoder=None, *, model=None, separate_towers=False, **options):
+        folder = tmp_path / "checkpoint"
+        folder.mkdir()
+        Retriever.create(
+            model or tiny_model,
+            pooler=pooler,
+            pooler_options=options,
+            encoder_options={**LENGTHS, **(encoder or {})},
+            separate_towers=separate_towers,
+        ).save(folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Runs `rkit export`: the folder, or the message of a refusal."""
+
+    def run(source, to, *options):
+        output = tmp_path / "exported"
+        words = ["export", str(source), str(output), "--to", to, *map(str, options)]
+        result = CliRunner().invoke(main, words)
+        if result.exit_code:
+            assert result.exit_code == 2, result.output
+            assert not output.exists()
+            return result.stderr
+        return output
+
+    return run

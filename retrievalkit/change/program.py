@@ -226,6 +226,10 @@ def _change_texts(
     counts = index.opened.indexer.changed(
         index.own(0), target, deleted=leaving, added=changes.corpus(), compact=compact
     )
+    if "empty" in counts:
+        # Texts without a word are in no index.
+        texts = len(held.digests) - len(leaving) + len(changes.added)
+        counts = {**counts, "texts": texts, "empty": texts - (counts["texts"] - counts["empty"])}
     manifest = index.opened.manifest
     artifacts.write_manifest(
         target,

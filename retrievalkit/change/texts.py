@@ -107,7 +107,9 @@ def write_changes(source: str | Path, held: Collected, gone: Collection[str], pa
             yield {"_id": passage.id, "title": passage.title, "text": passage.text}
 
     files.write_jsonl(path, differing())
-    changes.texts = open_corpus(path)
+    if changes.added:
+        changes.texts = open_corpus(path)
+        changes.texts.counts_empty = False  # told of already
     return changes
 
 

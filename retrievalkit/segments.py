@@ -151,6 +151,7 @@ class Segmented(Indexer):
         self.view = parts[0].view
         self.indexes = parts[0].indexes  # type: ignore[misc]
         self.from_files = parts[0].from_files
+        self.segmented = parts[0].segmented
 
     def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
         """Refused: each segment is built by itself."""

@@ -23,7 +23,7 @@ from retrievalkit.change.texts import Changes, Collected, corpus_of_vectors, tex
 from retrievalkit.change.vectors import encoded, write_live
 from retrievalkit.data import files
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, InputError, OptionError, shortlist
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
 from retrievalkit.index import build_index
 from retrievalkit.search.sources import OpenIndex, open_index
 from retrievalkit.segments import Segment, segments_of
@@ -184,6 +184,8 @@ def _add_and_delete(
         raise InputError(msg)
     leaving = frozenset(gone | replaced)
     if index.opened.needs_encoding:
+        if changes.added:
+            _refuse_unsegmented(index)
         if changes.added and vectors is None:
             vectors = VectorStore(
                 encoded(index.opened, work / "texts.jsonl", work / "vectors", model=model, precision=precision)
@@ -194,6 +196,17 @@ def _add_and_delete(
             msg = f"'{index.folder}' indexes texts, and '{add}' is a vectors folder. Give the passages instead."
             raise InputError(msg)
         _change_texts(index, work, held, leaving, changes, compact=False)
+
+
+def _refuse_unsegmented(index: _Index) -> None:
+    if not index.opened.indexer.segmented:
+        name, options = index.opened.name, index.opened.manifest["indexer"]["options"]
+        given = ", ".join(f"{key}={options[key]}" for key in ("uri", "scale") if key in options)
+        msg = (
+            f"'{index.folder}' cannot be added to: an index of '{name}' ({given}) is built of all texts at once. Index "
+            "the whole collection again."
+        )
+        raise UnsupportedError(msg)
 
 
 def _change_vectors(

@@ -25,6 +25,10 @@ class Indexer(ABC):
     view: Literal["all", "vectors", "weights"] = "all"
     """Which part of texts with vectors and weights it compares; the other part is ignored."""
 
+    segmented: bool = True
+    """For an index of vectors: whether what is added later may be an index of its own, searched beside the first with
+    scores on the same scale."""
+
     from_files: frozenset[str] = frozenset()
     """The options whose values come from a manifest or a recipe, and not from the user: the program sets it before
     `build` and `open`. An address among them may be a stranger's, so it gets no credentials."""

@@ -114,6 +114,17 @@ class Vectors(Manifest):
     corpus: Source = _MISSING
 
 
+class Segment(BaseModel):
+    """A part of an index that was changed since it was built, with the counts of its building.
+
+    `name` is its folder below segments/, "" for what was built first; `deleted` the file of the texts that are gone.
+    """
+
+    name: Annotated[str, Field(pattern="^([0-9]{4,12})?$")]
+    deleted: Annotated[str, Field(pattern="^(deleted-[0-9]{4,12}-[0-9]*\\.txt)?$")] = ""
+    counts: dict[str, float]
+
+
 class Index(Manifest):
     """The manifest of `rkit index`."""
 
@@ -121,6 +132,9 @@ class Index(Manifest):
     indexer: Part
     checkpoint: Checkpoint = _MISSING
     corpus: Source = _MISSING
+    segments: Annotated[list[Segment], Field(min_length=1)] = _MISSING
+    change: Count = _MISSING
+    superseded: list[PlainName] = _MISSING
 
 
 KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index}

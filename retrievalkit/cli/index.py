@@ -28,12 +28,19 @@ from retrievalkit.errors import OptionError
 @click.option("--indexer", help="Indexer (rkit plugins list); by default flat for vectors, bm25 for a corpus.")
 @click.option("--output", "-o", type=click.Path(), help="The index folder to write; not needed to check an index.")
 @overwrite_option
+@click.option(
+    "--add", metavar="PLACE", help="Add passages, or vectors, to the index SOURCE; only new texts are encoded."
+)
+@click.option(
+    "--delete", multiple=True, metavar="ID|FILE", help="Delete texts of the index SOURCE, by id or a file of ids."
+)
+@click.option("--compact", is_flag=True, help="Make one segment of the index SOURCE, as if built anew.")
 @click.option("--check", is_flag=True, help="Compare the new index (or the index SOURCE) with brute force.")
 @click.option("--check-queries", metavar="FILE", help="Queries of the check; by default texts of the folder.")
 @click.option("--check-count", type=click.IntRange(min=1), help="How many queries to check; by default 100.")
 @click.option("--check-k", type=click.IntRange(min=1), help="Hits per query to check; by default 10.")
-@click.option("--model", help="With --check-queries: where the checkpoint that encodes them is, if it was moved.")
-@precision_option("the queries of --check-queries are encoded in", "fp32", unset=True)
+@click.option("--model", help="With --add or --check-queries: where the checkpoint that encodes is, if it was moved.")
+@precision_option("the texts of --add or the queries of --check-queries are encoded in", "fp32", unset=True)
 @verify_option
 @strict_option
 @json_option
@@ -49,9 +56,22 @@ def index(
     check: bool,
     **flags: Any,
 ) -> dict[str, Any]:
-    """Index SOURCE: a vectors folder (rkit encode) or a corpus. With --check alone, SOURCE is the index to check."""
+    """Index SOURCE: a vectors folder (rkit encode) or a corpus.
+
+    With --add, --delete, --compact or --check alone, SOURCE is the index that is changed or checked.
+    """
     from retrievalkit.index import build_index
 
+    change = {name: flags.pop(name) for name in ("add", "delete", "compact")}
+    if any(change.values()):
+        building = {
+            "--indexer": indexer,
+            "--output": output,
+            "--overwrite": overwrite,
+            "--set": settings,
+            "--check": check,
+        }
+        return _change(source, as_json, change, given_flags(flags), [name for name, value in building.items() if value])
     values = parse(settings)
     options = section(values, "indexer") | values
     given = given_flags(flags)
@@ -80,6 +100,23 @@ def index(
     if not (check and as_json):
         echo(as_json, manifest, f"{line}; {more}" if more else line)
     return _check_index(output, as_json, given, {}) if check else manifest
+
+
+def _change(
+    folder: str, as_json: bool, change: dict[str, Any], flags: dict[str, Any], others: list[str]
+) -> dict[str, Any]:
+    """Change an index; the result is what was changed."""
+    from retrievalkit import change as program
+
+    used = {"model", "precision"} if change["add"] else set()
+    if others := [*others, *(f"--{name.replace('_', '-')}" for name in flags if name not in used)]:
+        msg = f"{others[0]} has no part in changing the index '{folder}'. Leave it out, or give it in another command."
+        raise OptionError(msg)
+    given = {**flags, **change, "delete": program.read_ids(change["delete"])}
+    outcome = program.change_index(folder, **given)
+    changed = program.as_json(outcome)
+    echo(as_json, changed, f"{folder}: {program.describe(outcome)}")
+    return changed
 
 
 def _check_index(folder: str, as_json: bool, flags: dict[str, Any], options: Settings) -> dict[str, Any]:

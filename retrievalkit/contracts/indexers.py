@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -25,6 +25,10 @@ class Indexer(ABC):
     view: Literal["all", "vectors", "weights"] = "all"
     """Which part of texts with vectors and weights it compares; the other part is ignored."""
 
+    segmented: bool = True
+    """For an index of vectors: whether what is added later may be an index of its own, searched beside the first with
+    scores on the same scale."""
+
     from_files: frozenset[str] = frozenset()
     """The options whose values come from a manifest or a recipe, and not from the user: the program sets it before
     `build` and `open`. An address among them may be a stranger's, so it gets no credentials."""
@@ -40,6 +44,39 @@ class Indexer(ABC):
     @abstractmethod
     def open(self, index_dir: Path) -> None:
         """Make a built index ready to search."""
+
+    def open_joined(self, read: Callable[[], Any]) -> bool:  # noqa: ARG002 - of the contract
+        """Make ready to search several segments of an index of vectors as one, without an index of its own.
+
+        Args:
+            read: Gives a `VectorStore` of all texts of the segments' `vectors/`, without those that were deleted.
+
+        Returns:
+            Whether it is ready; False, which is the default, lets each segment be opened and searched by itself.
+        """
+        return False
+
+    def changed(
+        self, index_dir: Path, target: Path, *, deleted: Collection[str], added: Any, compact: bool
+    ) -> Mapping[str, float]:
+        """Write what an index of texts becomes by a change into another folder, and leave the index as it is.
+
+        Args:
+            index_dir: A built index.
+            target: An empty folder on the same file system.
+            deleted: The ids of the texts that go.
+            added: A `Corpus` of texts that come, none of which the index has afterwards but once; None = none.
+            compact: Whether to make one piece of what earlier changes left in several.
+
+        Returns:
+            Counts, as those of `build`.
+
+        Raises:
+            UnsupportedError: This indexer does not support it, which is the default.
+        """
+        del index_dir, target, deleted, added, compact
+        msg = f"{type(self).__name__} builds indexes and does not change them. Index the whole corpus again."
+        raise UnsupportedError(msg)
 
     @abstractmethod
     def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:

@@ -131,6 +131,10 @@ class Encoders:
             raise _wrong_checkpoint(index, folder, retriever.fingerprint)
         return retriever
 
+    def place_of(self, index: OpenIndex) -> str:
+        """Where the model is that made an index: a folder, or the name of a pretrained model."""
+        return self._folders[str(index.folder)]
+
     def options_for(self, index: OpenIndex) -> dict[str, Any]:
         """The options of the encoder with which an index's queries are encoded, where they differ from its model's."""
         remembered = (index.checkpoint or {}).get("encoder_options", {}).get("query_length")

@@ -27,6 +27,7 @@ from retrievalkit.model.precision import Precision
 from retrievalkit.score import check_k, scores_of, top_k, viewed
 from retrievalkit.search.encoders import Encoders
 from retrievalkit.search.sources import OpenIndex, open_index
+from retrievalkit.segments import joined_vectors
 
 SEED = 0
 QUERIES = 100
@@ -88,7 +89,7 @@ def check_index(
     if not index.needs_encoding:
         msg = f"index '{folder}' is one of texts (indexer '{index.name}'): there are no vectors to compare it with."
         raise UnsupportedError(msg)
-    store = VectorStore(_vectors(index), view=index.indexer.view)
+    store = _vectors(index)
     total = _Total()
     batches = _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision)
     for batch in batches:
@@ -112,8 +113,15 @@ def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
         read_queries(queries)
 
 
-def _vectors(index: OpenIndex) -> Path:
-    """The verified folder of vectors that the index was built from, inside the index or at the recorded path."""
+def _vectors(index: OpenIndex) -> VectorStore:
+    """The verified vectors that the index was built from, inside the index or at the recorded path."""
+    view = index.indexer.view
+    if "segments" in index.manifest:
+        joined = joined_vectors(index.folder, index.manifest, view=view)
+        if joined is not None:
+            return joined
+        msg = f"index '{index.folder}' was changed, and holds no vectors to compare it with (indexer '{index.name}')."
+        raise UnsupportedError(msg)
     recorded = index.manifest["inputs"].get("vectors")
     if recorded is None:
         msg = f"'{index.folder / artifacts.MANIFEST}' is damaged: inputs.vectors is missing. Index again."
@@ -122,7 +130,7 @@ def _vectors(index: OpenIndex) -> Path:
         if artifacts.kind_of(place) == "vectors":
             store = VectorStore(place)
             if store.fingerprint == recorded["fingerprint"]:
-                return place
+                return VectorStore(place, view=view)
     msg = (
         f"the vectors of index '{index.folder}' are no longer at '{recorded['path']}' (or have changed), "
         f"and without them there is nothing to compare with. Encode again, or put them back."

@@ -29,6 +29,8 @@ from retrievalkit.errors import (
     shortlist,
 )
 from retrievalkit.search.fusion import Ranking, ranking
+from retrievalkit.segments import FOLDER as SEGMENTS
+from retrievalkit.segments import Lease, Segmented, joined_vectors, leased_manifest, segments_of
 
 if TYPE_CHECKING:
     from retrievalkit.search.encoders import QueryBatch
@@ -47,6 +49,7 @@ class OpenIndex:
         name: Registered name of its indexer.
         indexer: The indexer, ready to search.
         label: Its display name: the folder's name, unless another source has the same name.
+        lease: Keeps its files while it is open, whatever changes the index.
     """
 
     folder: Path
@@ -54,6 +57,7 @@ class OpenIndex:
     name: str
     indexer: Indexer
     label: str = ""
+    lease: Lease | None = None
 
     def __post_init__(self) -> None:
         self.label = self.label or self.folder.name
@@ -189,10 +193,41 @@ def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) 
     """
     folder = Path(folder)
     _check_kind(folder)
-    manifest = artifacts.read_manifest(folder, "index")
+    manifest, lease = leased_manifest(folder)
+    _check_files(folder, manifest)
+    name = manifest["indexer"]["name"]
+    if "segments" in manifest:
+        return OpenIndex(folder, manifest, name, _opened_segments(folder, manifest, options or {}), lease=lease)
+    indexer = _created(folder, manifest, options or {})
+    indexer.open(folder)
+    return OpenIndex(folder, manifest, name, indexer, lease=lease)
+
+
+def _opened_segments(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
+    """The segments of an index that was changed, ready to be searched as one."""
+    segments = segments_of(manifest)
+    for segment in segments:
+        if segment.name:
+            _check_files(segment.folder(folder), artifacts.read_manifest(segment.folder(folder), "index"))
+    if not any(segment.deleted for segment in segments) and len(segments) == 1:
+        indexer = _created(folder, manifest, options)
+        indexer.open(segments[0].folder(folder))
+        return indexer
+    deleted = [segment.deleted_ids(folder) for segment in segments]
+    joined = _created(folder, manifest, options)
+    if joined.indexes == "vectors" and joined.open_joined(lambda: joined_vectors(folder, manifest, view=joined.view)):
+        return joined
+    parts = [_created(folder, manifest, options) for _ in segments]
+    for part, segment in zip(parts, segments, strict=True):
+        part.open(segment.folder(folder))
+    return Segmented(parts, deleted)
+
+
+def _created(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
+    """The indexer that made an index, with its options."""
     made_by = manifest["indexer"]
     try:
-        indexer = registry.create("indexer", made_by["name"], **{**made_by["options"], **(options or {})})
+        indexer: Indexer = registry.create("indexer", made_by["name"], **{**made_by["options"], **options})
     except UnknownNameError as error:
         distribution, version = made_by["distribution"], made_by["version"]
         msg = (
@@ -205,11 +240,9 @@ def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) 
             raise
         msg = f"'{folder / artifacts.MANIFEST}' is damaged: {error}"
         raise ArtifactError(msg) from error
-    _check_files(folder, manifest)
-    confirmed = () if consent.in_recipe() else (options or {})
+    confirmed = () if consent.in_recipe() else options
     indexer.from_files = frozenset(made_by["options"]).difference(confirmed)
-    indexer.open(folder)
-    return OpenIndex(folder, manifest, made_by["name"], indexer)
+    return indexer
 
 
 def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -220,7 +253,8 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
             f"the {artifacts.MANIFEST} of '{folder}' does not list its files, as those of older versions. Index again."
         )
         raise ArtifactError(msg)
-    artifacts.check_unlisted(folder, manifest["files"], skip=("README.md",), remedy=remedy)
+    skip = ("README.md", SEGMENTS, *manifest.get("superseded", ()))
+    artifacts.check_unlisted(folder, manifest["files"], skip=skip, remedy=remedy)
     artifacts.check_files(folder, manifest["files"], remedy=remedy)
 
 

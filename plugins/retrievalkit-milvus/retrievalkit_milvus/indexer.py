@@ -81,6 +81,8 @@ class Milvus(Indexer):
         if uri:
             check_uri(uri)
         self.uri = uri
+        # A segment on a server would be another collection there, which nobody removes with the folder.
+        self.segmented = not uri
         self.collection = collection
         built, searched = _numbers("parameters", parameters), _numbers("search_parameters", search_parameters)
         # Below 2, the library behind Milvus Lite's HNSW crashes the whole process.

@@ -10,7 +10,8 @@ The folder holds `lucene/` (an index that Pyserini opens too), `ids.txt` (the te
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +21,7 @@ from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import ArtifactError, DataError, InputError, UnsupportedError
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
+from retrievalkit_pyserini.changing import write_changed
 from retrievalkit_pyserini.index_folder import (
     INDEX,
     index_expected,
@@ -139,12 +141,18 @@ class BM25(Indexer):
             if texts == empty:
                 msg = f"none of the {texts} passages has a title or a text, so there is nothing to index."
                 raise DataError(msg, file=getattr(source, "source", None))
-        self._write_ids(folder, index_dir / _IDS, expected=texts - empty)
+        written = self._write_ids(folder, index_dir / _IDS)
+        if written != texts - empty:
+            msg = (
+                f"{texts - empty} texts were indexed and {written} ids came back: an id holds a line break. Remove it."
+            )
+            raise DataError(msg)
         settings = {"analysis": dataclasses.asdict(self.analysis), "term_vectors": term_vectors}
         write_settings(index_dir / _SETTINGS, settings)
         return {"texts": texts, "empty": empty}
 
-    def _write_ids(self, folder: Path, path: Path, *, expected: int) -> None:
+    def _write_ids(self, folder: Path, path: Path) -> int:
+        """Write the ids in Lucene's order, and return how many there are."""
         searcher = Searcher(folder, self.analysis, k1=self.k1, b=self.b)
         ids = searcher.ids()
         if len(ids) >= MANY:
@@ -152,11 +160,43 @@ class BM25(Indexer):
             searcher.few("text", 1), searcher.contributions("text", 0)
             quicken_next_start()
         searcher.close()
-        if len(ids) != expected:
-            msg = f"{expected} texts were indexed and {len(ids)} ids came back: an id holds a line break. Remove it."
-            raise DataError(msg)
         with path.open("w", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{name}\n" for name in ids)
+        return len(ids)
+
+    @alone
+    def changed(
+        self,
+        index_dir: Path,
+        target: Path,
+        *,
+        deleted: Collection[str],
+        added: Corpus | Any,
+        compact: bool,
+    ) -> Mapping[str, int]:
+        """Write the changed index; its scores are those of an index built anew.
+
+        Raises:
+            DataError: No text with any word would be left.
+            RetrievalkitError: Lucene ran out of disk space or memory.
+        """
+        index_dir, target = Path(index_dir), Path(target)
+        coming, empty = target / "coming", 0
+        filled = added is not None and any(_contents(passage) for passage in added)
+        if filled:
+            coming.mkdir()
+            empty = self._build(added, coming)["empty"]
+        elif added is not None:
+            empty = len(added)
+        joined = coming / INDEX if filled else None
+        write_changed(index_dir / INDEX, target / INDEX, deleted=deleted, added=joined, compact=compact)
+        shutil.rmtree(coming, ignore_errors=True)
+        shutil.copyfile(index_dir / _SETTINGS, target / _SETTINGS)
+        texts = self._write_ids(target / INDEX, target / _IDS)
+        if not texts:
+            msg = f"no text with a title or a text would be left in '{index_dir}'. Add some in the same command."
+            raise DataError(msg)
+        return {"texts": texts + empty, "empty": empty}
 
     @alone
     def open(self, index_dir: Path) -> None:

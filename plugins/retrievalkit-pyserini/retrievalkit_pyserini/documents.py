@@ -80,7 +80,7 @@ class DocumentWriter(IndexWriting):
             if threads > 1:
                 config.setIndexSort(_by_row())
             configure(config)
-            writer = java_class("org.apache.lucene.index.IndexWriter")(_directory(folder), config)
+            writer = java_class("org.apache.lucene.index.IndexWriter")(directory(folder), config)
         super().__init__(folder, writer, one_segment=True)
         self._threads = threads
 
@@ -163,7 +163,7 @@ def _open_reader(folder: Path, texts: int) -> Any:
         msg = f"the index is damaged: its folder '{folder}' is missing. Index again."
         raise ArtifactError(msg)
     with lucene_errors(f"open the index '{folder}'", ArtifactError):
-        reader = java_class("org.apache.lucene.index.DirectoryReader").open(_directory(folder))
+        reader = java_class("org.apache.lucene.index.DirectoryReader").open(directory(folder))
     if reader.numDocs() != texts or reader.leaves().size() > 1:
         msg = f"the index '{folder}' is damaged: it has {reader.numDocs()} texts, and should have {texts}. Index again."
         reader.close()
@@ -172,6 +172,7 @@ def _open_reader(folder: Path, texts: int) -> Any:
     return importlib.import_module("jnius").cast("org.apache.lucene.index.IndexReader", reader)
 
 
-def _directory(folder: Path) -> Any:
+def directory(folder: Path) -> Any:
+    """Lucene's directory of a folder."""
     path = java_class("java.io.File")(java_path(folder)).toPath()
     return java_class("org.apache.lucene.store.FSDirectory").open(path)

@@ -78,6 +78,8 @@ class Impact(Indexer):
         self.threads = thread_count(threads)
         self.levels = 2**bits - 1
         self.scale = scale
+        # Otherwise the scale follows from the greatest weight, which differs between segments.
+        self.segmented = scale is not None
         self.sample = sample
         self._searcher: ImpactSearcher | None = None
         self._ids: Ids | None = None

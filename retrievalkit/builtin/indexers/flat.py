@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +63,11 @@ class Flat(Indexer):
     def open(self, index_dir: Path) -> None:
         """Map the vectors."""
         self._store = VectorStore(index_dir / "vectors", view=self.view)
+
+    def open_joined(self, read: Callable[[], VectorStore | Any]) -> bool:
+        """Search the segments' vectors as those of one folder."""
+        self._store = read()
+        return True
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts by the scoring rule, exactly; equal scores in the order of the index."""

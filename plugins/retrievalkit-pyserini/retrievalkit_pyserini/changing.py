@@ -1,0 +1,78 @@
+"""Changing a Lucene index: deleted texts leave it, those of another index join it, and the old one stays as it is.
+
+Lucene never alters a file once it is written, so the changed index shares the files of the old one by hard links. What
+holds deleted texts is written anew without them: otherwise they would still count in the statistics of BM25.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from retrievalkit_pyserini.bulk import do, lines, lucene_errors
+from retrievalkit_pyserini.documents import IndexWriting, directory, write_buffer
+from retrievalkit_pyserini.handles import bind, constructor, method, returning, then
+from retrievalkit_pyserini.java import java_class, java_type
+
+_LOCK = "write.lock"
+_DIRECTORY = "org.apache.lucene.store.Directory"
+
+
+def write_changed(folder: Path, target: Path, *, deleted: Iterable[str], added: Path | None, compact: bool) -> None:
+    """Write a changed index.
+
+    Args:
+        folder: The index.
+        target: Where the changed one goes; must not exist.
+        deleted: The ids of texts that leave.
+        added: An index whose texts join; None = none.
+        compact: Whether to make one segment of all.
+    """
+    target.mkdir()
+    for file in sorted(folder.iterdir()):
+        if file.name != _LOCK:
+            _link(file, target / file.name)
+    with lucene_errors(f"open the index '{target}'"):
+        config = java_class("org.apache.lucene.index.IndexWriterConfig")()
+        config.setRAMBufferSizeMB(write_buffer())
+        policy = java_class("org.apache.lucene.index.TieredMergePolicy")()
+        policy.setForceMergeDeletesPctAllowed(0.0)
+        config.setMergePolicy(policy)
+        writer = java_class("org.apache.lucene.index.IndexWriter")(directory(target), config)
+    with IndexWriting(target, writer, one_segment=compact), lucene_errors(f"change the index '{target}'"):
+        _delete(writer, sorted(deleted))
+        if added is not None:
+            _join(writer, added)
+        writer.forceMergeDeletes()
+
+
+def _delete(writer: Any, ids: Sequence[str]) -> None:
+    if ids:
+        name = lines("".join(f"{one}\n" for one in ids))
+        types = ("java.lang.String", "java.lang.String")
+        term = then(name, bind(constructor("org.apache.lucene.index.Term", *types), 0, "id"))
+        delete = bind(_taking_one("deleteDocuments", "org.apache.lucene.index.Term"), 0, writer)
+        do(then(term, delete), len(ids), 1)
+
+
+def _join(writer: Any, folder: Path) -> None:
+    kept = java_class("java.util.ArrayList")()
+    kept.add(directory(folder))
+    index = returning(_DIRECTORY, bind(method("java.util.ArrayList", "get", object, int), 0, kept))
+    do(then(index, bind(_taking_one("addIndexes", _DIRECTORY), 0, writer)), 1, 1)
+
+
+def _taking_one(name: str, kind: str) -> Any:
+    """The handle of a writer's method that takes any number of objects, for one; pyjnius mistakes its overloads."""
+    array = f"[L{kind};"
+    return method("org.apache.lucene.index.IndexWriter", name, "long", array).asCollector(java_type(array), 1)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,105 @@
+"""An index of BM25 that is changed gives the hits and scores of an index built anew."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retrievalkit.artifacts import read_manifest
+from retrievalkit.change import change_index
+from retrievalkit.errors import DataError, InputError
+from retrievalkit.index import build_index
+from retrievalkit.search.sources import open_index
+
+WORDS = ("river", "engine", "violin", "harbour", "candle", "glacier")
+NAMES = tuple(f"p{number}" for number in range(9))
+QUERIES = ["river engine", "violin violin candle", "glacier", "harbour river candle engine violin glacier"]
+
+
+def text(name, version):
+    """Words of a text; version 3 has none."""
+    random = np.random.default_rng([int(name[1:]), version])
+    return "" if version == 3 else " ".join(random.choice(WORDS, random.integers(1, 9)))
+
+
+def corpus(path, texts):
+    rows = ({"_id": name, "title": "", "text": text(name, version)} for name, version in texts.items())
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def build(folder, texts):
+    build_index(corpus(folder.with_suffix(".jsonl"), texts), indexer="bm25", output=folder)
+    return folder
+
+
+def assert_same(folder, anew):
+    one, other = open_index(folder).indexer, open_index(anew).indexer
+    for k in (2, 20):
+        (ids, scores), (wanted_ids, wanted) = one.search(QUERIES, k), other.search(QUERIES, k)
+        assert ids == wanted_ids
+        for found, right in zip(scores, wanted, strict=True):
+            np.testing.assert_array_equal(found, right)
+    asked = [list(NAMES)] * len(QUERIES)
+    for found, right in zip(one.scores(QUERIES, asked), other.scores(QUERIES, asked), strict=True):
+        np.testing.assert_array_equal(found, right)
+    assert one.contributions(QUERIES[3], NAMES) == other.contributions(QUERIES[3], NAMES)
+
+
+some = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 3), min_size=1, max_size=6)
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), some),
+        st.tuples(st.just("delete"), st.sets(st.sampled_from(NAMES), min_size=1, max_size=3)),
+        st.tuples(st.just("compact"), st.none()),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(first=some, changes=changes)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_changes_give_what_an_index_built_anew_gives(tmp_path_factory, first, changes):
+    """Document frequencies, lengths and ties too; texts without a word are counted, and never found."""
+    tmp_path, held = tmp_path_factory.mktemp("change"), {**first, "p0": 0}
+    index = build(tmp_path / "index", held)
+    for what, which in changes:
+        if what == "add":
+            change_index(index, add=corpus(tmp_path / "more.jsonl", which))
+            held = {**held, **which, "p0": which.get("p0", held["p0"])}
+            if held["p0"] == 3:
+                held["p0"] = 0
+                change_index(index, add=corpus(tmp_path / "more.jsonl", {"p0": 0}))
+        elif what == "delete":
+            change_index(index, delete=which - {"p0"}) if which - {"p0"} else None
+            held = {name: version for name, version in held.items() if name not in which - {"p0"}}
+        else:
+            change_index(index, compact=True)
+    anew = build(tmp_path / "anew", held)
+    assert_same(index, anew)
+    counts, wanted = (read_manifest(one, "index")["counts"] for one in (index, anew))
+    assert (counts["texts"], counts["empty"]) == (wanted["texts"], wanted["empty"])
+
+
+def test_what_a_reader_has_open_goes_on(tmp_path):
+    """It finds what the index held when it was opened."""
+    index = build(tmp_path / "index", {"p1": 0, "p2": 0})
+    reader = open_index(index)
+    before = reader.indexer.search(QUERIES, 9)
+    change_index(index, delete=["p1"], add=corpus(tmp_path / "more.jsonl", {"p3": 1}), compact=True)
+    again = reader.indexer.search(QUERIES, 9)
+    assert again[0] == before[0]
+    assert open_index(index).indexer.search(QUERIES, 9)[0] != before[0]
+
+
+def test_an_index_is_not_emptied(tmp_path):
+    """Neither of all its texts, nor of all that have a word."""
+    index = build(tmp_path / "index", {"p1": 0, "p2": 3})
+    with pytest.raises(InputError, match="no text would be left"):
+        change_index(index, delete=["p1", "p2"])
+    with pytest.raises(DataError, match="no text with a title or a text would be left"):
+        change_index(index, delete=["p1"])
+    assert open_index(index).indexer.search(["river engine violin candle glacier harbour"], 5)[0] == [["p1"]]

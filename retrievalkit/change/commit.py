@@ -1,0 +1,145 @@
+"""The end of a change: its files get their names, then the manifest is replaced; and what became superfluous goes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from retrievalkit import artifacts
+from retrievalkit.change.texts import write_corpus
+from retrievalkit.data.corpus import Passage
+from retrievalkit.search.sources import OpenIndex
+from retrievalkit.segments import FOLDER, Segment, segments_of, unused
+
+_OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl")
+
+Kept = Sequence[tuple[Segment, frozenset[str]]]
+"""Segments that stay, and for each the ids of its texts that are gone."""
+
+
+def commit(index: OpenIndex, kept: Kept, built: Path | None, *, corpus: Iterator[Passage] | None) -> None:
+    """Replace the segments of an index.
+
+    Args:
+        index: The index.
+        kept: Segments that stay.
+        built: A folder with a segment that comes after them; it is moved.
+        corpus: The texts of the index from now on, if they are known.
+    """
+    folder, manifest = index.folder, index.manifest
+    number = int(manifest.get("change", 0)) + 1
+    (folder / FOLDER).mkdir(exist_ok=True)
+    counts = {one.get("name", ""): one["counts"] for one in manifest.get("segments", [_as_built(manifest)])}
+    entries = [
+        {"name": segment.name, **_write_deleted(folder, segment, deleted, number), "counts": counts[segment.name]}
+        for segment, deleted in kept
+    ]
+    if built is not None:
+        name = f"{number:04d}"
+        entries.append({"name": name, "counts": artifacts.read_manifest(built, "index")["counts"]})
+        built.rename(folder / FOLDER / name)
+    files = _files(folder, manifest, entries)
+    after = {
+        **manifest,
+        "inputs": _inputs(manifest, files),
+        "counts": _counts(entries, sum(len(deleted) for _, deleted in kept)),
+        "files": files,
+        "segments": entries,
+        "change": number,
+        "superseded": _superseded(manifest, entries),
+    }
+    after.pop("check", None)
+    after.pop("corpus", None)
+    if corpus is not None:
+        after["corpus"] = _write_corpus(folder, f"corpus-{number:04d}.jsonl", corpus)
+        if "corpus" in after["inputs"]:
+            after["inputs"]["corpus"]["fingerprint"] = after["corpus"]["fingerprint"]
+    artifacts.write_json(folder / artifacts.MANIFEST, after)
+
+
+def sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Remove what an index consists of no more, except for what a reader holds, and what a killed change left."""
+    listed = {one.name for one in segments_of(manifest)} | {one.deleted for one in segments_of(manifest)}
+    listed.add(Path(manifest.get("corpus", {}).get("path", "")).name)
+    place = folder / FOLDER
+    left = (
+        [path for path in place.iterdir() if path.name not in listed and _OURS.fullmatch(path.name)]
+        if place.is_dir()
+        else []
+    )
+    for path in left:
+        with unused(path if path.is_dir() else place) as free:
+            if free:
+                artifacts.discard(path)
+    if manifest.get("superseded"):
+        with unused(folder) as free:
+            for name in manifest["superseded"] if free else ():
+                artifacts.discard(folder / name)
+
+
+def _as_built(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": "", "counts": manifest["counts"]}
+
+
+def _write_deleted(folder: Path, segment: Segment, deleted: frozenset[str], number: int) -> dict[str, str]:
+    """Write which texts of a segment are gone, if these are others than before."""
+    if not deleted:
+        return {}
+    if segment.deleted and segment.deleted_ids(folder) == deleted:
+        return {"deleted": segment.deleted}
+    name = f"deleted-{number:04d}-{segment.name}.txt"
+    with artifacts.write_file(folder / FOLDER / name) as staging:
+        staging.write_bytes("".join(f"{one}\n" for one in sorted(deleted)).encode())
+    return {"deleted": name}
+
+
+def _files(folder: Path, manifest: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the manifest lists: the files of the index as it was built, and of each segment its own manifest."""
+    files: dict[str, Any] = {}
+    for entry in entries:
+        if entry["name"]:
+            name = f"{FOLDER}/{entry['name']}/{artifacts.MANIFEST}"
+            files[name] = artifacts.describe_file(folder / name)
+        else:
+            files |= {name: one for name, one in manifest["files"].items() if not name.startswith(f"{FOLDER}/")}
+        if entry.get("deleted"):
+            name = f"{FOLDER}/{entry['deleted']}"
+            files[name] = artifacts.describe_file(folder / name)
+    return files
+
+
+def _inputs(manifest: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs with the fingerprint of what the index holds, since it is no longer that of what it was built from."""
+    fingerprint = artifacts.fingerprint_value(dict(files))
+    return {name: {**entry, "fingerprint": fingerprint} for name, entry in manifest["inputs"].items()}
+
+
+def _counts(entries: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, float]:
+    counts = [entry["counts"] for entry in entries]
+    if len(counts) == 1 and not deleted:
+        return dict(counts[0])
+    texts = sum(int(one["texts"]) for one in counts) - deleted
+    found: dict[str, float] = {"texts": texts}
+    if all("vectors" in one for one in counts):
+        single = all(one["vectors"] == one["texts"] for one in counts)
+        found["vectors"] = texts if single else sum(int(one["vectors"]) for one in counts)
+    return {**found, "segments": len(counts), "deleted": deleted}
+
+
+def _superseded(manifest: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The files and folders of the index as it was built, once it consists of others."""
+    if any(not entry["name"] for entry in entries):
+        return []
+    names = {name.partition("/")[0] for name in manifest["files"]} - {FOLDER}
+    return sorted(names | set(manifest.get("superseded", ())))
+
+
+def _write_corpus(folder: Path, name: str, corpus: Iterator[Passage]) -> dict[str, str]:
+    path = folder / FOLDER / name
+    fingerprint = write_corpus(path, corpus)
+    relative = os.path.join(FOLDER, name)
+    place = str(path.absolute())
+    return {"source": place, "fingerprint": fingerprint, "path": place, "relative_path": relative}

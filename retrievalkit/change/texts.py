@@ -1,0 +1,154 @@
+"""The texts of an index: those that it holds, those of others that are new or changed, and those that it will hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retrievalkit import artifacts, oddities
+from retrievalkit.consent import anonymously
+from retrievalkit.data import files
+from retrievalkit.data.corpus import Corpus, Passage, open_corpus
+from retrievalkit.data.vectors import Ids
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.search.sources import locate_input
+from retrievalkit.segments import Segment
+
+
+@dataclass
+class Changes:
+    """Texts that come.
+
+    Attributes:
+        added: Their ids, in order.
+        unchanged: How many were given that the index holds already.
+        texts: A corpus that holds them, if it is known.
+    """
+
+    added: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    texts: Corpus | None = None
+
+    def corpus(self) -> Corpus | None:
+        """The corpus, if any text comes."""
+        return self.texts if self.added else None
+
+
+@dataclass
+class Collected:
+    """The texts of an index.
+
+    Attributes:
+        digests: The id of each -> a digest of its title and text; None if the texts are not known.
+        ids: For each segment the ids of its texts, those that are gone included.
+        corpus: The texts, if they are where the index says.
+    """
+
+    digests: dict[str, bytes | None]
+    ids: list[Ids]
+    corpus: Corpus | None
+
+    def corpus_after(self, leaving: Collection[str], changes: Changes) -> Iterator[Passage] | None:
+        """The texts without some, and then those that come; None if some are not known."""
+        if self.corpus is None or (changes.added and changes.texts is None):
+            return None
+        return self._after(self.corpus, leaving, changes)
+
+    @staticmethod
+    def _after(corpus: Corpus, leaving: Collection[str], changes: Changes) -> Iterator[Passage]:
+        yield from (passage for passage in corpus if passage.id not in leaving)
+        if changes.added and changes.texts is not None:
+            coming = set(changes.added)
+            yield from (passage for passage in changes.texts if passage.id in coming)
+
+
+def texts_of(index: Path, manifest: Mapping[str, Any], segments: Sequence[tuple[Segment, frozenset[str]]]) -> Collected:
+    """The texts that an index holds.
+
+    Raises:
+        UnsupportedError: A segment does not list its texts.
+    """
+    ids = [_listed(segment.folder(index)) for segment, _ in segments]
+    corpus = _corpus_of(index, manifest)
+    if corpus is not None:
+        return Collected({passage.id: _digest(passage) for passage in corpus}, ids, corpus)
+    deleted = (gone for _, gone in segments)
+    held = {name: None for own, gone in zip(ids, deleted, strict=True) for name in own if name not in gone}
+    return Collected(dict(held), ids, None)
+
+
+def write_changes(source: str | Path, held: Collected, gone: Collection[str], path: Path) -> Changes:
+    """Write the passages of a corpus that are new or differ from those that an index holds.
+
+    Args:
+        source: The corpus.
+        held: The texts of the index.
+        gone: The ids of texts that leave it, whatever the corpus has.
+        path: The file to write them to.
+
+    Raises:
+        DataError: The corpus is damaged.
+    """
+    if held.corpus is None and held.digests:
+        oddities.note("the texts of the index are not known, so each that is given counts as new or changed.")
+    changes = Changes()
+
+    def differing() -> Iterator[dict[str, Any]]:
+        for passage in open_corpus(source):
+            before = held.digests.get(passage.id)
+            if before is not None and passage.id not in gone and before == _digest(passage):
+                changes.unchanged += 1
+                continue
+            changes.added.append(passage.id)
+            yield {"_id": passage.id, "title": passage.title, "text": passage.text}
+
+    files.write_jsonl(path, differing())
+    if changes.added:
+        changes.texts = open_corpus(path)
+        changes.texts.counts_empty = False  # told of already
+    return changes
+
+
+def corpus_of_vectors(folder: Path, manifest: Mapping[str, Any]) -> Corpus | None:
+    """The texts that a vectors folder was encoded from, if they are where it says."""
+    entry = manifest.get("corpus")
+    if entry is None:
+        return None
+    path = manifest.get("inputs", {}).get("texts", {}).get("path", entry["source"])
+    return _corpus_of(folder, {"corpus": {**entry, "path": path}})
+
+
+def _corpus_of(folder: Path, manifest: Mapping[str, Any]) -> Corpus | None:
+    """The corpus that a manifest names, if it is there and is the same."""
+    entry = manifest.get("corpus")
+    if entry is None:
+        return None
+    try:
+        # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
+        with anonymously():
+            corpus = open_corpus(locate_input(entry, folder) or entry["source"])
+            return corpus if corpus.fingerprint() == entry["fingerprint"] else None
+    except InputError:
+        return None
+
+
+def _listed(folder: Path) -> Ids:
+    for place in (folder / "vectors" / "ids.txt", folder / "ids.txt"):
+        if place.is_file():
+            return Ids(place)
+    msg = f"'{folder}' does not list its texts, so it cannot be changed. Index the whole corpus again."
+    raise UnsupportedError(msg)
+
+
+def _digest(passage: Passage) -> bytes:
+    return hashlib.blake2b(json.dumps([passage.title, passage.text]).encode(), digest_size=16).digest()
+
+
+def write_corpus(path: Path, passages: Iterator[Passage]) -> str:
+    """Write the texts of an index, and return the file's fingerprint."""
+    files.write_jsonl(path, ({"_id": one.id, "title": one.title, "text": one.text} for one in passages))
+    return artifacts.fingerprint_file(path)

@@ -25,6 +25,7 @@ from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import OptionError
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.checkpoint import is_checkpoint
+from retrievalkit.model.nearness import nearness
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
 from retrievalkit.report.progress import ProgressBar
@@ -102,6 +103,8 @@ def encode(
         options.batch_tokens,
         options.shard_texts,
     )
+    if job.precision == "int8":
+        retriever.tower(side).in_int8()  # refuses, if it must, before texts are read
     checkpoint = describe_retriever(model, retriever)
     inputs = {"checkpoint": checkpoint, "texts": artifacts.describe_input(texts, source.fingerprint)}
     with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
@@ -186,6 +189,8 @@ class _Job:
             click.echo(f"resuming at text {done + 1:,}" + ("" if total is None else f" of {total:,}"), err=True)
         with ProgressBar(f"encode {self.side}s", total, unit="texts", done=done) as progress:
             for number, ids, token_ids in prefetch(self._tokenized(skip)):
+                if number == skip and self.precision == "int8":
+                    click.echo(nearness(self.retriever, token_ids, self.side), err=True)
                 yield number, self._encode(ids, token_ids, progress)
 
     def _tokenized(self, skip: int) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -381,6 +382,15 @@ class Encoder(nn.Module, ABC):
         By default the same as any other.
         """
         return cls(model, **options)  # type: ignore[call-arg]
+
+    def in_int8(self) -> AbstractContextManager[None]:
+        """The context in which it multiplies in int8, on a processor and without gradients; optional.
+
+        Raises:
+            UnsupportedError: The encoder does not, or not here.
+        """
+        msg = f"the encoder {type(self).__name__} does not compute in int8. Use another --precision."
+        raise UnsupportedError(msg)
 
     def prepare(self, needs: Needs) -> None:
         """Prepare for the needs of a pooler; called once, before the first use.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from retrievalkit.model.checkpoint import (
     missing_plugins_explained,
     read_checkpoint,
 )
-from retrievalkit.model.precision import Precision, autocast, default_device
+from retrievalkit.model.precision import Precision, autocast, default_device, resolve_precision
 from retrievalkit.model.pretrained import model_fingerprint
 from retrievalkit.model.sentence_transformers import MODULES, OwnSettings, left_out, own_settings
 from retrievalkit.registry import describe
@@ -262,7 +262,7 @@ class Retriever(nn.Module):
         """The representation of texts as it is indexed: float32, on the CPU, in the order given.
 
         In fp32 a text's representation is the same, but for rounding in the last digits, whatever it is batched with.
-        In bf16 the third digit of a score may differ with the batch.
+        In bf16 the third digit of a score may differ with the batch; in int8 it is wrong.
 
         Args:
             texts: (title, text) pairs; queries have the title "".
@@ -304,12 +304,16 @@ class Retriever(nn.Module):
         try:
             for positions in token_budget_batches([len(ids) for ids in token_ids], batch_tokens):
                 batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
-                with torch.inference_mode(), autocast(precision, self.device):
+                with torch.inference_mode(), self._computing(precision, encoder):
                     representation = self(batch, side)
                 yield positions, representation.to("cpu").float()
         finally:
             if was_training:
                 self.train()
+
+    def _computing(self, precision: Precision, encoder: Encoder) -> AbstractContextManager[object]:
+        definite = resolve_precision(precision, self.device)
+        return encoder.in_int8() if definite == "int8" else autocast(definite, self.device)
 
 
 @contextmanager

@@ -26,6 +26,14 @@ _SMALLEST_STEP = 1e-5
 _ON = ContextVar("int8", default=False)
 
 
+class Tokens(NamedTuple):
+    """Tokens in int8: their steps (tokens, in) uint8, and the lowest number and the scale of each, (tokens, 1)."""
+
+    steps: Tensor
+    low: Tensor
+    scale: Tensor
+
+
 class Int8Weights(NamedTuple):
     """The weights of a linear layer: packed (in, out), and what belongs to each output, (out,)."""
 
@@ -36,6 +44,9 @@ class Int8Weights(NamedTuple):
     bias: Tensor
 
 
+_SHARED: ContextVar[list[Tokens] | None] = ContextVar("shared", default=None)
+
+
 @contextmanager
 def multiplied() -> Iterator[None]:
     """The context in which linear layers that know int8 multiply in it."""
@@ -44,6 +55,16 @@ def multiplied() -> Iterator[None]:
         yield
     finally:
         _ON.reset(before)
+
+
+@contextmanager
+def same_tokens() -> Iterator[None]:
+    """The context in which all products have the same tokens, so that these are quantised once."""
+    before = _SHARED.set([])
+    try:
+        yield
+    finally:
+        _SHARED.reset(before)
 
 
 def in_int8(states: Tensor) -> bool:
@@ -67,15 +88,26 @@ def quantised(weight: Tensor, bias: Tensor | None) -> Int8Weights:
 
 def product(states: Tensor, weights: Int8Weights) -> Tensor:
     """The linear layer of states (..., in): (..., out) float32."""
-    rows = states.reshape(-1, states.shape[-1]).float()
+    tokens = _tokens(states.reshape(-1, states.shape[-1]).float())
+    found = _multiplied(tokens.steps, weights)
+    # Not addmm, which takes twice as long for a single column.
+    made = torch.addcmul(weights.bias, tokens.low, weights.sums).addcmul_(found, tokens.scale)
+    return made.view(*states.shape[:-1], -1)
+
+
+def _tokens(rows: Tensor) -> Tokens:
+    shared = _SHARED.get()
+    if shared:
+        return shared[0]
     low, high = rows.amin(dim=1, keepdim=True), rows.amax(dim=1, keepdim=True)  # (tokens, 1)
     least = torch.maximum(high.abs(), low.abs()) * _SMALLEST_STEP
     scale = torch.maximum((high - low) / _STEPS, least).clamp_min_(_TINY)
     # What is cut off behind the point was rounded up by a half before.
     steps = torch.addcmul(0.5 - low / scale, rows, 1 / scale).to(torch.uint8)
-    found = _multiplied(steps, weights)
-    made = torch.addmm(weights.bias, low, weights.sums[None]).addcmul_(found, scale)
-    return made.view(*states.shape[:-1], -1)
+    tokens = Tokens(steps, low, scale)
+    if shared is not None:
+        shared.append(tokens)
+    return tokens
 
 
 def _multiplied(steps: Tensor, weights: Int8Weights) -> Tensor:

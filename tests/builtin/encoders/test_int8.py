@@ -80,6 +80,20 @@ def test_what_is_not_finite_stays_so(number):
 
 
 @needs_int8
+def test_tokens_that_are_shared_are_quantised_once(monkeypatch):
+    """Within the context alone, and with the same result."""
+    layer, states = linear(), torch.randn(5, 48)
+    expected = in_int8(layer, states)
+    with int8.same_tokens():
+        first = in_int8(layer, states)
+        monkeypatch.setattr(torch, "maximum", None)  # which quantising calls
+        assert torch.equal(in_int8(layer, states), first)
+        assert torch.equal(first, expected)
+    monkeypatch.undo()
+    assert not torch.equal(in_int8(layer, states + 1), expected)
+
+
+@needs_int8
 def test_a_token_does_not_depend_on_its_batch():
     layer, states = linear(), torch.randn(9, 48)
     states[4] *= 1000

@@ -56,6 +56,7 @@ class Retriever(nn.Module):
             loaded from a checkpoint also "model", and "pooling" (a phrase for people) if no pooler was named.
         fingerprint: Identifies the weights and the options.
         changed: Options of the encoder that are not those which the fingerprint stands for, such as a length.
+        dimensions: How many numbers of each vector `encode` keeps; None = all. Vectors of length 1 keep that length.
     """
 
     def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:
@@ -65,6 +66,7 @@ class Retriever(nn.Module):
         self.description = description
         self.fingerprint = ""
         self.changed: dict[str, Any] = {}
+        self.dimensions: int | None = None
 
     @classmethod
     def create(
@@ -306,10 +308,15 @@ class Retriever(nn.Module):
                 batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
                 with torch.inference_mode(), self._computing(precision, encoder):
                     representation = self(batch, side)
-                yield positions, representation.to("cpu").float()
+                yield positions, self._cut(representation.to("cpu").float())
         finally:
             if was_training:
                 self.train()
+
+    def _cut(self, representation: Representation) -> Representation:
+        if self.dimensions is None:
+            return representation
+        return representation.cut(self.dimensions, normalize=bool(getattr(self.pooler, "normalize", False)))
 
     def _computing(self, precision: Precision, encoder: Encoder) -> AbstractContextManager[object]:
         definite = resolve_precision(precision, self.device)
@@ -416,4 +423,6 @@ def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any
         entry["description"] = retriever.description
     if retriever.changed:
         entry["encoder_options"] = retriever.changed
+    if retriever.dimensions is not None:
+        entry["dimensions"] = retriever.dimensions
     return entry

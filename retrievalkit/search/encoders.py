@@ -58,11 +58,13 @@ class Encoders:
         """
         folder, options = self._folders[str(index.folder)], self.options_for(index)
         # An untrained model may have been used with several poolers.
-        key = artifacts.fingerprint_value([folder, (index.checkpoint or {}).get("description"), options])
+        dimensions = self.dimensions_for(index)
+        key = artifacts.fingerprint_value([folder, (index.checkpoint or {}).get("description"), options, dimensions])
         if key not in self._loaded:
             # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
             with anonymously(folder != str(self.model)):
                 self._loaded[key] = _load(folder, index, options)
+            self._loaded[key].dimensions = dimensions
         retriever = self._loaded[key]
         if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
             raise _wrong_checkpoint(index, folder, retriever.fingerprint)
@@ -73,6 +75,11 @@ class Encoders:
         remembered = (index.checkpoint or {}).get("encoder_options", {}).get("query_length")
         length = remembered if self.query_length is None else self.query_length
         return {} if length is None else {"query_length": length}
+
+    def dimensions_for(self, index: OpenIndex) -> int | None:
+        """How many numbers of a query's vectors are kept, as of those of an index's texts; None = all."""
+        dimensions: int | None = (index.checkpoint or {}).get("dimensions")
+        return dimensions
 
     def _fits(self, index: OpenIndex) -> bool:
         if index.checkpoint is None:
@@ -122,7 +129,8 @@ class QueryBatch:
         if not index.needs_encoding:
             return texts
         retriever = self.encoders.of(index)
-        key = artifacts.fingerprint_value([retriever.fingerprint, self.encoders.options_for(index)])
+        differing = [self.encoders.options_for(index), self.encoders.dimensions_for(index)]
+        key = artifacts.fingerprint_value([retriever.fingerprint, *differing])
         if key not in self._encoded:
             encoded = retriever.encode([("", text) for text in texts], "query", precision=self.encoders.precision)
             _check_finite(encoded, self.queries)

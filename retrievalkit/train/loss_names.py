@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from retrievalkit import registry
 from retrievalkit.errors import OptionError
@@ -70,10 +69,10 @@ def _term(tokens: list[str], text: str) -> Term:
 
 
 def _check(term: Term, text: str) -> None:
-    wrapper: Any = registry.get("loss", term.name)
-    if term.inner and not wrapper.wraps:
+    wraps = getattr(registry.get("loss", term.name), "wraps", False)
+    if term.inner and not wraps:
         raise _wrong(text, f"'{term.name}' is made of no other loss")
-    if wrapper.wraps and not term.inner:
+    if wraps and not term.inner:
         raise _wrong(text, f"'{term.name}' is made of another loss, such as '{term.name}(contrastive)'")
     for one in term.inner:
         _check(one, text)

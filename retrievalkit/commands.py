@@ -79,14 +79,14 @@ __all__ = [
     "ProgressBar",
 ]
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 
 def resolve_precision(precision: Precision) -> Precision:
     """The number format that models compute in on this machine: a definite one for "auto".
 
     Raises:
-        UnsupportedError: fp16 on a CPU.
+        UnsupportedError: fp16 on a CPU, or int8 on a GPU.
     """
     from retrievalkit.model.precision import default_device
     from retrievalkit.model.precision import resolve_precision as resolve

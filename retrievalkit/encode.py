@@ -12,19 +12,22 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import numpy as np
+from pydantic import Field
 
 from retrievalkit import artifacts
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.errors import OptionError
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.checkpoint import is_checkpoint
+from retrievalkit.model.dimensions import note_untrained_dimensions
+from retrievalkit.model.nearness import nearness
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
 from retrievalkit.report.progress import ProgressBar
@@ -46,6 +49,9 @@ class EncodeOptions:
             index of the vectors remembers them for its queries.
         pooler_options: Options of that pooler.
         precision: What to compute in.
+        dimensions: How many numbers of each vector to keep, the first ones; None = all. Vectors of length 1 are scaled
+            to it again. An index of the vectors remembers it for its queries.
+        stored: Number format of the vectors in the folder; None = fp32.
         batch_tokens: Most tokens in a batch, padding included; None = what suits the device.
         shard_texts: Texts in a shard: the unit of memory and of resuming.
     """
@@ -55,6 +61,8 @@ class EncodeOptions:
     encoder_options: Mapping[str, Any] | None = None
     pooler_options: Mapping[str, Any] | None = None
     precision: Precision = "auto"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    stored: Literal["fp32", "fp16"] | None = None
     batch_tokens: int | None = None
     shard_texts: int = SHARD_TEXTS
 
@@ -96,6 +104,7 @@ def encode(
         pooler_options=options.pooler_options,
         lean=True,
     )
+    note_untrained_dimensions(model, options.dimensions)
     source = _Texts.open(texts, side)
     job = _Job.of(retriever, source, options)
     checkpoint = describe_retriever(model, retriever)
@@ -173,11 +182,16 @@ class _Job:
     precision: Precision
     batch_tokens: int | None
     shard_texts: int
+    halved: bool = False
 
     @classmethod
     def of(cls, retriever: Retriever, texts: _Texts, options: EncodeOptions) -> _Job:
         precision = resolve_precision(options.precision, default_device())
-        return cls(retriever, texts, precision, options.batch_tokens, options.shard_texts)
+        if precision == "int8":
+            retriever.tower(texts.side).in_int8()  # refuses, if it must, before texts are read
+        retriever.dimensions = options.dimensions
+        halved = options.stored == "fp16"
+        return cls(retriever, texts, precision, options.batch_tokens, options.shard_texts, halved)
 
     @property
     def side(self) -> Side:
@@ -186,7 +200,8 @@ class _Job:
     def options(self) -> dict[str, Any]:
         """What decides the bytes of the folder, for its manifest."""
         values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
-        return {"side": self.side, **values}
+        given = {"dimensions": self.retriever.dimensions, "stored": "fp16" if self.halved else None}
+        return {"side": self.side, **values, **{name: value for name, value in given.items() if value is not None}}
 
     def shards(self, skip: int) -> Iterator[tuple[int, EncodedShard]]:
         """The encoded shards after the first `skip`, with their numbers."""
@@ -195,6 +210,8 @@ class _Job:
             click.echo(f"resuming at text {done + 1:,}" + ("" if total is None else f" of {total:,}"), err=True)
         with ProgressBar(f"encode {self.side}s", total, unit="texts", done=done) as progress:
             for number, ids, token_ids in prefetch(self._tokenized(skip)):
+                if number == skip and self.precision == "int8":
+                    click.echo(nearness(self.retriever, token_ids, self.side), err=True)
                 yield number, self._encode(ids, token_ids, progress)
 
     def _tokenized(self, skip: int) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
@@ -227,7 +244,25 @@ class _Job:
         lexical = _stacked(weights)[order] if weights else None
         if not vectors:
             return EncodedShard(ids, None, None, lexical)
-        return EncodedShard(ids, *_in_order(list(zip(positions, vectors, strict=True)), len(ids)), lexical)
+        rows, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
+        return EncodedShard(ids, _in_half(rows, ids, counts) if self.halved else rows, counts, lexical)
+
+
+def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) -> np.ndarray:
+    """The vectors in float16.
+
+    Raises:
+        UnsupportedError: A number is too large for it.
+    """
+    largest = np.abs(rows).reshape(len(rows), -1).max(axis=1)
+    if wrong := np.flatnonzero(np.isfinite(largest) & (largest > np.finfo(np.float16).max)).tolist():
+        text = wrong[0] if counts is None else int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))
+        msg = (
+            f"a vector of the text '{ids[text]}' holds {largest[wrong[0]]:.6g}, and fp16 ends at 65,504. Leave out "
+            "--stored fp16."
+        )
+        raise UnsupportedError(msg)
+    return rows.astype(np.float16)
 
 
 def _sparse(weights: np.ndarray) -> csr_matrix:

@@ -34,7 +34,7 @@ from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.cross_encoder import CrossEncoder, Pair
-from retrievalkit.model.precision import Precision, default_device, resolve_precision
+from retrievalkit.model.precision import Precision, check_for_pairs, default_device, resolve_precision
 from retrievalkit.modules import make_callable
 from retrievalkit.report.progress import ProgressBar
 
@@ -217,6 +217,7 @@ class _Job:
 
     @classmethod
     def open(cls, reranker: str | Path, corpus: Corpus, settings: Settings) -> _Job:
+        check_for_pairs(settings.precision)
         precision = resolve_precision(settings.precision, default_device())
         model = CrossEncoder.load(reranker, max_length=settings.max_length)
         return cls(model, corpus, replace(settings, precision=precision))

@@ -89,6 +89,7 @@ class Checkpoint(Input):
 
     description: Untrained = _MISSING
     encoder_options: dict[Literal["query_length", "document_length"], Count | None] = _MISSING
+    dimensions: Count = _MISSING
 
 
 class Manifest(BaseModel):

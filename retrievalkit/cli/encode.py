@@ -37,6 +37,10 @@ Side = Literal["document", "query"]
 @click.option("--encoder", help="For a pretrained model; a checkpoint has its own.")
 @click.option("--pooler", help="For a pretrained model: its own (modules.json), else cls, where not given.")
 @precision_option("texts are encoded in", "auto")
+@click.option(
+    "--dimensions", type=click.IntRange(min=1), help="Keep only the first numbers of each vector (Matryoshka)."
+)
+@click.option("--stored", type=click.Choice(["fp32", "fp16"]), help="Number format of the vectors in the folder; fp32.")
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens in a batch, padding included.")
 @verify_option
 @overwrite_option

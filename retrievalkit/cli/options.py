@@ -134,7 +134,18 @@ def exclude_self_option(function: Function) -> Function:
     return click.option("--exclude-self", "--ignore-same-id", "ignore_same_id", is_flag=True, help=text)(function)
 
 
-def precision_option(purpose: str, default: str, *, unset: bool = False) -> Callable[[Function], Function]:
+class _Formats(click.Choice[str]):
+    """Number formats; int8, which only the encoding of texts knows, is refused with the reason if it is not one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "int8" and value not in self.choices:
+            self.fail(f"int8 is for the encoding of texts alone. Use one of {', '.join(self.choices)}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def precision_option(
+    purpose: str, default: str, *, unset: bool = False, encodes: bool = True
+) -> Callable[[Function], Function]:
     """`--precision`, for every command that encodes.
 
     Args:
@@ -142,11 +153,14 @@ def precision_option(purpose: str, default: str, *, unset: bool = False) -> Call
         default: The precision that the command takes.
         unset: The value is None where the option is not given, for commands that have to know; the program then
             takes the default.
+        encodes: Whether texts are encoded in it, so that it may be int8.
     """
+    formats = ["auto", "fp32", "bf16", "fp16", *(["int8"] if encodes else [])]
     told = f"Number format that {purpose}; auto is bf16 if the hardware multiplies in it, else fp32."
+    told += " int8 is for processors without bf16: faster than fp32, and less exact." if encodes else ""
     return click.option(
         "--precision",
-        type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
+        type=_Formats(formats),
         default=None if unset else default,
         show_default=default if unset else True,
         help=told,
@@ -164,7 +178,7 @@ def training_options(
         training: What `--resume` continues, for the help.
     """
     shared: list[Callable[[Function], Function]] = [
-        precision_option(purpose, "auto", unset=True),
+        precision_option(purpose, "auto", unset=True, encodes=False),
         click.option("--seed", type=int),
         click.option("--resume", is_flag=True, help=f"Continue a {training} that was cut off."),
         overwrite_option,

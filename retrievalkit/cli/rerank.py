@@ -82,7 +82,7 @@ def rerank_train(
 @click.option("--corpus", required=True, help="The texts of the documents.")
 @output_option
 @click.option("--max-length", type=int, help="For a cross-encoder that was not trained here; ours has its own.")
-@precision_option("pairs are scored in", "fp32")
+@precision_option("pairs are scored in", "fp32", encodes=False)
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens of a batch, padding included.")
 @verify_option
 @strict_option

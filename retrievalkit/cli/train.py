@@ -26,7 +26,10 @@ from retrievalkit.modules import large_imports
     "--pooler",
     help="Pooler (rkit plugins list); by default the checkpoint's or the model's own (modules.json), else cls.",
 )
-@click.option("--loss", help="Loss, or a sum such as contrastive+flops; by default the pooler's own.")
+@click.option(
+    "--loss",
+    help="Loss, a sum (contrastive+flops), or one of another ('matryoshka(contrastive)'); by default the pooler's.",
+)
 @click.option("--epochs", type=float)
 @click.option("--batch-size", type=int, help="Queries per step.")
 @click.option("--micro-batch-size", type=int, help="Texts encoded at once, with gradient caching.")

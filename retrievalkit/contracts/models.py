@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -287,6 +288,26 @@ class Representation:
         mask = None if self.vector_mask is None else self.vector_mask[:, self.kept : self.kept + 1]
         return replace(self, vectors=vectors, vector_mask=mask, kept=None)
 
+    def cut(self, dimensions: int, *, normalize: bool) -> Representation:
+        """The same texts by the first numbers of each vector alone; weights stay as they are.
+
+        Args:
+            dimensions: How many numbers of each vector are kept, at most those that there are.
+            normalize: Whether what is left is scaled to length 1.
+
+        Raises:
+            UnsupportedError: There are no vectors.
+            OptionError: They are shorter.
+        """
+        if self.vectors is None:
+            msg = f"vectors are to be cut to {dimensions} numbers, and this model makes weights alone. Leave it out."
+            raise UnsupportedError(msg)
+        if dimensions > (width := self.vectors.shape[-1]):
+            msg = f"vectors are to be cut to {dimensions} numbers, and have {width}. Choose {width} or fewer."
+            raise OptionError(msg)
+        vectors = self.vectors[..., :dimensions]
+        return replace(self, vectors=nn.functional.normalize(vectors, dim=-1) if normalize else vectors, parts=None)
+
     @classmethod
     def concatenate(cls, parts: Sequence[Representation]) -> Representation:
         """One representation of all the texts; texts with fewer vectors are padded, and masked."""
@@ -385,6 +406,15 @@ class Encoder(nn.Module, ABC):
         By default the same as any other.
         """
         return cls(model, **options)  # type: ignore[call-arg]
+
+    def in_int8(self) -> AbstractContextManager[None]:
+        """The context in which it multiplies in int8, on a processor and without gradients; optional.
+
+        Raises:
+            UnsupportedError: The encoder does not, or not here.
+        """
+        msg = f"the encoder {type(self).__name__} does not compute in int8. Use another --precision."
+        raise UnsupportedError(msg)
 
     def prepare(self, needs: Needs) -> None:
         """Prepare for the needs of a pooler; called once, before the first use.
@@ -494,6 +524,9 @@ class Loss(nn.Module, ABC):
 
     needs_teacher: bool = False
     """Whether the training examples must have a teacher's scores."""
+
+    wraps: ClassVar[bool] = False
+    """Whether it is made of another loss, `--loss NAME(OTHER)`, which its constructor takes as its first argument."""
 
     @abstractmethod
     def forward(

@@ -13,7 +13,7 @@ from retrievalkit.data.sources import fingerprint
 from retrievalkit.mine.filters import PairScores
 from retrievalkit.mine.options import Found
 from retrievalkit.model.cross_encoder import CrossEncoder
-from retrievalkit.model.precision import Precision
+from retrievalkit.model.precision import Precision, check_for_pairs
 
 WINDOW = 4_096
 _RANKINGS = 64
@@ -35,6 +35,7 @@ def open_scores(
     """
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)
+    check_for_pairs(precision)
     model = CrossEncoder.load(reranker)
 
     def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:

@@ -7,6 +7,8 @@ Hence two defaults:
 
     fp32   where the result is a score to be compared: queries of a search, pairs of a re-ranker
     auto   where speed counts and errors average out: training, the encoding of a corpus
+
+int8 is for the encoding of texts on a processor, and never what "auto" means: its vectors differ in the third digit.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.score.rough import multiplies_bf16
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 AUTO = "RKIT_PRECISION"
 """Environment variable: what "auto" means, fp32 or bf16, whatever the hardware."""
@@ -35,11 +37,14 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
     """The format that a model computes in: never "auto".
 
     Raises:
-        UnsupportedError: fp16 on a CPU.
+        UnsupportedError: fp16 on a CPU, or int8 on a GPU.
         OptionError: RKIT_PRECISION is neither fp32 nor bf16.
     """
     if precision == "fp16" and device.type == "cpu":
         msg = "precision fp16 needs a GPU. Use auto, bf16 or fp32 on a CPU."
+        raise UnsupportedError(msg)
+    if precision == "int8" and device.type != "cpu":
+        msg = "precision int8 is for processors, and models run on a GPU here. Use auto, bf16 or fp16."
         raise UnsupportedError(msg)
     return auto_precision(device)[0] if precision == "auto" else precision
 
@@ -65,7 +70,18 @@ def auto_precision(device: torch.device) -> tuple[Precision, str]:
     return "fp32", "the processor does not multiply in bf16"
 
 
+def check_for_pairs(precision: Precision) -> None:
+    """Refuse a format that only encoders of texts compute in, and re-rankers do not.
+
+    Raises:
+        UnsupportedError: It is int8.
+    """
+    if precision == "int8":
+        msg = "precision int8 is for the encoding of texts, and pairs are scored here. Use auto, bf16 or fp32."
+        raise UnsupportedError(msg)
+
+
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which a model computes in a precision."""
+    """The context in which a model computes in a precision; in int8 that of its encoder is needed too."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(resolve_precision(precision, device))
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

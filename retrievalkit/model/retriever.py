@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from retrievalkit.model.checkpoint import (
     missing_plugins_explained,
     read_checkpoint,
 )
-from retrievalkit.model.precision import Precision, autocast, default_device
+from retrievalkit.model.precision import Precision, autocast, default_device, resolve_precision
 from retrievalkit.model.pretrained import model_fingerprint
 from retrievalkit.model.published import OwnSettings, WithoutEquivalentError, load_own_weights
 from retrievalkit.model.sentence_transformers import left_out, own_settings
@@ -58,6 +58,7 @@ class Retriever(nn.Module):
             loaded from a checkpoint also "model", and "pooling" (a phrase for people) if no pooler was named.
         fingerprint: Identifies the weights and the options.
         changed: Options of the encoder that are not those which the fingerprint stands for, such as a length.
+        dimensions: How many numbers of each vector `encode` keeps; None = all. Vectors of length 1 keep that length.
     """
 
     def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:
@@ -67,6 +68,7 @@ class Retriever(nn.Module):
         self.description = description
         self.fingerprint = ""
         self.changed: dict[str, Any] = {}
+        self.dimensions: int | None = None
 
     @classmethod
     def create(
@@ -268,7 +270,7 @@ class Retriever(nn.Module):
         """The representation of texts as it is indexed: float32, on the CPU, in the order given.
 
         In fp32 a text's representation is the same, but for rounding in the last digits, whatever it is batched with.
-        In bf16 the third digit of a score may differ with the batch.
+        In bf16 the third digit of a score may differ with the batch; in int8 it is wrong.
 
         Args:
             texts: (title, text) pairs; queries have the title "".
@@ -310,12 +312,21 @@ class Retriever(nn.Module):
         try:
             for positions in token_budget_batches([len(ids) for ids in token_ids], batch_tokens):
                 batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
-                with torch.inference_mode(), autocast(precision, self.device):
+                with torch.inference_mode(), self._computing(precision, encoder):
                     representation = self(batch, side)
-                yield positions, representation.to("cpu").float()
+                yield positions, self._cut(representation.to("cpu").float())
         finally:
             if was_training:
                 self.train()
+
+    def _cut(self, representation: Representation) -> Representation:
+        if self.dimensions is None:
+            return representation
+        return representation.cut(self.dimensions, normalize=bool(getattr(self.pooler, "normalize", False)))
+
+    def _computing(self, precision: Precision, encoder: Encoder) -> AbstractContextManager[object]:
+        definite = resolve_precision(precision, self.device)
+        return encoder.in_int8() if definite == "int8" else autocast(definite, self.device)
 
 
 @contextmanager
@@ -443,4 +454,6 @@ def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any
         entry["description"] = retriever.description
     if retriever.changed:
         entry["encoder_options"] = retriever.changed
+    if retriever.dimensions is not None:
+        entry["dimensions"] = retriever.dimensions
     return entry

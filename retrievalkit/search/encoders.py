@@ -127,6 +127,8 @@ class Encoders:
             with anonymously(folder != str(self.model)):
                 self._loaded[key] = _load(folder, index, options)
         retriever = self._loaded[key]
+        # Set at each use: a retriever that was lent encodes for others too.
+        retriever.dimensions = self.dimensions_for(index)
         if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
             raise _wrong_checkpoint(index, folder, retriever.fingerprint)
         return retriever
@@ -140,6 +142,11 @@ class Encoders:
         remembered = (index.checkpoint or {}).get("encoder_options", {}).get("query_length")
         length = remembered if self.query_length is None else self.query_length
         return {} if length is None else {"query_length": length}
+
+    def dimensions_for(self, index: OpenIndex) -> int | None:
+        """How many numbers of a query's vectors are kept, as of those of an index's texts; None = all."""
+        dimensions: int | None = (index.checkpoint or {}).get("dimensions")
+        return dimensions
 
     def _fits(self, index: OpenIndex) -> bool:
         if index.checkpoint is None:
@@ -221,7 +228,8 @@ class QueryBatch:
         if not index.needs_encoding:
             return texts
         retriever = self.encoders.of(index)
-        key = artifacts.fingerprint_value([retriever.fingerprint, self.encoders.options_for(index)])
+        differing = [self.encoders.options_for(index), self.encoders.dimensions_for(index)]
+        key = artifacts.fingerprint_value([retriever.fingerprint, *differing])
         if key not in self._encoded:
             encoded = self.encoders.encode(index, [("", text) for text in texts], "query")
             _check_finite(encoded, self.queries)

@@ -1,8 +1,9 @@
-"""The training objective: a retriever and a loss, which may be a sum of several.
+"""The training objective: a retriever and a loss, which may be a sum of several, or made of another.
 
     rkit train --loss contrastive+flops --set loss.contrastive.temperature=0.05 --set loss.flops.flops_query=0.01
+    rkit train --loss "matryoshka(contrastive)" --set loss.matryoshka.dimensions=128,64
 
-So a regulariser can be added to any loss. Each loss of a sum has its own options, including its weight.
+So a regulariser can be added to any loss. Each loss has its own options, including its weight.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import OptionError, nearest
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.registry import describe
+from retrievalkit.train.loss_names import Term, parse_loss
 
 
 class Objective(nn.Module):
@@ -63,13 +65,20 @@ class LossSum(Loss):
 
 
 def create_loss(name: str, options: Mapping[str, Any]) -> Loss:
-    """The loss of that name, or the sum of the losses joined by plus signs.
+    """The loss of that name, made of the one in parentheses, or the sum of the losses joined by plus signs.
 
     Raises:
         UnknownNameError: There is no loss of that name.
-        OptionError: An unknown option, or an option of a loss that is not in the sum.
+        OptionError: An unknown option, an option of a loss that is not named, or parentheses at the wrong place.
     """
-    losses = {part: registry.create("loss", part, **own) for part, own in options_by_loss(name, options).items()}
+    return _made(parse_loss(name), options_by_loss(name, options))
+
+
+def _made(terms: Sequence[Term], options: Mapping[str, Mapping[str, Any]]) -> Loss:
+    losses: dict[str, Loss] = {}
+    for term in terms:
+        inner = [_made(term.inner, options)] if term.inner else []
+        losses[term.name] = registry.create("loss", term.name, *inner, **options[term.name])
     return LossSum(losses) if len(losses) > 1 else next(iter(losses.values()))
 
 
@@ -79,21 +88,20 @@ def describe_loss(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if len(described) == 1:
         return next(iter(described.values()))
     keys: Sequence[str] = ("options", "distribution", "version")
-    return {"name": "+".join(described)} | {
+    return {"name": "+".join(map(str, parse_loss(name)))} | {
         key: {part: value[key] for part, value in described.items()} for key in keys
     }
 
 
 def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Each loss of a sum with its own options; a single loss gets all of them.
+    """Each loss of a sum, and each that is made of another, with its own options; a single loss gets all of them.
 
     Args:
-        name: "contrastive", or "contrastive+flops".
-        options: Of one loss {"temperature": 1}, of a sum {"contrastive": {"temperature": 1}}.
+        name: "contrastive", "contrastive+flops", or "matryoshka(contrastive)".
+        options: Of one loss {"temperature": 1}, of several {"contrastive": {"temperature": 1}}.
     """
-    names = [part.strip() for part in name.split("+")]
+    names = [part for term in parse_loss(name) for part in term.names()]
     for part in names:
-        registry.component("loss", part)
         if names.count(part) > 1:
             msg = f"--loss {name} names '{part}' twice. Name each loss once, and weigh it by its own options."
             raise OptionError(msg)
@@ -101,7 +109,7 @@ def options_by_loss(name: str, options: Mapping[str, Any]) -> dict[str, dict[str
         return {names[0]: dict(options)}
     for key, value in options.items():
         if problem := _problem(names, key, value):
-            msg = f"--loss {name} is a sum, and {problem}"
+            msg = f"--loss {name} names several, and {problem}"
             raise OptionError(msg)
     return {part: dict(options.get(part, {})) for part in names}
 

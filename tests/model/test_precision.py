@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -135,3 +136,37 @@ def rkit(*words):
 
 def hits(index, *options):
     return json.loads(rkit("search", index, "--query", "the capital of peru", "--json", *options))["hits"]
+
+
+def test_int8_is_encoded_told_of_and_recorded(vectors, tiny_model, tiny_collection, tmp_path):
+    """Its cosines to float32 are measured on the first texts."""
+    words = ["encode", tiny_model, tiny_collection.corpus, "--output", tmp_path / "int8", "--precision", "int8"]
+    ended = CliRunner().invoke(main, list(map(str, words)))
+    assert ended.exit_code == 0, ended.output
+    assert re.search(r"int8: of 42 texts the cosine to float32 is [01]\.\d{5} at least, [01]\.\d{5} in", ended.stderr)
+    assert read_manifest(tmp_path / "int8", "vectors")["options"]["precision"] == "int8"
+    made = [VectorStore(place).block(0, 42).vectors for place in (tmp_path / "int8", vectors / "fp32")]
+    assert 0 < abs(made[0] - made[1]).max() < 0.1
+    assert hits(vectors / "index", "--precision", "int8") != hits(vectors / "index")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "--model", "m", "--examples", "e", "--output", "o"),
+        ("pretrain", "--model", "m", "--corpus", "c", "--output", "o"),
+        ("rerank", "train", "--model", "m", "--examples", "e", "--output", "o"),
+        ("rerank", "apply", "r", "--run", "r", "--queries", "q", "--corpus", "c", "--output", "o"),
+    ],
+)
+def test_int8_is_for_encoding_alone(words):
+    """Where a model is trained, or scores pairs, it is refused."""
+    ended = CliRunner().invoke(main, [*words, "--precision", "int8"])
+    assert (ended.exit_code, "int8 is for the encoding of texts alone" in ended.output) == (2, True), ended.output
+
+
+def test_int8_is_for_processors_and_for_texts():
+    with pytest.raises(UnsupportedError, match=r"int8 is for processors.*Use auto"):
+        precision.resolve_precision("int8", torch.device("cuda"))
+    with pytest.raises(UnsupportedError, match=r"pairs are scored here\. Use auto"):
+        precision.check_for_pairs("int8")

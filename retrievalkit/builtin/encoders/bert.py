@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from retrievalkit.builtin.encoders.attention import attention
+from retrievalkit.builtin.encoders.int8 import same_tokens
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,9 @@ class _SelfAttention(nn.Module):
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         rows, tokens, width = states.shape
         shape = (rows, tokens, self.heads, width // self.heads)
-        query, key, value = (one(states).view(shape).transpose(1, 2) for one in (self.query, self.key, self.value))
+        with same_tokens():
+            projected = [one(states) for one in (self.query, self.key, self.value)]
+        query, key, value = (one.view(shape).transpose(1, 2) for one in projected)
         found, _ = attention(self, query, key, value, mask, scaling=self.scale)  # (rows, tokens, heads, head's width)
         return found.reshape(rows, tokens, width)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +33,7 @@ from retrievalkit.builtin.encoders.architectures import (
 from retrievalkit.builtin.encoders.attention import use_fast_attention
 from retrievalkit.builtin.encoders.dropout import use_fast_dropout
 from retrievalkit.builtin.encoders.extra_tokens import ExtraTokenRows, unused_ids
+from retrievalkit.builtin.encoders.int8 import multiplied, works
 from retrievalkit.builtin.encoders.lora import LowRank, add_adapters, save_adapters
 from retrievalkit.builtin.encoders.packed import use_packed_layers
 from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
@@ -137,6 +139,13 @@ class Transformer(Encoder):
 
         parts = parts_of(locate_model(model), options) if cls is Transformer else None
         return cls(model, **options) if parts is None else LeanTransformer(parts, model, **options)
+
+    def in_int8(self) -> AbstractContextManager[None]:
+        """The context in which its linear layers multiply in int8."""
+        if not works():
+            msg = "torch has no products in int8 for this processor. Use --precision fp32, or auto."
+            raise UnsupportedError(msg)
+        return multiplied()
 
     def prepare(self, needs: Needs) -> None:
         """Load the weights, in float32, with all that the pooler needs."""

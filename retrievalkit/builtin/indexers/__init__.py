@@ -12,4 +12,5 @@ def register_indexers(register: Register) -> None:
     register("flat", "retrievalkit.builtin.indexers.flat:Flat")
     register("faiss", "retrievalkit.builtin.indexers.faiss:Faiss")
     register("sparse", "retrievalkit.builtin.indexers.sparse:Sparse")
+    register("small", "retrievalkit.builtin.indexers.small:Small")
     register("dense_sparse", "retrievalkit.builtin.indexers.dense_sparse:DenseSparse")

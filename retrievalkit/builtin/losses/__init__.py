@@ -11,4 +11,5 @@ def register_losses(register: Register) -> None:
     """The built-in losses, through the same hook as any plugin's."""
     register("contrastive", "retrievalkit.builtin.losses.contrastive:Contrastive")
     register("distill_kl", "retrievalkit.builtin.losses.distill_kl:DistillKL")
+    register("matryoshka", "retrievalkit.builtin.losses.matryoshka:Matryoshka")
     register("margin_mse", "retrievalkit.builtin.losses.margin_mse:MarginMSE")

@@ -1,0 +1,114 @@
+"""Search of small vectors, one byte or one bit a number, whose best texts are then compared exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from retrievalkit.builtin.indexers.small_vectors import Kind, SmallVectors, write_small
+from retrievalkit.contracts import Indexer, Representation
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.score import best_of_candidates, check_k, scores_of, vectors_alone, viewed
+
+_FOLDER = "small"
+_BLOCK = 8_192
+# Vectors of queries that are searched together: with a block, 32 MB of products.
+_TOGETHER = 1_024
+
+
+class Small(Indexer):
+    """Finds candidates by vectors of a quarter or a 32nd of the size, and ranks them by the scoring rule, exactly.
+
+    Only the small vectors are read whole; of the vectors themselves, which lie in the folder too, those of candidates.
+    `rkit index --check` measures what is missed. Queries stay as they are.
+
+    Args:
+        kind: "int8": each number a byte, with a scale for each vector; "binary": each number a bit, its sign.
+        rescored: Candidates for each hit that is asked for: more find more, and take longer.
+        view: "vectors" searches texts that have weights too by their vectors alone; "all" refuses such texts.
+    """
+
+    indexes = "vectors"
+
+    def __init__(
+        self, *, kind: Kind = "int8", rescored: PositiveInt = 10, view: Literal["all", "vectors"] = "all"
+    ) -> None:
+        self.kind: Kind = kind
+        self.rescored = rescored
+        self.view = view
+        self._store: VectorStore | None = None
+        self._small: SmallVectors | None = None
+
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
+        """Link the vectors, and write the small ones beside them."""
+        if not source.dim or (source.vocabulary and self.view == "all"):
+            has = "holds vectors and weights" if source.dim else "holds weights and no vectors"
+            do = "leave the weights aside by --set view=vectors" if source.dim else "use --indexer sparse"
+            msg = f"'{source.folder}' {has}, and indexer 'small' searches vectors. Use another indexer, or {do}."
+            raise UnsupportedError(msg)
+        store = VectorStore(source.folder, view="vectors")
+        store.link(index_dir / "vectors")
+        size = write_small(store, index_dir / _FOLDER, self.kind)
+        return {"texts": len(store), "vectors": store.rows, "bytes_a_vector": size}
+
+    def open(self, index_dir: Path) -> None:
+        """Map the vectors and the small ones."""
+        self._store = VectorStore(index_dir / "vectors", view="vectors")
+        self._small = SmallVectors(index_dir / _FOLDER, self.kind, self._store)
+
+    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+        """The best of the candidates, with their exact scores."""
+        store, small = self._opened()
+        check_k(k)
+        queries = viewed(queries, self.view)
+        vectors = vectors_alone(queries, store.dim).float().cpu()
+        k = min(k, len(store))
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for rows in _groups(len(vectors), vectors.shape[1]):
+            asked = Representation(vectors[rows], None if queries.vector_mask is None else queries.vector_mask[rows])
+            found += best_of_candidates(asked, store, self._candidates(asked, store, small, k), k)
+        return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of given texts by the scoring rule, from the vectors as they are."""
+        store, queries = self._opened()[0], viewed(queries, self.view)
+        vectors_alone(queries, store.dim)
+        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
+
+    def _candidates(self, queries: Representation, store: VectorStore, small: SmallVectors, k: int) -> list[np.ndarray]:
+        """For each query, the texts of which any of its vectors finds one, ascending."""
+        assert queries.vectors is not None
+        texts, m, dim = queries.vectors.shape
+        wanted = min(store.rows, self.rescored * k * store.most_vectors)
+        rows = _best(queries.vectors.reshape(-1, dim), small, wanted).view(texts, m, wanted)
+        real = np.ones((texts, m), dtype=bool) if queries.vector_mask is None else queries.vector_mask.numpy()
+        return [np.unique(store.texts_of(one[kept].reshape(-1))) for one, kept in zip(rows.numpy(), real, strict=True)]
+
+    def _opened(self) -> tuple[VectorStore, SmallVectors]:
+        assert self._store is not None, "open() must be called before search()"
+        assert self._small is not None
+        return self._store, self._small
+
+
+def _best(vectors: Tensor, small: SmallVectors, wanted: int) -> Tensor:
+    """(queries, wanted): the rows of the small vectors with the greatest products, in any order."""
+    scores, rows = torch.empty(len(vectors), 0), torch.empty(len(vectors), 0, dtype=torch.long)
+    for first, products in small.products(vectors, _BLOCK):
+        numbers = torch.arange(first, first + products.shape[1]).expand(len(vectors), -1)
+        scores, rows = torch.cat([scores, products], dim=1), torch.cat([rows, numbers], dim=1)
+        if scores.shape[1] > wanted:
+            scores, places = scores.topk(wanted, dim=1, sorted=False)
+            rows = rows.gather(1, places)
+    return rows
+
+
+def _groups(queries: int, vectors: int) -> Iterator[slice]:
+    size = max(1, _TOGETHER // vectors)
+    return (slice(start, start + size) for start in range(0, queries, size))

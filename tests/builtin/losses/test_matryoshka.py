@@ -1,0 +1,129 @@
+"""The loss of vectors and of their first numbers: worked numbers, another way to compute it, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from retrievalkit.contracts import Progress, Representation
+from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.train.objective import create_loss, describe_loss
+
+POSITIVES = torch.tensor([0, 2])
+
+
+def value(loss, queries, documents, positives=POSITIVES, **given):
+    return loss(Representation(queries), Representation(documents), positives, Progress(0, 0.0, 1), **given)
+
+
+def made(dimensions, weights=None, inner="contrastive", **options):
+    own = {"dimensions": dimensions} | ({} if weights is None else {"weights": weights})
+    return create_loss(f"matryoshka({inner})", {"matryoshka": own, **options})
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_worked_numbers():
+    """By the first number alone the documents score 1 and 0, by both 1 and 2."""
+    queries, documents = torch.tensor([[[1.0, 1.0]]]), torch.tensor([[[1.0, 0.0]], [[0.0, 2.0]]])
+    found = value(made([1], [0.5]), queries, documents, torch.tensor([0]))
+    whole, first = math.log(1 + math.exp(2 - 1)), math.log(1 + math.exp(0 - 1))
+    assert found.total.item() == pytest.approx(whole + 0.5 * first)
+    assert found.terms["contrastive"].item() == pytest.approx(whole)
+    assert found.terms["matryoshka_1"].item() == pytest.approx(first)
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_it_is_the_sum_of_the_losses_of_cut_vectors(normalized):
+    """Those of length 1 are scaled to it again, others are not."""
+    queries, documents = drawn(2, 1, 8), drawn(4, 1, 8, seed=1)
+    if normalized:
+        queries, documents = (functional.normalize(one, dim=-1) for one in (queries, documents))
+    expected = 0.0
+    for dimensions, weight in ((8, 1.0), (4, 0.5), (2, 2.0)):
+        cut = [one[..., :dimensions] for one in (queries, documents)]
+        if normalized:
+            cut = [functional.normalize(one, dim=-1) for one in cut]
+        logits = cut[0][:, 0] @ cut[1][:, 0].T / 0.1
+        expected += weight * functional.cross_entropy(logits, POSITIVES)
+    loss = made([4, 2], [0.5, 2.0], contrastive={"temperature": 0.1})
+    torch.testing.assert_close(value(loss, queries, documents).total, expected)
+
+
+def test_what_is_masked_decides_nothing():
+    """A vector of padding has length 0, and the others are normalised."""
+    queries, documents = (functional.normalize(drawn(rows, 2, 8, seed=rows), dim=-1) for rows in (2, 4))
+    loss, mask = made([4]), torch.tensor([True, True, False]).expand(4, 3)
+    padded = Representation(torch.cat([documents, torch.zeros(4, 1, 8)], dim=1), mask)
+    found = loss(Representation(queries), padded, POSITIVES, Progress(0, 0.0, 1))
+    torch.testing.assert_close(found.total, value(loss, queries, documents).total)
+
+
+def test_the_first_numbers_learn_more():
+    documents = drawn(4, 1, 8, seed=1).requires_grad_()
+    value(made([2], [10.0]), drawn(2, 1, 8), documents).total.backward()
+    plain = documents.grad.clone()
+    documents.grad = None
+    value(create_loss("contrastive", {}), drawn(2, 1, 8), documents).total.backward()
+    torch.testing.assert_close(plain[..., 2:], documents.grad[..., 2:])
+    assert not torch.allclose(plain[..., :2], documents.grad[..., :2])
+
+
+def test_it_is_made_of_a_sum_and_added_to_another():
+    """The teacher and what is ignored reach the losses inside."""
+    queries, documents = drawn(2, 1, 8), drawn(4, 1, 8, seed=1)
+    teacher, ignore = torch.arange(8.0).reshape(2, 4), torch.zeros(2, 4, dtype=torch.bool)
+    ignore[0, 1] = True
+    loss = made([4], inner="contrastive+distill_kl")
+    assert loss.needs_teacher
+    assert not made([4]).needs_teacher
+    both = create_loss("contrastive+distill_kl", {})
+    cut = [one[..., :4] for one in (queries, documents)]
+    given = {"teacher": teacher, "ignore": ignore}
+    expected = value(both, queries, documents, **given).total + value(both, *cut, **given).total
+    torch.testing.assert_close(value(loss, queries, documents, **given).total, expected)
+    added = create_loss("matryoshka(contrastive) + distill_kl", {"matryoshka": {"dimensions": [4]}})
+    assert value(added, queries, documents, **given).terms.keys() == {"contrastive", "matryoshka_4", "distill_kl"}
+
+
+def test_names_and_options_are_described():
+    described = describe_loss(" matryoshka( contrastive )", {"matryoshka": {"dimensions": [4]}})
+    assert described["name"] == "matryoshka(contrastive)"
+    assert described["options"] == {"matryoshka": {"dimensions": [4]}, "contrastive": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("matryoshka", "is made of another loss, such as 'matryoshka"),
+        ("contrastive(margin_mse)", "'contrastive' is made of no other loss"),
+        ("matryoshka(contrastive", "a parenthesis is not closed"),
+        ("matryoshka(contrastive))", r"'\)' follows where it should end"),
+        ("matryoshka(contrastive)margin_mse", "'margin_mse' follows where it should end"),
+        ("matryoshka(contrastive)+contrastive", "names 'contrastive' twice"),
+    ],
+)
+def test_other_ways_to_write_it_are_refused(name, problem):
+    with pytest.raises(OptionError, match=problem):
+        create_loss(name, {"matryoshka": {"dimensions": [4]}})
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"dimensions": []}, {"dimensions": [4, 4]}, {"dimensions": [4], "weights": [1, 1]}, {"dimensions": [0]}]
+)
+def test_wrong_options_are_refused(own):
+    with pytest.raises(OptionError, match="dimensions"):
+        create_loss("matryoshka(contrastive)", {"matryoshka": own})
+
+
+def test_vectors_that_are_shorter_or_missing_are_refused():
+    with pytest.raises(OptionError, match="cut to 9 numbers, and have 8"):
+        value(made([9]), drawn(2, 1, 8), drawn(4, 1, 8))
+    weights = Representation(weights=drawn(4, 8).abs())
+    with pytest.raises(UnsupportedError, match="makes weights alone"):
+        made([4])(weights.rows(slice(2)), weights, POSITIVES, Progress(0, 0.0, 1))

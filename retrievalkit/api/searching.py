@@ -12,10 +12,10 @@ from retrievalkit.api.hits import Hit, Hits
 from retrievalkit.api.options import known_keywords
 from retrievalkit.api.runs import Run
 from retrievalkit.data.queries import Query, check_queries, read_queries
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.errors import InputError
 from retrievalkit.search.fusion import Candidates, Fusion
 from retrievalkit.search.interactive import Reader, search_one
-from retrievalkit.search.program import HITS, HITS_TO_READ, find
+from retrievalkit.search.program import HITS, HITS_TO_READ, find, hit_count
 from retrievalkit.search.searcher import Searcher
 
 
@@ -81,11 +81,11 @@ class Searching:
             InputError: A query is empty, or an option does not fit.
         """
         if isinstance(query, str):
-            return self._hits(query, _count(k, HITS_TO_READ), explain)
+            return self._hits(query, hit_count(k, HITS_TO_READ), explain)
         wanted = None if query is None else read_queries(given.queries(query), split)
         if wanted is not None:
             check_queries(wanted)
-        found = find(self.searcher, wanted, _count(k, HITS), self.fusion, depth=self.depth)
+        found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, depth=self.depth)
         return Run.found(found, self.name)
 
     @known_keywords
@@ -155,11 +155,3 @@ def _query(text: str) -> Query:
     check_queries([query])
     return query
 
-
-def _count(k: Any, default: int) -> int:
-    if k is None:
-        return default
-    if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:
-        msg = f"k is {k!r}, and must be a whole number of hits, at least 1."
-        raise OptionError(msg)
-    return int(k)

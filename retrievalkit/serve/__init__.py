@@ -1,0 +1,5 @@
+"""The service behind `rkit serve`: open indexes over HTTP and to language models' agents, and a page to search them.
+
+A request becomes a task; tasks that may be answered together are, by the programs that the command line runs
+(`batching`, `collection`). Needs the packages of the extra `serve`.
+"""

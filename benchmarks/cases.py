@@ -224,23 +224,30 @@ CASES = (
         tolerance=0.05,
         **_TRAIN,
     ),
-    Case(
-        name="rerank",
-        what="re-rank pairs",
-        ours=("models", "rerank"),
-        peer="CrossEncoder.predict",
-        theirs=("sentence", "rerank"),
-        unit="pairs",
-        target=2,
-        options={"count": 128},
-        check="difference",
-        tolerance=0.02,
+    *(
+        Case(
+            name=name,
+            what=what,
+            ours=("models", "rerank"),
+            peer="CrossEncoder.predict",
+            theirs=("sentence", "rerank"),
+            unit="pairs",
+            target=2,
+            options={"count": 128},
+            only_ours={"precision": precision},
+            check="difference",
+            tolerance=tolerance,
+        )
+        for name, what, precision, tolerance in (
+            ("rerank", "re-rank pairs, both at defaults: fp32", "fp32", 0.02),
+            ("rerank_auto", "the same with `--precision auto`", "auto", 0.1),
+        )
     ),
     Case(
         name="pretrain",
-        what="pre-train a step of five terms (CoT-MAE v2), 128 tokens",
+        what="pre-train a step of five terms (CoT-MAE v2), two spans of 128 tokens a text",
         ours=("models", "pretrain"),
-        peer="transformers' Trainer, masked language modelling alone",
+        peer="transformers' Trainer, masked language modelling of as many tokens",
         theirs=("plain", "mlm"),
         amount="batch*steps",
         target=0.5,

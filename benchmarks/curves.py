@@ -43,6 +43,9 @@ def draw(found: dict[str, Any], path: Path) -> None:
     for panel, (name, some) in zip(panels, found.items(), strict=False):
         for side, mark in (("ours", "o-"), ("theirs", "s--")):
             panel.loglog([one["size"] for one in some], [one[side] for one in some], mark, label=side)
+        sizes = [one["size"] for one in some]
+        panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        panel.minorticks_off()
         panel.set(title=name, xlabel=name.split(": ")[1], ylabel="seconds")
         panel.legend()
     for panel in panels[len(found) :]:

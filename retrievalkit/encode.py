@@ -22,7 +22,9 @@ from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.errors import OptionError
 from retrievalkit.model.batches import prefetch
+from retrievalkit.model.checkpoint import is_checkpoint
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
 from retrievalkit.report.progress import ProgressBar
@@ -40,7 +42,8 @@ class EncodeOptions:
     Args:
         encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
         pooler: Pooler for a pretrained model; refused for a checkpoint.
-        encoder_options: Options of that encoder.
+        encoder_options: Options of that encoder; of a checkpoint's, `query_length` and `document_length` may be set. An
+            index of the vectors remembers them for its queries.
         pooler_options: Options of that pooler.
         precision: What to compute in.
         batch_tokens: Most tokens in a batch, padding included; None = what suits the device.
@@ -82,6 +85,9 @@ def encode(
     """
     options = options or EncodeOptions()
     artifacts.check_output(output, overwrite=overwrite)
+    if side == "query" and is_checkpoint(model) and "document_length" in (options.encoder_options or {}):
+        msg = "encoder.document_length has no effect on queries. Set encoder.query_length, or leave it out."
+        raise OptionError(msg)
     retriever = opened or open_retriever(
         model,
         encoder=options.encoder,

@@ -66,8 +66,9 @@ class LengthError(UnsupportedError):
     """A length that a model does not take; a program where the option has another name can say so."""
 
     def __init__(self, option: str, length: int, model: str, least: int, most: int) -> None:
-        flag = option.replace("_", "-")
-        super().__init__(f"{option} is {length}, and '{model}' takes {least} to {most} tokens. Set --{flag}.")
+        do = f"Give --set {option}=N" if "." in option else f"Set --{option.replace('_', '-')}"
+        super().__init__(f"{option} is {length}, and '{model}' takes {least} to {most} tokens. {do}.")
+        self.option = option
         self.values = (length, model, least, most)
 
     def of_option(self, option: str) -> LengthError:

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from retrievalkit.contracts import TokenStates, VocabularyHead
 from retrievalkit.data.masking import UNLABELLED
+from retrievalkit.errors import UnsupportedError
 
 # Logits held at a time. On a CPU few enough that the allocator keeps their memory (returning it to the system and
 # requesting it again takes as long as the product), on a GPU enough to keep it busy.
@@ -27,6 +28,26 @@ CPU_TILE, GPU_TILE = 1 << 21, 1 << 25
 def text_mask(states: TokenStates) -> Tensor:
     """(batch, tokens) bool, True at the tokens of the text itself: no [CLS]- or [SEP]-like token, no padding."""
     return states.attention_mask.bool() & ~states.special_mask.bool()
+
+
+def linear_head(head: Callable[[Tensor], Tensor] | None, width: int, otherwise: str) -> VocabularyHead:
+    """The projection of a vocabulary head, without the layers before it: one linear map, as papers print it.
+
+    Args:
+        head: The complete head.
+        width: Size of the hidden states.
+        otherwise: The setting that keeps the complete head, for the message.
+
+    Raises:
+        UnsupportedError: The head has no projection of states of that size.
+    """
+    if not isinstance(head, VocabularyHead) or head.weight.shape[1] != width:
+        msg = (
+            f"the vocabulary head is to be its projection alone, which multiplies hidden states of size {width}, but "
+            f"this model's head has no such projection. Set {otherwise}."
+        )
+        raise UnsupportedError(msg)
+    return VocabularyHead(nn.Identity(), head.weight, head.bias)
 
 
 def max_saturated(hidden: Tensor, head: Callable[[Tensor], Tensor], mask: Tensor) -> Tensor:
@@ -82,14 +103,40 @@ def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | 
     """(batch, vocabulary): the maximum over the tokens of logits, or of weighted probabilities; -inf of no token."""
     if isinstance(head, VocabularyHead):
         scale = None if weights is None else weights[mask]
-        tokens = head.transform(hidden[mask]), head.weight, head.bias, scale
-        pooled: Tensor = _MaxOfProjection.apply(*tokens, mask.nonzero()[:, 0], len(mask))  # type: ignore[no-untyped-call]
+        inputs = head.transform(hidden[mask]), head.weight, head.bias, scale
+        owner, texts = mask.nonzero()[:, 0], len(mask)
+        if not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs)):
+            return _greatest(*inputs, owner, texts)
+        pooled: Tensor = _MaxOfProjection.apply(*inputs, owner, texts)  # type: ignore[no-untyped-call]
         return pooled
     values = head(hidden)
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     if weights is not None:
         values = values.softmax(dim=2) * weights.to(values.dtype)[:, :, None]
     return values.masked_fill(~mask[:, :, None], float("-inf")).max(dim=1).values
+
+
+def _greatest(
+    states: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, owner: Tensor, texts: int
+) -> Tensor:
+    """As `_MaxOfProjection`, which also remembers each maximum's token, and takes twice as long."""
+    projection = _Projection(_product_dtype(states), states, weight, bias)
+    best = states.new_full((texts, len(weight)), float("-inf"), dtype=projection.wide)
+    for tokens, owners, counts in _tiles(owner, projection.most):
+        values = projection.logits(tokens)
+        if scale is not None:
+            values = values.to(projection.wide).softmax(dim=1).mul_(scale[tokens, None])
+        for text, part in zip(owners, values.split_with_sizes(counts), strict=True):
+            torch.maximum(best[text], part.amax(dim=0), out=best[text])
+    return best
+
+
+def _tiles(owner: Tensor, most: int) -> Iterator[tuple[slice, list[int], list[int]]]:
+    """Tokens to project at once, the texts that they belong to, and how many of them belong to each."""
+    for first in range(0, len(owner), most):
+        tokens = slice(first, first + most)
+        owners, counts = torch.unique_consecutive(owner[tokens], return_counts=True)
+        yield tokens, owners.tolist(), counts.tolist()
 
 
 class _MaxOfProjection(torch.autograd.Function):
@@ -105,12 +152,10 @@ class _MaxOfProjection(torch.autograd.Function):
         projection = _Projection(_product_dtype(states), states, weight, bias)
         best = states.new_full((texts, len(weight)), float("-inf"), dtype=projection.wide)
         winner = torch.zeros_like(best, dtype=torch.long)
-        for first in range(0, len(states), projection.most):
-            tokens = slice(first, first + projection.most)
-            values = projection.logits(tokens)
+        for tokens, owners, counts in _tiles(owner, projection.most):
+            values, first = projection.logits(tokens).to(projection.wide), tokens.start
             if scale is not None:
                 values = values.softmax(dim=1).mul_(scale[tokens, None])
-            owners, counts = (one.tolist() for one in torch.unique_consecutive(owner[tokens], return_counts=True))
             for text, part in zip(owners, values.split_with_sizes(counts), strict=True):
                 value, token = part.max(dim=0)
                 winner[text] = torch.where(value > best[text], token + first, winner[text])
@@ -177,7 +222,7 @@ def _of_weighted(
     scale = inputs[3]
     assert scale is not None
     for tokens, rows, terms, values in _wins(gradient, winner, projection.most):
-        probabilities = projection.logits(tokens).softmax(dim=1)
+        probabilities = projection.logits(tokens).to(projection.wide).softmax(dim=1)
         at_logits = torch.zeros_like(probabilities)
         at_logits[rows, terms] = values * probabilities[rows, terms]
         at_scale = at_logits.sum(dim=1)
@@ -198,8 +243,8 @@ class _Projection:
         self.most = _most_tokens(weight)
 
     def logits(self, tokens: slice | Tensor) -> Tensor:
-        """(tokens, vocabulary) logits."""
-        return nn.functional.linear(self.states[tokens], self.weight, self.bias).to(self.wide)
+        """(tokens, vocabulary) logits, as they are multiplied."""
+        return nn.functional.linear(self.states[tokens], self.weight, self.bias)
 
     def back(
         self,
@@ -238,8 +283,8 @@ def _wins(gradient: Tensor, winner: Tensor, most: int) -> Iterator[tuple[Tensor,
 
 
 def _most_tokens(weight: Tensor) -> int:
-    """How many tokens to project at a time."""
-    return max(64, (CPU_TILE if weight.device.type == "cpu" else GPU_TILE) // len(weight))
+    """How many tokens to project at a time: a multiple of what processors multiply at once."""
+    return max(64, (CPU_TILE if weight.device.type == "cpu" else GPU_TILE) // len(weight) // 64 * 64)
 
 
 def _product_dtype(states: Tensor) -> torch.dtype:
@@ -250,8 +295,8 @@ def _product_dtype(states: Tensor) -> torch.dtype:
     return states.dtype
 
 
-# As above, for the loss: its logits are used once.
-CPU_LOSS_TILE, GPU_LOSS_TILE = 1 << 22, 1 << 25
+# As above, for the loss: each tile adds to the gradient of the whole weight, so that few tiles are faster.
+CPU_LOSS_TILE, GPU_LOSS_TILE = 1 << 24, 1 << 25
 
 
 def token_loss(hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:

@@ -180,7 +180,7 @@ def splade_encode(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
     return run
 
 
-def rerank(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
+def rerank(data: Path, folder: Path, *, count: int, precision: Any) -> Callable[[], Any]:
     """Scores of pairs by a cross-encoder with a head drawn at random, which the peer reads too."""
     import torch
 
@@ -196,7 +196,12 @@ def rerank(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
     found = rows(data / "triples.jsonl", count)
     asked = [row["anchor"] for row in found]
     passages = [("", row["positive"]) for row in found]
-    return lambda: {str(row): float(one) for row, one in enumerate(model.score(model.tokenize(asked, passages)))}
+
+    def round_() -> dict[str, float]:
+        scores = model.score(model.tokenize(asked, passages), precision=precision)
+        return {str(row): float(one) for row, one in enumerate(scores)}
+
+    return round_
 
 
 def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, precision: str) -> Callable[[], Timed]:

@@ -73,16 +73,16 @@ def tevatron(data: Path, folder: Path, *, batch: int, steps: int, length: int) -
 
 
 def mlm(data: Path, folder: Path, *, batch: int, steps: int, length: int, precision: str) -> Callable[[], Timed]:
-    """A plain step of masked language modelling by transformers' Trainer."""
+    """A plain step of masked language modelling by transformers' Trainer, of as many tokens: two spans a text."""
     elapsed = clock()
     tokenizer = transformers.AutoTokenizer.from_pretrained(data / "model")
     ids = [one for text in texts(data / "passages.jsonl", 20 * batch) for one in tokenizer(text)["input_ids"]]
-    found = [{"input_ids": ids[row * length : (row + 1) * length]} for row in range(batch * steps)]
+    found = [{"input_ids": ids[row * length : (row + 1) * length]} for row in range(2 * batch * steps)]
     collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3)
     model = transformers.AutoModelForMaskedLM.from_pretrained(data / "model")
 
     def run() -> Timed:
-        arguments = _arguments(folder, batch, max_steps=steps, learning_rate=1e-4, bf16=precision == "bf16")
+        arguments = _arguments(folder, 2 * batch, max_steps=steps, learning_rate=1e-4, bf16=precision == "bf16")
         transformers.Trainer(model, arguments, train_dataset=found, data_collator=collator).train()
         return Timed(elapsed(), None)
 

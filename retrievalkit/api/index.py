@@ -16,6 +16,7 @@ from retrievalkit.cli.options import parse
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.index import build_index
+from retrievalkit.search.request import Request, check_effect
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import locate_input
 
@@ -35,6 +36,7 @@ class Index(Searching):
         folder: Its folder.
         manifest: What made it: the indexer with its options, inputs, counts, versions.
         model: The model that was given to encode queries; None = the one that made the index.
+        settings: How it was opened: `precision` and `set`, where they were given.
     """
 
     def __init__(self, folder: Path, searcher: Searcher, *, corpus: str | None, model: str | None) -> None:
@@ -42,6 +44,7 @@ class Index(Searching):
         self.folder = folder
         self.manifest = searcher.indexes[0].manifest
         self.model = model
+        self.settings: dict[str, Any] = {}
 
     @classmethod
     @options_of("index", without=("source", *_CHECK, "model", "precision"))
@@ -110,7 +113,7 @@ class Index(Searching):
             encoder: Load the model that encodes queries, and all else that the first query would load; see `warm`.
             model: The model that encodes queries, loaded or by its place, if it is not where the index knows it.
             **options: Of `rkit search`: `precision` of queries, `corpus` with the texts of hits, `set` for options of
-                the indexer, `verify` to read all of its files.
+                the indexer or {"encoder.query_length": 32}, `verify` to read all of its files.
 
         Raises:
             InputError: There is no such index, it is damaged, or another model made it.
@@ -123,17 +126,11 @@ class Index(Searching):
             if not os.path.isdir(place):
                 msg = f"'{place}' is not a folder. Give an index that rk.Index.build wrote."
                 raise InputError(msg)
-            searcher = Searcher(
-                [place],
-                model=values["model"],
-                options=parse(values["settings"]),
-                precision=values["precision"] or "fp32",
-                note=oddities.note,
-            )
-        if lent is not None:
-            searcher.encoders.lend(lent.model, lent.lock)
+            request = Request((place,), precision=values["precision"], options=parse(values["settings"]))
+            searcher = _searcher(request, lent, values["model"])
         texts = None if corpus is None else given.passages(corpus)
         index = cls(Path(place), searcher, corpus=texts, model=values["model"])
+        index.settings = {name: value for name, value in options.items() if name in ("precision", "set") and value}
         return index.warm() if encoder else index
 
     @options_of("index", without=("source", "indexer", "output", "overwrite", *_CHECK))
@@ -193,6 +190,26 @@ def _writing(output: str | os.PathLike[str]) -> Iterator[None]:
     with artifacts.held(Path(output)):
         artifacts.restore(Path(output))
         yield
+
+
+def _searcher(request: Request, lent: Retriever | None, model: str | None) -> Searcher:
+    options, query_length = request.divided_options()
+    if lent is not None and query_length is None:
+        query_length = lent.model.changed.get("query_length")
+    searcher = Searcher(
+        request.places,
+        model=model,
+        options=options,
+        precision=request.precision or "fp32",
+        query_length=query_length,
+        note=oddities.note,
+    )
+    encoded = any(index.needs_encoding for index in searcher.indexes)
+    of_queries = {"precision": request.precision, "encoder.query_length": query_length}
+    check_effect(of_queries, encoded, "an index of vectors")
+    if lent is not None:
+        searcher.encoders.lend(lent.model, lent.lock)
+    return searcher
 
 
 def _loaded(model: Any, encoding: Mapping[str, Any], parts: Mapping[str, Any]) -> Retriever:

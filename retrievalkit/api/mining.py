@@ -14,7 +14,7 @@ from retrievalkit.api.options import call, options_of
 from retrievalkit.api.places import scratch
 from retrievalkit.api.runs import Run
 from retrievalkit.data.examples import Example, read_examples, write_examples
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -107,8 +107,10 @@ def mine_negatives(
     for index in several:
         if isinstance(index, Index) and index.moved_model is not None:
             settings["model"] = index.moved_model
+        if isinstance(index, Index) and index.settings:
+            settings |= _as_opened(index)
     if settings:
-        flags = {name: settings.pop(name) for name in ("fusion", "weights") if name in settings}
+        flags = {name: settings.pop(name) for name in ("fusion", "weights", "precision") if name in settings}
         options = flags | options | {"set": settings | (options.get("set") or {})}
     passages = _corpus(corpus, examples, several)
     with scratch() as folder:
@@ -136,6 +138,17 @@ def _place(source: Any, run: Path) -> str:
         return os.fspath(place)
     msg = f"hits cannot come from {type(source).__name__}. Give an index, a hybrid, a run, a retriever, or a place."
     raise InputError(msg)
+
+
+def _as_opened(index: Index) -> dict[str, Any]:
+    """The settings of an open index that mining takes too, as it opens the folder again."""
+    if "set" in index.settings:
+        msg = (
+            f"'{index.name}' was opened with set={index.settings['set']!r}, which mining does not take. Give hits that "
+            f"were found so: rk.mine_negatives(index.search(queries, k=200), examples, corpus=...)."
+        )
+        raise OptionError(msg)
+    return {"precision": index.settings["precision"]}
 
 
 def _corpus(corpus: Any, examples: Any, sources: Iterable[Any]) -> str:

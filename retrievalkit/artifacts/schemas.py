@@ -6,7 +6,7 @@ Imported when such a file is read, as pydantic takes its time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -88,6 +88,7 @@ class Checkpoint(Input):
     """The model that encoded the texts."""
 
     description: Untrained = _MISSING
+    encoder_options: dict[Literal["query_length", "document_length"], Count | None] = _MISSING
 
 
 class Manifest(BaseModel):

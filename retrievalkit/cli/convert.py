@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.cli.hard_negatives import hard_negative_options
 from retrievalkit.cli.options import echo, given_flags, json_option, reserved, strict_option
 
 
@@ -15,12 +16,23 @@ from retrievalkit.cli.options import echo, given_flags, json_option, reserved, s
 @click.option("--kind", type=click.Choice(["corpus", "queries", "examples", "qrels", "run", "collection"]))
 @click.option("--split", help="Which split of a collection with several.")
 @click.option("--form", type=click.Choice(["trec", "msmarco", "beir"]), help="The format to write a run or qrels in.")
+@hard_negative_options
+@click.option(
+    "--parts",
+    metavar="sentences|K",
+    help="Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples follow them.",
+)
+@click.option("--merge-parts", is_flag=True, help="Of a run of such parts make one of passages, by their best part.")
+@click.option("--corpus", help="The passages that examples or judgements name, if SOURCE does not hold them.")
 @strict_option
 @json_option
 @reserved
-def convert(source: str, output: str, as_json: bool, **flags: Any) -> dict[str, Any]:
+def convert(
+    source: str, output: str, parts: str | None, merge_parts: bool, as_json: bool, **flags: Any
+) -> dict[str, Any]:
     """Read SOURCE in any known format and write it in ours."""
     from retrievalkit.data.convert import convert as program
+    from retrievalkit.passage_parts import contents_of
 
-    counts = program(source, output, **given_flags(flags))
+    counts = program(source, output, contents=contents_of(parts, merge=merge_parts), **given_flags(flags))
     return echo(as_json, counts, f"{output}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))

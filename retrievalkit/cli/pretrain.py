@@ -14,6 +14,7 @@ from retrievalkit.modules import large_imports
 @click.option("--pretrainer", required=True, help="Objective (rkit plugins list).")
 @click.option("--model", required=True, help="Model to start from: a hub name, a folder, package:NAME/FOLDER.")
 @click.option("--corpus", required=True, help="The documents: a file, a folder, pydoc:PACKAGES.")
+@click.option("--dev", help="Documents to hold out: their loss is measured, and the best state kept.")
 @output_option
 @click.option("--steps", type=int, help="Optimiser steps, instead of epochs.")
 @click.option("--epochs", type=float)
@@ -27,6 +28,7 @@ def pretrain(
     pretrainer: str,
     model: str,
     corpus: str,
+    dev: str | None,
     output: str,
     resume: bool,
     overwrite: bool,
@@ -53,6 +55,7 @@ def pretrain(
                 pretrainer=pretrainer,
                 model=model,
                 corpus=corpus,
+                dev=dev,
                 pretrainer_options=section(values, "pretrainer"),
                 encoder_options=section(values, "encoder"),
             )
@@ -62,5 +65,6 @@ def pretrain(
         samples = f"{counts['samples']:,} samples of {counts['documents']:,} documents"
         dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""
         if processes.is_main():
-            echo(as_json, manifest, f"{output}: pre-trained on {samples} in {counts['steps']:,} steps{dropped}")
+            best = "" if dev is None else f"; held-out loss {manifest['selection']['value']:.4f}"
+            echo(as_json, manifest, f"{output}: pre-trained on {samples} in {counts['steps']:,} steps{dropped}{best}")
         return manifest

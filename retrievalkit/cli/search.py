@@ -60,7 +60,7 @@ from retrievalkit.cli.options import json_option, parse, precision_option, reser
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="An option of an index, such as indexer.device=cpu or faiss.parameters=nprobe=32.",
+    help="An option of an index, such as indexer.device=cpu or faiss.parameters=nprobe=32; or encoder.query_length=N.",
 )
 @reserved
 def search(indexes: tuple[str, ...], settings: tuple[str, ...], interactive: bool, **flags: Any) -> None:
@@ -68,7 +68,8 @@ def search(indexes: tuple[str, ...], settings: tuple[str, ...], interactive: boo
 
     INDEX is a folder that rkit index made, or a run (TREC) to combine with others. Combined scores are 32-bit numbers,
     equal ones by document id. --set takes indexer.OPTION for all indexes that have it, and for some of them OPTION
-    after the name of an indexer or of an index folder.
+    after the name of an indexer or of an index folder; encoder.query_length=N has queries cut there instead of where
+    the checkpoint cuts them.
 
     \b
     rkit search dense --queries test.jsonl --output dense.trec

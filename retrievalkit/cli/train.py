@@ -12,14 +12,20 @@ from retrievalkit.modules import large_imports
 
 @click.command()
 @click.option(
-    "--model", required=True, help="Pretrained model to start from: a hub name, a folder, package:NAME/FOLDER."
+    "--model",
+    required=True,
+    help="Pretrained model to start from: a hub name, a folder, package:NAME/FOLDER; or a checkpoint, which goes on "
+    "with its pooler and its options.",
 )
 @click.option("--examples", required=True, help="Training examples: a file, a BEIR folder, pydoc:PACKAGES.")
 @click.option("--corpus", help="The passages that the examples name.")
 @click.option("--dev", help="Held-out examples for selecting the best state.")
 @output_option
-@click.option("--encoder", default="transformer", show_default=True, help="Encoder (rkit plugins list).")
-@click.option("--pooler", help="Pooler (rkit plugins list); by default the model's own (modules.json), else cls.")
+@click.option("--encoder", help="Encoder (rkit plugins list); by default the checkpoint's, else transformer.")
+@click.option(
+    "--pooler",
+    help="Pooler (rkit plugins list); by default the checkpoint's or the model's own (modules.json), else cls.",
+)
 @click.option("--loss", help="Loss, or a sum such as contrastive+flops; by default the pooler's own.")
 @click.option("--epochs", type=float)
 @click.option("--batch-size", type=int, help="Queries per step.")
@@ -32,7 +38,11 @@ from retrievalkit.modules import large_imports
     help="Mine new negatives with the current model every N epochs; --set refresh.depth=100 and the like set the "
     "options of mine-negatives.",
 )
-@click.option("--separate-towers/--shared-tower", default=False, help="One encoder per side, or one for both.")
+@click.option(
+    "--separate-towers/--shared-tower",
+    default=None,
+    help="One encoder per side, or one for both; by default as the checkpoint, else one.",
+)
 @click.option("--query-length", type=int, help="Maximum number of tokens per query.")
 @click.option("--document-length", type=int, help="Maximum number of tokens per passage.")
 @strict_option
@@ -43,13 +53,13 @@ def train(
     corpus: str | None,
     dev: str | None,
     output: str,
-    encoder: str,
+    encoder: str | None,
     pooler: str | None,
     loss: str | None,
     query_length: int | None,
     document_length: int | None,
     refresh_negatives: str | None,
-    separate_towers: bool,
+    separate_towers: bool | None,
     resume: bool,
     overwrite: bool,
     as_json: bool,

@@ -371,6 +371,9 @@ class Encoder(nn.Module, ABC):
     offers: frozenset[str] = frozenset()
     """The optional needs it can meet: "vocabulary_head", "extra_tokens", "mask_filled"."""
 
+    adjustable: frozenset[str] = frozenset()
+    """Options that may differ from those that its weights were trained with, in a training that goes on from them."""
+
     @classmethod
     def lean(cls, model: str | Path, **options: Any) -> Encoder:
         """An encoder that is made to encode only, neither trained nor saved, and may start quicker for that.

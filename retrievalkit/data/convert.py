@@ -6,30 +6,65 @@
     rkit convert dev.trec dev.tsv --form msmarco        a run, as MS MARCO: query, document, rank
     rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
     rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
+    rkit convert msmarco-hard-negatives.jsonl.gz train.jsonl --queries queries.tsv --per-system 5
 
-The kind of data follows from keys or columns (`data.kinds`); `--kind` sets it if these are ambiguous.
+The kind of data follows from keys or columns (`data.kinds`); `--kind` sets it if these are ambiguous. `Contents` reads
+it; `retrievalkit.passage_parts` has some that change it on the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.data.corpus import open_corpus, write_corpus
-from retrievalkit.data.examples import read_examples, write_examples
+from retrievalkit.data.corpus import Passage, open_corpus, write_corpus
+from retrievalkit.data.examples import Examples, read_examples, write_examples
+from retrievalkit.data.hard_negatives import HardNegatives
 from retrievalkit.data.kinds import Kind, kind_of
 from retrievalkit.data.packing import COMPRESSIONS
-from retrievalkit.data.qrels import read_qrels, write_qrels
+from retrievalkit.data.qrels import Qrels, read_qrels, write_qrels
 from retrievalkit.data.queries import read_queries, write_queries
 from retrievalkit.data.run_file import open_run
-from retrievalkit.data.runs import Form, write_run
+from retrievalkit.data.runs import Form, Hits, write_run
 from retrievalkit.data.sources import fingerprint, open_source
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
 
 Counts = dict[str, int]
 
+
+class Contents:
+    """What is read of a source, as it is; a subclass may change it.
+
+    Attributes:
+        options: What distinguishes a subclass, for the manifest.
+    """
+
+    options: Mapping[str, Any] = {}
+
+    def check(self, kind: Kind, source: str | Path) -> None:
+        """Refuse a kind of data that cannot be read in this way."""
+
+    def passages(self, source: str | Path) -> Iterable[Passage]:
+        """The passages of a corpus."""
+        return open_corpus(source)
+
+    def judgements(self, source: str | Path, split: str, corpus: str | Path | None) -> Qrels:  # noqa: ARG002
+        """The judgements of a split; `corpus` has their passages."""
+        return read_qrels(source, split)
+
+    def examples(self, source: str | Path, split: str, corpus: str | Path | None) -> Examples:
+        """The examples of a split, whose documents must be in `corpus`, if that is given."""
+        return read_examples(source, corpus=None if corpus is None else open_corpus(corpus), split=split)
+
+    def results(self, source: str | Path) -> Mapping[str, Hits] | Iterable[tuple[str, Hits]]:
+        """The hits of a run, query after query."""
+        return open_run(source)
+
+
+AS_IT_IS = Contents()
 
 _FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".trec", ".run", ".qrels", ".qrel")
 
@@ -42,6 +77,8 @@ def convert(
     split: str | None = None,
     corpus: str | Path | None = None,
     form: Form | None = None,
+    hard_negatives: HardNegatives | None = None,
+    contents: Contents = AS_IT_IS,
 ) -> Counts:
     """Read a source in any known form and write it in ours.
 
@@ -50,8 +87,10 @@ def convert(
         output: A file (.jsonl, .tsv, .trec ..., with .gz or .zst to compress it); any other name is a folder.
         kind: The kind of data in the source, or the part of a collection to convert.
         split: The split, for a collection with several.
-        corpus: If given, the documents of examples must be in it.
+        corpus: The passages of examples or judgements; if given, those of examples must be in it.
         form: The form of a run (None = "trec") or of judgements (None = "beir" for `.tsv`, else "trec").
+        hard_negatives: Of sentence-transformers' file of hard negatives, which are taken.
+        contents: How the source is read.
 
     Returns:
         Kind of what was written -> its count.
@@ -62,19 +101,27 @@ def convert(
     if kind is not None and kind not in get_args(Kind):
         raise UnknownNameError("kind", kind, get_args(Kind))
     _refuse_our_folder(source)
+    if hard_negatives is not None:
+        if contents is not AS_IT_IS:
+            msg = "hard negatives by system are not cut into parts. Write them first, then convert what was written."
+            raise OptionError(msg)
+        return _hard_negatives(source, Path(output), hard_negatives, kind, corpus)
     kind = kind or kind_of(source)
-    path = Path(output)
+    contents.check(kind, source)
+    path, read = Path(output), _Read(source, split, corpus, contents)
     if form is not None:
-        return _write_in_form(kind, source, path, split, form)
+        return _write_in_form(kind, read, path, form)
     if _is_file(path):
-        return _write_file(kind, source, path, split, corpus)
+        return _write_file(kind, read, path)
     if path.is_dir() and any(path.iterdir()):
         msg = f"output folder '{path}' exists already. Choose another name, or remove it."
         raise ArtifactError(msg)
     with artifacts.write_folder(path) as staging:
-        counts = _write_folder(kind, source, staging, split, corpus)
+        counts = _write_folder(kind, read, staging)
         inputs = {"source": artifacts.describe_input(source, fingerprint(source))}
-        options = {"kind": kind, "split": split}
+        if corpus is not None:
+            inputs["corpus"] = artifacts.describe_input(corpus, fingerprint(corpus))
+        options = {"kind": kind, "split": split, **contents.options}
         artifacts.write_manifest(
             staging, "collection", command="convert", options=options, inputs=inputs, counts=counts
         )
@@ -102,14 +149,24 @@ def _refuse_our_folder(source: str | Path) -> None:
         raise ArtifactError(msg)
 
 
-def _write_in_form(kind: Kind, source: str | Path, path: Path, split: str | None, form: Form) -> Counts:
+@dataclass(frozen=True)
+class _Read:
+    """A source, and how to read it."""
+
+    source: str | Path
+    split: str | None
+    corpus: str | Path | None
+    contents: Contents
+
+
+def _write_in_form(kind: Kind, read: _Read, path: Path, form: Form) -> Counts:
     if kind not in ("run", "qrels"):
-        msg = f"--form is for runs and qrels, and '{source}' is taken for {kind}. Leave it out or give --kind."
+        msg = f"--form is for runs and qrels, and '{read.source}' is taken for {kind}. Leave it out or give --kind."
         raise OptionError(msg)
     if path.is_dir():
         msg = f"'{path}' is a folder. With --form give the name of a file."
         raise OptionError(msg)
-    return _results(source, path, split, form) if kind == "run" else _judgements(source, path, split, form)
+    return _results(read, path, form) if kind == "run" else _judgements(read, path, form)
 
 
 def _is_file(path: Path) -> bool:
@@ -119,47 +176,49 @@ def _is_file(path: Path) -> bool:
     return not path.is_dir() and (name.endswith(_FILES) or artifacts.is_stream(path))
 
 
-def _write_file(kind: Kind, source: str | Path, path: Path, split: str | None, corpus: str | Path | None) -> Counts:
+def _write_file(kind: Kind, read: _Read, path: Path) -> Counts:
     if kind == "collection":
         msg = (
-            f"'{source}' is a whole collection, and '{path}' one file. Give a folder as output, or say which part is "
-            f"wanted: --kind {', '.join(_WRITERS)} or examples."
+            f"'{read.source}' is a whole collection, and '{path}' one file. Give a folder as output, or say which part "
+            f"is wanted: --kind {', '.join(_WRITERS)} or examples."
         )
         raise OptionError(msg)
     if kind == "examples":
-        return _examples(source, path, split, corpus)
-    return _WRITERS[kind](source, path, split)
+        return _examples(read, path)
+    return _WRITERS[kind](read, path)
 
 
-def _write_folder(kind: Kind, source: str | Path, folder: Path, split: str | None, corpus: str | Path | None) -> Counts:
+def _write_folder(kind: Kind, read: _Read, folder: Path) -> Counts:
     if kind == "examples":
-        return _examples(source, folder / f"{split or 'train'}.jsonl", split, corpus, beside=folder / "corpus.jsonl")
+        return _examples(read, folder / f"{read.split or 'train'}.jsonl", beside=folder / "corpus.jsonl")
     if kind != "collection":
-        return _WRITERS[kind](source, folder / _NAMES[kind].format(split or "test"), split)
-    counts = {**_passages(source, folder / _NAMES["corpus"]), **_queries(source, folder / _NAMES["queries"], split)}
+        return _WRITERS[kind](read, folder / _NAMES[kind].format(read.split or "test"))
+    counts = {**_passages(read, folder / _NAMES["corpus"]), **_queries(read, folder / _NAMES["queries"])}
     counts["judgements"] = 0
-    for name in [split] if split is not None else open_source(source).splits():
-        counts["judgements"] += _judgements(source, folder / _NAMES["qrels"].format(name), name)["judgements"]
+    for name in [read.split] if read.split is not None else open_source(read.source).splits():
+        path = folder / _NAMES["qrels"].format(name)
+        counts["judgements"] += _judgements(replace(read, split=name), path)["judgements"]
     return counts
 
 
-def _passages(source: str | Path, path: Path, _: str | None = None) -> Counts:
-    return {"passages": write_corpus(path, open_corpus(source))}
+def _passages(read: _Read, path: Path) -> Counts:
+    return {"passages": write_corpus(path, read.contents.passages(read.source))}
 
 
-def _queries(source: str | Path, path: Path, split: str | None) -> Counts:
-    return {"queries": write_queries(path, read_queries(source, split))}
+def _queries(read: _Read, path: Path) -> Counts:
+    return {"queries": write_queries(path, read_queries(read.source, read.split))}
 
 
-def _judgements(source: str | Path, path: Path, split: str | None, form: Form | None = None) -> Counts:
-    return {"judgements": write_qrels(path, read_qrels(source, split or "test"), form)}
+def _judgements(read: _Read, path: Path, form: Form | None = None) -> Counts:
+    qrels = read.contents.judgements(read.source, read.split or "test", read.corpus)
+    return {"judgements": write_qrels(path, qrels, form)}
 
 
-def _results(source: str | Path, path: Path, _: str | None, form: Form = "trec") -> Counts:
-    return {"results": write_run(path, open_run(source), form=form)}
+def _results(read: _Read, path: Path, form: Form = "trec") -> Counts:
+    return {"results": write_run(path, read.contents.results(read.source), form=form)}
 
 
-_WRITERS: dict[str, Callable[[str | Path, Path, str | None], Counts]] = {
+_WRITERS: dict[str, Callable[[_Read, Path], Counts]] = {
     "corpus": _passages,
     "queries": _queries,
     "qrels": _judgements,
@@ -169,22 +228,34 @@ _WRITERS: dict[str, Callable[[str | Path, Path, str | None], Counts]] = {
 _NAMES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/{}.tsv", "run": "run.trec"}
 
 
-def _examples(
-    source: str | Path, path: Path, split: str | None, corpus: str | Path | None, *, beside: Path | None = None
-) -> Counts:
+def _examples(read: _Read, path: Path, *, beside: Path | None = None) -> Counts:
     """Write examples, and the passages that came with them into the file `beside`."""
-    known = None if corpus is None else open_corpus(corpus)
-    examples = read_examples(source, corpus=known, split=split or "train")
+    examples = read.contents.examples(read.source, read.split or "train", read.corpus)
     if examples.dropped:
         # The command's last line counts them.
         oddities.check(f"{examples.dropped:,} of the examples of '{examples.source}' have no positive.")
-    if examples.passages and beside is None and known is None:
+    if examples.passages and beside is None and read.corpus is None:
         msg = (
-            f"'{source}' contains the texts of {len(examples.passages)} passages, and '{path}' would hold ids alone. "
-            f"Give a folder as output: the texts are written beside the examples."
+            f"'{read.source}' contains the texts of {len(examples.passages)} passages, and '{path}' would hold ids "
+            f"alone. Give a folder as output: the texts are written beside the examples."
         )
         raise InputError(msg)
     counts = {"examples": write_examples(path, examples)}
     if examples.passages and beside is not None:
         counts["passages"] = write_corpus(beside, examples.passages.values())
     return {**counts, "without a positive": examples.dropped} if examples.dropped else counts
+
+
+def _hard_negatives(
+    source: str | Path, path: Path, chosen: HardNegatives, kind: Kind | None, corpus: str | Path | None
+) -> Counts:
+    """Write the examples of sentence-transformers' file."""
+    if kind not in (None, "examples") or not _is_file(path):
+        msg = f"negatives chosen by system are examples, which go to a file. Give '{path}.jsonl', without --kind."
+        raise OptionError(msg)
+    known = None if corpus is None else open_corpus(corpus)
+    examples = read_examples(source, corpus=known, hard_negatives=chosen)
+    without = sum(not row.negatives for row in examples)
+    counts = {"examples": write_examples(path, examples), "without a negative": without}
+    counts["without a positive"] = examples.dropped
+    return {name: count for name, count in counts.items() if count}

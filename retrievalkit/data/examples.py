@@ -14,7 +14,17 @@ from retrievalkit import oddities
 from retrievalkit.data import files
 from retrievalkit.data.blank import Blanks
 from retrievalkit.data.corpus import Corpus, Passage, text_digest
-from retrievalkit.data.forms import ANCHORS, EMBEDDED_IDS, EXAMPLES, NEGATIVES, POSITIVES, is_example, is_numbered
+from retrievalkit.data.forms import (
+    ANCHORS,
+    EMBEDDED_IDS,
+    EXAMPLES,
+    HARD_NEGATIVES,
+    NEGATIVES,
+    POSITIVES,
+    is_example,
+    is_numbered,
+)
+from retrievalkit.data.hard_negatives import Chooser, HardNegatives
 from retrievalkit.data.json_text import field_names
 from retrievalkit.data.qrels import judgements
 from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, straight_quotes
@@ -24,6 +34,7 @@ from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError, InputError
 
 _ONE_MEANING = "An id must always mean the same."
+_OF_SYSTEMS = next(form for form in EXAMPLES.known if "system" in form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,13 @@ class Examples:
         return ((line, one) for line, row in self.located() for one in (*row.positives, *row.negatives))
 
 
-def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: str = "train") -> Examples:
+def read_examples(
+    source: str | Path,
+    *,
+    corpus: Corpus | None = None,
+    split: str = "train",
+    hard_negatives: HardNegatives | None = None,
+) -> Examples:
     """Read training examples in any known form.
 
     Args:
@@ -89,13 +106,15 @@ def read_examples(source: str | Path, *, corpus: Corpus | None = None, split: st
         corpus: If given, every id must be in it.
         split: Selects SPLIT.jsonl of a folder. A source without examples, but with queries and judgements, gives an
             example for each query with documents judged above 0, its positives.
+        hard_negatives: For sentence-transformers' file of hard negatives: which are taken, and where the texts of the
+            queries are; None = all.
 
     Raises:
         DataError: An example is damaged, an id is not in the corpus, or no example has a positive.
     """
     opened = open_source(source)
-    if opened.holds("examples", split):
-        examples = _collect(source, opened.records("examples", split))
+    if hard_negatives is not None or opened.holds("examples", split):
+        examples = _collect(source, opened.records("examples", split), hard_negatives)
     else:
         examples = _judged(source, split)
     if not examples.rows:
@@ -186,9 +205,17 @@ def unscored(example: Example) -> list[str]:
     return [name for name, ids in wanted.items() if scored.isdisjoint(ids)]
 
 
-def example_of(record: Record, namer: QuestionNamer) -> tuple[Example, list[Passage]]:
+def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[Example, list[Passage]]:
     """The example in a record of any known form, and the passages whose texts it contains."""
     fields = record.fields
+    # With texts instead of ids, and a query's text, it is a triple.
+    if fields.keys() >= HARD_NEGATIVES and (isinstance(fields["neg"], Mapping) or not fields.keys() & {*ANCHORS}):
+        chosen = chooser.choose(record)
+        answers = record.texts("answers")
+        return Example(*chosen[:4], answers, chosen.teacher), []
+    if chooser.options != HardNegatives():
+        kind = "line of sentence-transformers' hard negatives"
+        raise record.unknown_form(kind, (_OF_SYSTEMS,))
     if "positive_ctxs" in fields:
         return _dpr(record, namer)
     if "positive_passages" in fields:
@@ -213,13 +240,13 @@ def _row(example: Example) -> dict[str, Any]:
     return row if example.teacher is None else {**row, "teacher": dict(example.teacher)}
 
 
-def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
+def _collect(source: str | Path, records: Iterable[Record], hard_negatives: HardNegatives | None) -> Examples:
     examples = Examples([], source=str(source))
-    namer = QuestionNamer()
+    namer, chooser = QuestionNamer(), Chooser(hard_negatives or HardNegatives())
     texts: dict[str, tuple[str, int]] = {}
     for record in records:
         examples.source = record.file
-        example, passages = example_of(record, namer)
+        example, passages = example_of(record, namer, chooser)
         first, line = texts.setdefault(example.query_id, (example.query, record.line))
         if first != example.query:
             msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. {_ONE_MEANING}"
@@ -231,6 +258,7 @@ def _collect(source: str | Path, records: Iterable[Record]) -> Examples:
         examples.lines.append(record.line)
         for passage in passages:
             _keep(examples.passages, passage, record)
+    chooser.check_systems()
     return examples
 
 

@@ -25,6 +25,7 @@ ANCHORS = ("anchor", "query", "question", "sentence1")
 POSITIVES = ("positive", "pos", "positives")
 NEGATIVES = ("negative", "neg", "negatives")
 _EXAMPLE_FIELDS = {"positive_ctxs", "positive_passages", "positive_document_ids"}
+HARD_NEGATIVES = {"qid", "pos", "neg"}
 
 
 class Form(NamedTuple):
@@ -81,7 +82,7 @@ def is_judgement_header(cells: list[str]) -> bool:
 
 def is_example(names: Set[str]) -> bool:
     """Whether a record with these fields is a training example."""
-    if names & _EXAMPLE_FIELDS:
+    if names & _EXAMPLE_FIELDS or names >= HARD_NEGATIVES:
         return True
     return bool(names & set(ANCHORS)) and any(is_numbered(name, POSITIVES) for name in names)
 
@@ -148,6 +149,7 @@ EXAMPLES = Form(
         "Tevatron 2 (query_id, query_text, positive_document_ids, negative_document_ids)",
         "DPR (question, answers, positive_ctxs, hard_negative_ctxs)",
         "triples (anchor, positive, negative) or (query, pos, neg)",
+        "hard negatives by system (qid, pos, neg: {system: [ids]})",
     ),
 )
 

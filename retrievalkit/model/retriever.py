@@ -14,30 +14,34 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from retrievalkit import artifacts, oddities, registry
-from retrievalkit.artifacts import NOT_WEIGHTS
-from retrievalkit.artifacts.schemas import Description
 from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
-from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
+from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.model.batches import token_budget_batches
+from retrievalkit.model.checkpoint import (
+    CONFIGURATION,
+    DO,
+    LENGTHS,
+    POOLER_WEIGHTS,
+    damage_explained,
+    is_checkpoint,
+    length_explained,
+    missing_plugins_explained,
+    read_checkpoint,
+)
 from retrievalkit.model.precision import Precision, autocast, default_device
 from retrievalkit.model.pretrained import model_fingerprint
 from retrievalkit.model.sentence_transformers import MODULES, OwnSettings, left_out, own_settings
 from retrievalkit.registry import describe
-
-CONFIGURATION = "retrievalkit.json"
-POOLER_WEIGHTS = "pooler.safetensors"
 
 # On a CPU the hidden states of a batch should stay in its caches; a GPU wants to be kept busy.
 CPU_BATCH_TOKENS = 4_096
 GPU_BATCH_TOKENS = 65_536
 
 _DEFAULT_POOLER = "cls"
-_DO = "Copy the checkpoint again, or train it again."
 # In the description of an untrained retriever only: a checkpoint has no use for them.
 _UNTRAINED = ("model", "pooling")
 
@@ -51,6 +55,7 @@ class Retriever(nn.Module):
         description: Names, options and versions of the parts, as in `retrievalkit.json`. Of a retriever that was not
             loaded from a checkpoint also "model", and "pooling" (a phrase for people) if no pooler was named.
         fingerprint: Identifies the weights and the options.
+        changed: Options of the encoder that are not those which the fingerprint stands for, such as a length.
     """
 
     def __init__(self, towers: Mapping[str, Encoder], pooler: Pooler, description: dict[str, Any]) -> None:
@@ -59,6 +64,7 @@ class Retriever(nn.Module):
         self.pooler = pooler
         self.description = description
         self.fingerprint = ""
+        self.changed: dict[str, Any] = {}
 
     @classmethod
     def create(
@@ -102,9 +108,7 @@ class Retriever(nn.Module):
             "pooler": describe("pooler", pooler, pooler_options or {}),
         }
         folders = {side: str(model) for side in (SIDES if separate_towers else ("shared",))}
-        # The caller's random state is not touched, and two calls make equal retrievers.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with _drawn_with(seed):
             retriever = cls._assemble(folders, description, lean=lean)
         # Before the model's path is added: a model that was moved is the same model.
         retriever.fingerprint = artifacts.fingerprint_value([description, source])
@@ -131,57 +135,86 @@ class Retriever(nn.Module):
         return cls(towers, made_pooler, description)
 
     @classmethod
-    def load(cls, folder: str | Path, device: torch.device | str | None = None, *, lean: bool = False) -> Retriever:
+    def load(
+        cls,
+        folder: str | Path,
+        device: torch.device | str | None = None,
+        *,
+        lean: bool = False,
+        encoder_options: Mapping[str, Any] | None = None,
+        separate_towers: bool = False,
+        seed: int = 0,
+    ) -> Retriever:
         """Load a checkpoint folder, in eval mode.
 
         Args:
             folder: A folder that `save` wrote.
             device: Where to put it; None = the GPU if there is one, else the CPU.
             lean: As for `create`.
+            encoder_options: Options of the encoder that are to differ from those of the checkpoint.
+            separate_towers: Whether each side gets an encoder of its own where the checkpoint has one for both.
+            seed: As for `create`.
 
         Raises:
             ArtifactError: It is not a checkpoint folder, or a plugin that it needs is not installed.
+            OptionError: The encoder lacks such an option, or the value does not fit it.
         """
         folder = Path(folder)
-        path = folder / CONFIGURATION
-        if not path.is_file():
-            msg = f"'{folder}' is not a checkpoint: it has no {CONFIGURATION}. 'rkit train' writes one."
-            raise ArtifactError(msg)
-        fingerprint = checkpoint_fingerprint(folder)
-        description = artifacts.read_json(path, do=_DO)
-        artifacts.check_document(description, Description, file=path, do=_DO)
-        with _missing_plugins_explained(description, folder):
-            sides = SIDES if description["separate_towers"] else ("encoder",)
-            folders = {"shared" if side == "encoder" else side: folder / side for side in sides}
+        stored, fingerprint = read_checkpoint(folder)
+        separate = stored["separate_towers"] or separate_towers
+        folders: dict[str, Path] = {
+            tower: folder / (tower if stored["separate_towers"] else "encoder")
+            for tower in (SIDES if separate else ("shared",))
+        }
+        description = {**stored, "separate_towers": separate}
+        with missing_plugins_explained(description, folder), _drawn_with(seed):
+            changed = _checked(stored["encoder"], encoder_options or {})
+            description["encoder"] = {**stored["encoder"], "options": {**stored["encoder"]["options"], **changed}}
             try:
                 retriever = cls._assemble(folders, description, lean=lean)
             except OptionError as error:
-                msg = f"'{path}' is damaged: {error} {_DO}"
+                msg = f"'{folder / CONFIGURATION}' is damaged: {error} {DO}"
                 raise ArtifactError(msg) from error
-        with _damage_explained(folder):
+        with damage_explained(folder):
             retriever.pooler.load_state_dict(load_file(folder / POOLER_WEIGHTS))
-        retriever.fingerprint = fingerprint
+        retriever.fingerprint, retriever.changed = fingerprint, changed
         return retriever.to(device or default_device()).eval()
 
     @classmethod
     def from_description(
-        cls, description: dict[str, Any], device: torch.device | str | None = None, *, lean: bool = False
+        cls,
+        description: dict[str, Any],
+        device: torch.device | str | None = None,
+        *,
+        lean: bool = False,
+        encoder_options: Mapping[str, Any] | None = None,
     ) -> Retriever:
-        """Make an untrained retriever again, from the `description` of the one that `create` made."""
+        """Make an untrained retriever again, from the `description` of the one that `create` made.
+
+        Args:
+            description: The description.
+            device: As for `load`.
+            lean: As for `create`.
+            encoder_options: Options of the encoder that are to differ from those described; the fingerprint stays.
+        """
         encoder, pooler = description["encoder"], description["pooler"]
         if encoder["name"] == "transformer":
             lost = left_out(description["model"], pooler["name"], pooler["options"], encoder["options"], all_given=True)
             oddities.note(*lost)
-        with _missing_plugins_explained(description, description["model"]):
+        with missing_plugins_explained(description, description["model"]):
             retriever = cls.create(
                 description["model"],
                 encoder=encoder["name"],
                 pooler=pooler["name"],
-                encoder_options=encoder["options"],
+                encoder_options={**encoder["options"], **(encoder_options or {})},
                 pooler_options=pooler["options"],
                 separate_towers=description["separate_towers"],
                 lean=lean,
             )
+            if encoder_options:
+                made = {key: value for key, value in retriever.description.items() if key not in _UNTRAINED}
+                made["encoder"] = describe("encoder", encoder["name"], encoder["options"])
+                retriever.fingerprint = artifacts.fingerprint_value([made, model_fingerprint(description["model"])])
         return retriever.to(device or default_device()).eval()
 
     def save(self, folder: str | Path) -> None:
@@ -279,6 +312,21 @@ class Retriever(nn.Module):
                 self.train()
 
 
+@contextmanager
+def _drawn_with(seed: int) -> Iterator[None]:
+    """Weights that are drawn are equal for equal seeds, and the caller's random state is not touched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _checked(encoder: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options, checked, that differ from the ones in the description of an encoder."""
+    name, own = encoder["name"], encoder["options"]
+    checked = registry.check_options(f"encoder '{name}'", registry.get("encoder", name), changes)
+    return {option: value for option, value in checked.items() if option not in own or own[option] != value}
+
+
 def _revision(encoder_options: Mapping[str, Any] | None) -> str | None:
     revision: str | None = (encoder_options or {}).get("revision")
     return revision
@@ -288,41 +336,6 @@ def _pooling(pooler: Mapping[str, Any], own: OwnSettings | None) -> str:
     """Which pooling was taken for a model without a named pooler, such as "mean pooling, normalised, from ..."."""
     normalised = ", normalised" if pooler["options"].get("normalize") else ""
     return f"{pooler['name']} pooling{normalised}, " + (f"from {MODULES}" if own is not None else "the default")
-
-
-def checkpoint_fingerprint(folder: str | Path) -> str:
-    """The fingerprint of a checkpoint's weights and configuration, which are checked.
-
-    Raises:
-        ArtifactError: They are not those that its manifest describes.
-    """
-    remedy = "Copy the checkpoint again, or train it again."
-    return artifacts.checked_fingerprint(folder, "checkpoint", skip=NOT_WEIGHTS, remedy=remedy)
-
-
-@contextmanager
-def _damage_explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        msg = f"the checkpoint '{folder}' is damaged: {' '.join(str(error).split())} Copy it or train it again."
-        raise ArtifactError(msg) from error
-
-
-@contextmanager
-def _missing_plugins_explained(description: Mapping[str, Any], where: str | Path) -> Iterator[None]:
-    """Turn "unknown pooler" into which distribution and version to install."""
-    try:
-        yield
-    except UnknownNameError as error:
-        if error.kind not in description:
-            raise
-        part = description[error.kind]
-        msg = (
-            f"'{where}' was made with the {error.kind} '{part['name']}' of {part['distribution']} {part['version']}, "
-            f"which is not installed. Install it: pip install {part['distribution']}=={part['version']}"
-        )
-        raise ArtifactError(msg) from error
 
 
 def open_retriever(
@@ -337,15 +350,21 @@ def open_retriever(
     """The retriever of a checkpoint folder, or of a pretrained model with a pooler (see `Retriever.create`).
 
     Raises:
-        InputError: Parts were named for a checkpoint, which has its own; or there is no such model.
+        InputError: Parts or options other than lengths were named for a checkpoint, which has its own; or there is no
+            such model.
     """
-    given = [name for name, value in (("--encoder", encoder), ("--pooler", pooler)) if value]
-    given += ["--set"] if encoder_options or pooler_options else []
-    if (Path(model) / CONFIGURATION).is_file():
+    if is_checkpoint(model):
+        given = [f"--{name} {value}" for name, value in (("encoder", encoder), ("pooler", pooler)) if value]
+        given += [f"--set encoder.{name}" for name in encoder_options or {} if name not in LENGTHS]
+        given += [f"--set pooler.{name}" for name in pooler_options or {}]
         if given:
-            msg = f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}."
+            msg = (
+                f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}. "
+                f"Its lengths alone may differ from those in training: --set encoder.document_length=512"
+            )
             raise InputError(msg)
-        return Retriever.load(model, lean=lean)
+        with length_explained():
+            return Retriever.load(model, lean=lean, encoder_options=encoder_options)
     if artifacts.kind_of(model) == "reranker":
         msg = (
             f"'{model}' is a re-ranker, which scores pairs and makes no vectors. Give a checkpoint (rkit "
@@ -358,14 +377,15 @@ def open_retriever(
             f"with. Give the checkpoint to encode as it was trained."
         )
     note_left_out(model, encoder, pooler, encoder_options, pooler_options)
-    retriever = Retriever.create(
-        model,
-        encoder=encoder or "transformer",
-        pooler=pooler,
-        encoder_options=encoder_options,
-        pooler_options=pooler_options,
-        lean=lean,
-    )
+    with length_explained():
+        retriever = Retriever.create(
+            model,
+            encoder=encoder or "transformer",
+            pooler=pooler,
+            encoder_options=encoder_options,
+            pooler_options=pooler_options,
+            lean=lean,
+        )
     return retriever.to(default_device()).eval()
 
 
@@ -390,4 +410,6 @@ def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any
     entry: dict[str, Any] = artifacts.describe_input(model, retriever.fingerprint)
     if "model" in retriever.description:
         entry["description"] = retriever.description
+    if retriever.changed:
+        entry["encoder_options"] = retriever.changed
     return entry

@@ -33,6 +33,7 @@ def check_components(step: Step, command: click.Command, options: Mapping[str, A
     defaults = {str(option.name): option.default for option in command.params if isinstance(option.default, str)}
     given = defaults | dict(options)
     if step.command == "train" and any(option.name == "pooler" for option in command.params):
+        given["encoder"] = given.get("encoder") or "transformer"
         # The default is the model's own pooling (mean, max, last), which has the options and the loss of cls.
         given["pooler"] = given.get("pooler") or "cls"
         given["loss"] = given.get("loss") or _default_loss(str(given["pooler"]))

@@ -13,8 +13,8 @@ from retrievalkit.recipe.settings import Section, join, read_yaml
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 _KEYS = (
-    "extends", "name", "description", "requires", "values", "defaults", "steps", "table", "variants", "baseline",
-    "seeds",
+    "extends", "name", "description", "requires", "values", "defaults", "steps", "table", "variants", "sets", "means",
+    "baseline", "seeds",
 )  # fmt: skip
 _STEP_KEYS = ("name", "title", "command", "with", "output", "expected")
 

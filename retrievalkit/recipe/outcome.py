@@ -17,6 +17,7 @@ from retrievalkit.report.table import text_table
 _FIGURES_BYTES = 1 << 30
 # Of a figure: greater integers are no floats.
 _MOST = 1e300
+_ANALYSIS = "analysis.json"  # of `rkit analyse-views`
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,15 @@ class Outcome:
 
 
 def read_figures(path: Path | None) -> dict[str, float]:
-    """The numbers of a JSON file: its "metrics" where it has them, as `rkit evaluate --json` prints; {} for none."""
+    """The numbers of what a step wrote; {} for none.
+
+    Args:
+        path: A JSON file: its "metrics" where it has them, as `rkit evaluate --json` prints. Or the folder of an
+            analysis, whose figures are those numbers that are no counts.
+    """
+    if path is not None and path.is_dir():
+        content = _read_json(path / _ANALYSIS) if artifacts.kind_of(path) == "analysis" else {}
+        return {name: value for name, value in content.items() if isinstance(value, float) and abs(value) < _MOST}
     content = _read_json(path)
     content = content.get("metrics", content)
     content = flatten(content) if isinstance(content, dict) else {}

@@ -36,7 +36,8 @@ The keys under `with` are the command's options and arguments, with dashes or un
 of `--set`. `${name}` is a value, `${steps.NAME}` the output of a step. `--set VALUE=...` changes a value for all
 variants, `--set VARIANT.VALUE=...` for one, `--set STEP.OPTION=...` an option of a step, `--set seeds=...` the seeds.
 Titles may contain values too, and follow them. Reference figures may also be given as `expected` at a step; in a
-variant those of a second step in the table are STEP.FIGURE.
+variant those of a second step in the table are STEP.FIGURE. `sets` (of data) multiply the rows, and `means` average
+them: see `recipe.rows`.
 
 `extends: other.yaml` (or a list) starts from another recipe, by a path from this one's folder or by name. Mappings are
 joined key by key, steps and variants by name; `null` removes a variant or a figure.
@@ -44,19 +45,22 @@ joined key by key, steps and variants by name; `null` removes a variant or a fig
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
-from retrievalkit.recipe.files import NAME, find_recipe, read_recipe
+from retrievalkit.recipe.files import find_recipe, read_recipe
 from retrievalkit.recipe.log import FOLDER as LOGS
-from retrievalkit.recipe.settings import Section, join
+from retrievalkit.recipe.rows import Names, RowReader
+from retrievalkit.recipe.settings import Place, Section, join
 from retrievalkit.recipe.step import Step, Values, fill, in_order, joined_path, merged, needed
 from retrievalkit.recipe.variants import SEED, Row, Variant, arrange, choose, parse_seeds
 
-_VARIANT_KEYS = ("title", "values", "expected")
+Overrides = Sequence[Mapping[str, Any]]
+"""Values and options of steps, by name; later ones win."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,13 @@ class Recipe:
 
     def options_in(self, step: Step, folder: str) -> dict[str, Any]:
         """A step's options, with the outputs of other steps as paths in a folder; "" leaves them relative to it."""
-        outputs = {f"steps.{other.name}": joined_path(folder, other.output) for other in self.steps if other.output}
-        filled: dict[str, Any] = fill(dict(step.options), outputs.__getitem__)
+        filled: dict[str, Any] = fill(dict(step.options), lambda name: joined_path(folder, self.outputs[name]))
         return filled
+
+    @cached_property
+    def outputs(self) -> dict[str, str]:
+        """`steps.NAME` -> what the step writes."""
+        return {f"steps.{step.name}": step.output for step in self.steps if step.output}
 
 
 def load_recipe(
@@ -121,9 +129,10 @@ class _Reader:
         self.steps = {name: _step(section, defaults) for name, section in sections.items()}
         _check_outputs(self.steps.values())
         self.table = self.step_names("table")
-        self.variants: dict[str, Variant] = {}
-        self.variants = {variant.name: variant for variant in self.rows()}
-        self.baseline = self.checked_baseline()
+        self.row_names: set[str] = set()
+        self.table_rows = RowReader(root, self.steps, self.table, self.check_override)
+        self.variants = self.table_rows.variants
+        self.row_names = self.table_rows.names
 
     def recipe(self, overrides: dict[str, Any], wanted: Sequence[str] | None) -> Recipe:
         seeds = self.seeds(overrides)
@@ -131,10 +140,16 @@ class _Reader:
             self.check_override(name, value)
         selected = choose(self.variants, wanted, self.name)
         # A value may have the name of a variant; settings of the variant are a mapping.
-        of_variants = {name: overrides.pop(name) for name in self.variants if isinstance(overrides.get(name), Mapping)}
+        of_rows = {name: overrides.pop(name) for name in self.row_names if isinstance(overrides.get(name), Mapping)}
+
+        def given(variant: Variant) -> Overrides:
+            return [
+                overrides,
+                *(of_rows[name] for name in dict.fromkeys((*variant.parts, variant.name)) if name in of_rows),
+            ]
 
         def build(variant: Variant, values: Mapping[str, Any]) -> Sequence[Step]:
-            return self.filled([variant.overrides, overrides, of_variants.get(variant.name, {}), values])
+            return self.filled([variant.overrides, *given(variant), values])
 
         steps, names = arrange(list(self.variants.values()), selected, seeds, build)
         if any(step.lacks for step in steps):
@@ -150,12 +165,8 @@ class _Reader:
             steps=tuple(steps),
             file=self.root.place.file,
             table=self.table,
-            rows=tuple(
-                self.row(variant, names[variant.name], [overrides, of_variants.get(variant.name, {})])
-                for variant in selected
-                if self.table
-            ),
-            baseline=self.baseline,
+            rows=self.rows(selected, names, given),
+            baseline=self.table_rows.baseline,
             requires={name: str(brings) for name, brings in self.root.section("requires").items()},
         )
 
@@ -187,7 +198,7 @@ class _Reader:
     def check_override(self, name: str, value: Any) -> None:
         """Refuse an override of something that the recipe does not have."""
         nested = isinstance(value, Mapping)
-        if nested and name in self.variants:
+        if nested and name in self.row_names:
             for inner, override in value.items():
                 self.check_override(inner, override)
             return
@@ -197,7 +208,7 @@ class _Reader:
             msg = f"the value '{name}' has no options, it is {self.values[name]!r}. Give it one value."
             raise InputError(msg)
         hint = "What can be set is a value of the recipe, VARIANT.VALUE, or STEP.OPTION."
-        known = {*self.values, *self.steps, *filter(None, self.variants)}
+        known = {*self.values, *self.steps, *self.row_names}
         raise UnknownNameError("value of the recipe", name, known, hint=hint)
 
     def seeds(self, overrides: dict[str, Any]) -> list[int]:
@@ -216,76 +227,16 @@ class _Reader:
             raise OptionError(problem)
         return seeds
 
-    def rows(self) -> Iterable[Variant]:
-        """The variants; one without a name where there are none."""
-        sections = self.root.section("variants")
-        if not any(sections.values()):
-            yield Variant("", self.name, Section(self.root.place), place=self.root.place)
-            return
-        if not self.table:
-            self.root.fail("variants need 'table': the steps whose figures are its columns.", "variants")
-        for name, section in sections.items():
-            if section is not None:
-                self.check_name(name, sections)
-                yield self.variant(name, sections.section(name))
+    def rows(
+        self, selected: Sequence[Variant], names: Mapping[str, Names], overrides: Callable[[Variant], Overrides]
+    ) -> tuple[Row, ...]:
+        """The rows of the table."""
 
-    def check_name(self, name: str, sections: Section) -> None:
-        """Refuse a variant whose name, or folder, something else has."""
-        if not NAME.fullmatch(name):
-            sections.fail(f"the variant name '{name}' has other characters than letters, digits, - and _.", name)
-        folders = {step.output.partition("/")[0] for step in self.steps.values() if step.output}
-        others = {
-            "a step": name in self.steps,
-            "a value": isinstance(self.values.get(name), Section),
-            "a folder that a step writes": name in folders,
-            "a folder of seeds": name.startswith("seed-"),
-            "the folder of logs": name == LOGS,
-        }
-        for kind in (kind for kind, same in others.items() if same):
-            sections.fail(f"the variant '{name}' has the name of {kind}. Rename it.", name)
+        def label(variant: Variant, title: str, place: Place) -> str:
+            values, _ = self.overridden([variant.overrides, *overrides(variant)])
+            return Values(values).label(title, place)
 
-    def variant(self, name: str, section: Section) -> Variant:
-        section.check_keys(_VARIANT_KEYS, "variant")
-        overrides = section.section("values")
-        for key, value in overrides.items():
-            try:
-                self.check_override(key, value)
-            except InputError as error:
-                overrides.fail(f"variant '{name}': {error}", key)
-        title = section.get("title")
-        figures = section.section("expected")
-        expected = {self.cell(figures, key): value for key, value in figures.items() if key != "source"}
-        place = section.places.get("title", section.place)
-        return Variant(name, name if title is None else str(title), overrides, expected, figures.get("source"), place)
-
-    def cell(self, figures: Section, key: str) -> tuple[str, str]:
-        """The step and name of a reference figure: FIGURE is of the table's first step, STEP.FIGURE of another."""
-        step, dot, figure = key.partition(".")
-        if step in self.steps:
-            return step, figure
-        if dot and NAME.fullmatch(step):
-            figures.fail(str(UnknownNameError("step", step, self.steps)), key)
-        return self.table[0], key
-
-    def row(
-        self,
-        variant: Variant,
-        names: Mapping[int | None, Mapping[str, str]],
-        overrides: Sequence[Mapping[str, Any]],
-    ) -> Row:
-        """A row of the table; a reference of the variant wins over the same one of a step."""
-        values, _ = self.overridden([variant.overrides, *overrides])
-        steps = [self.steps[name] for name in self.table]
-        expected = {(step.name, figure): value for step in steps for figure, value in step.expected.items()}
-        sources = [variant.source, *(expected.pop((step.name, "source"), None) for step in steps)]
-        expected |= variant.expected
-        return Row(
-            variant.name,
-            Values(values).label(variant.title, variant.place),
-            cells={seed: {step: own[step] for step in self.table} for seed, own in names.items()},
-            expected={key: value for key, value in expected.items() if value is not None and key[0] in self.table},
-            source=next((str(one) for one in sources if one is not None), ""),
-        )
+        return self.table_rows.rows(selected, names, label) if self.table else ()
 
     def step_names(self, key: str) -> tuple[str, ...]:
         """The steps under a key of the recipe that lists names."""
@@ -298,12 +249,6 @@ class _Reader:
             if name not in self.steps:
                 self.root.fail(str(UnknownNameError("step", str(name), self.steps)), key)
         return tuple(listed)
-
-    def checked_baseline(self) -> str:
-        name = self.root.get("baseline") or ""
-        if name and name not in self.variants:
-            self.root.fail(str(UnknownNameError("variant", str(name), self.variants)), "baseline")
-        return str(name)
 
 
 def _step(section: Section, defaults: Section) -> Step:

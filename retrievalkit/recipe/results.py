@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts
+from retrievalkit.recipe.cell import Cell, mean_cell
 from retrievalkit.recipe.noise import Verdict, verdicts
 from retrievalkit.recipe.recipe import Recipe
 from retrievalkit.recipe.step import closure
@@ -26,74 +27,26 @@ Table = list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A figure of a row.
+class ResultRow:
+    """A variant and its cells, by column.
 
     Attributes:
-        ours: Seed -> value.
-        reference: The published value.
-        seedless: Whether one run stands for all seeds, because they make no difference to it.
-        queries: Query -> value, averaged over the seeds; {} where only the mean is known.
-        verdict: Of a difference: whether it is more than noise.
+        name: Its name.
+        title: Its label.
+        source: Where the references were published.
+        cells: Column -> cell.
+        steps: All that it builds on.
+        seconds: How long these took.
+        baseline: The row that it is compared with; "" = none.
     """
-
-    ours: Mapping[int | None, float]
-    reference: float | None = None
-    seedless: bool = False
-    queries: Mapping[str, float] = field(default_factory=dict)
-    verdict: Verdict = field(default_factory=Verdict)
-
-    @property
-    def mean(self) -> float:
-        """Over the seeds."""
-        return statistics.fmean(self.ours.values())
-
-    @property
-    def deviation(self) -> float | None:
-        """The standard deviation of a seed (of the sample); None for a single one."""
-        return statistics.stdev(self.ours.values()) if len(self.ours) > 1 and not self.seedless else None
-
-    @property
-    def difference(self) -> float | None:
-        """Ours less the reference."""
-        return None if self.reference is None else self.mean - self.reference
-
-    def less(self, other: Cell) -> Cell:
-        """The difference to another cell, seed by seed and query by query."""
-        ours = {seed: value - other.ours[seed] for seed, value in self.ours.items() if seed in other.ours}
-        known = self.reference is not None and other.reference is not None
-        reference = self.reference - other.reference if known else None  # type: ignore[operator]
-        queries = {
-            query: value - other.queries[query] for query, value in self.queries.items() if query in other.queries
-        }
-        return Cell(ours, reference, self.seedless and other.seedless, queries)
-
-    @property
-    def direction(self) -> str:
-        """Of a difference: whether ours has the sign of the reference; "" where one of them has none."""
-        if not self.reference or not self.mean:
-            return ""
-        return "same" if (self.mean > 0) == (self.reference > 0) else "opposite"
-
-    def to_json(self) -> dict[str, Any]:
-        """A value that `json.dumps` takes."""
-        value: dict[str, Any] = {"ours": self.mean}
-        if self.deviation is not None:
-            value |= {"deviation": self.deviation, "seeds": {str(seed): one for seed, one in self.ours.items()}}
-        if self.reference is not None:
-            value |= {"reference": self.reference, "difference": self.difference}
-        return value
-
-
-@dataclass(frozen=True)
-class ResultRow:
-    """A variant and its cells, by column."""
 
     name: str
     title: str
     source: str
     cells: Mapping[str, Cell]
+    steps: frozenset[str]
     seconds: float
+    baseline: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,9 +73,10 @@ class Results:
         return list(dict.fromkeys(name for row in self.rows for name in row.cells))
 
     def differences(self) -> Iterator[tuple[ResultRow, dict[str, Cell]]]:
-        """Each other row less the baseline."""
-        base = next((row for row in self.rows if row.name == self.baseline), None)
+        """Each other row less its baseline."""
+        rows = {row.name: row for row in self.rows}
         for row in self.rows:
+            base = rows.get(row.baseline)
             if base is not None and row is not base:
                 known = self.verdicts or {}
                 cells = {name: cell.less(base.cells[name]) for name, cell in row.cells.items() if name in base.cells}
@@ -135,11 +89,13 @@ class Results:
                 )
 
     def tested(self) -> Results:
-        """The table with significance tests of the differences to the baseline, column by column."""
-        against = {row.name: cells for row, cells in self.differences()}
+        """The table with significance tests of the differences to a baseline, column by column."""
+        against: dict[tuple[str, str], dict[str, Cell]] = {}
+        for row, found in self.differences():
+            for column, cell in found.items():
+                against.setdefault((row.baseline, column), {})[row.name] = cell
         known: dict[tuple[str, str], Verdict] = {}
-        for column in self.columns:
-            cells = {row: found[column] for row, found in against.items() if column in found}
+        for (_, column), cells in against.items():
             seeds = {row: [] if cell.deviation is None else list(cell.ours.values()) for row, cell in cells.items()}
             queries = {row: list(cell.queries.values()) for row, cell in cells.items()}
             known |= {(row, column): verdict for row, verdict in verdicts(seeds, queries).items()}
@@ -174,10 +130,12 @@ class Results:
     def _document(self, render: Callable[[Table], str]) -> str:
         parts = [render(self._table()), *self._notes()]
         if differences := list(self.differences()):
-            base = next(row.title for row in self.rows if row.name == self.baseline)
+            bases = list(dict.fromkeys(row.baseline for row, _ in differences))
+            base = next(row.title for row in self.rows if row.name == bases[0])
+            what = f"'{base}'" if len(bases) == 1 else f"the row of '{self.baseline}' of the same set"
             table = [("variant", *self.columns)]
             table += [(row.title, *self._cells(found, compared)) for row, found in differences]
-            parts += [f"Difference to '{base}' (the reference's, and whether ours has its sign):", render(table)]
+            parts += [f"Difference to {what} (the reference's, and whether ours has its sign):", render(table)]
             parts += self._test_notes()
         return "\n\n".join(parts)
 
@@ -241,19 +199,28 @@ def tabulate(
         seconds: Step -> how long it took.
         per_query: Step -> the values of each query, where they are known; only significance tests use them.
     """
-    done = [
-        row for row in recipe.rows if all(step in figures for cells in row.cells.values() for step in cells.values())
-    ]
     uses = {step.name: step.uses for step in recipe.steps}
-    rows = []
-    for row in done:
-        steps = closure(uses, (step for cells in row.cells.values() for step in cells.values()))
-        cells = _cells(recipe, row, figures, per_query or {})
-        rows.append(ResultRow(row.name, row.title, row.source, cells, sum(seconds[step] for step in steps)))
-    measured = {name for row in rows for name in row.cells}
+    rows: dict[str, ResultRow] = {}
+    for row in recipe.rows:
+        if any(name not in rows for name in row.of):
+            continue
+        if any(step not in figures for cells in row.cells.values() for step in cells.values()):
+            continue
+        if row.of:
+            members = [rows[name] for name in row.of]
+            cells = _means(recipe, row, members)
+            steps = frozenset().union(*(member.steps for member in members))
+        else:
+            cells = _cells(recipe, row, figures, per_query or {})
+            steps = frozenset(closure(uses, (step for cells in row.cells.values() for step in cells.values())))
+        baseline = row.baseline or recipe.baseline
+        taken = sum(seconds[step] for step in steps)
+        rows[row.name] = ResultRow(row.name, row.title, row.source, cells, steps, taken, baseline)
+    done = [row for row in recipe.rows if row.name in rows]
+    measured = {name for row in rows.values() for name in row.cells}
     wanted = dict.fromkeys(_column(recipe, step, name) for row in done for step, name in row.expected)
     missing = [name for name in wanted if name not in measured]
-    return Results(recipe.name, rows, recipe.baseline, missing)
+    return Results(recipe.name, list(rows.values()), recipe.baseline, missing)
 
 
 def _cells(
@@ -268,6 +235,13 @@ def _cells(
             queries = _averaged([per_query.get(one, {}).get(name, {}) for one in ran.values()])
             cells[_column(recipe, step, name)] = Cell(ours, row.expected.get((step, name)), seedless, queries)
     return cells
+
+
+def _means(recipe: Recipe, row: Row, members: Sequence[ResultRow]) -> dict[str, Cell]:
+    """The cells of a row that averages others, in the columns that all of these have."""
+    references = {_column(recipe, step, figure): value for (step, figure), value in row.expected.items()}
+    shared = [name for name in members[0].cells if all(name in one.cells for one in members)]
+    return {name: mean_cell([member.cells[name] for member in members], references.get(name)) for name in shared}
 
 
 def _averaged(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -21,6 +21,9 @@ from retrievalkit.recipe.step import Step, joined_path
 
 SEED = "seed"
 
+Cells = Mapping[tuple[str, str], Any]
+"""(Step of the table, figure) -> reference."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -33,14 +36,18 @@ class Variant:
         expected: (step of the table, figure) -> reference.
         source: Where the references were published.
         place: Where the title is in the file.
+        parts: The names of the variant and the set that it is made of.
+        in_sets: Set or mean -> the references of its cells.
     """
 
     name: str
     title: str
     overrides: Section
-    expected: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    expected: Cells = field(default_factory=dict)
     source: str | None = None
     place: Place = NOWHERE
+    parts: tuple[str, ...] = ()
+    in_sets: Mapping[str, Cells] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,13 +60,17 @@ class Row:
         cells: Seed (None = the recipe's only one) -> step of the table -> step that was run.
         expected: (step of the table, figure) -> reference.
         source: Where the references were published.
+        baseline: The row that it is compared with; "" = the recipe's.
+        of: The rows that it averages; () = it is run.
     """
 
     name: str
     title: str
     cells: Mapping[int | None, Mapping[str, str]]
-    expected: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    expected: Cells = field(default_factory=dict)
     source: str = ""
+    baseline: str = ""
+    of: tuple[str, ...] = ()
 
 
 Build = Callable[[Variant, Mapping[str, Any]], Sequence[Step]]
@@ -67,7 +78,7 @@ Build = Callable[[Variant, Mapping[str, Any]], Sequence[Step]]
 
 
 def choose(variants: Mapping[str, Variant], wanted: Sequence[str] | None, recipe: str) -> list[Variant]:
-    """The variants with these names; `*` and `?` match other characters.
+    """The variants with these names, or with a part of these names; `*` and `?` match other characters.
 
     Raises:
         UnknownNameError: There is no such variant.
@@ -78,14 +89,15 @@ def choose(variants: Mapping[str, Variant], wanted: Sequence[str] | None, recipe
     if list(variants) == [""]:
         msg = f"the recipe '{recipe}' has no variants. Leave --variants out."
         raise InputError(msg)
+    parts = list(dict.fromkeys(part for variant in variants.values() for part in variant.parts))
     if not wanted:
-        msg = f"--variants names none. Known: {', '.join(variants)}."
+        msg = f"--variants names none. Known: {', '.join(parts)}."
         raise InputError(msg)
     selected: set[str] = set()
     for pattern in wanted:
-        matching = fnmatch.filter(variants, pattern)
+        matching = [name for name, variant in variants.items() if fnmatch.filter({name, *variant.parts}, pattern)]
         if not matching:
-            raise UnknownNameError("variant of the recipe", pattern, variants)
+            raise UnknownNameError("variant of the recipe", pattern, parts)
         selected.update(matching)
     return [variant for name, variant in variants.items() if name in selected]
 

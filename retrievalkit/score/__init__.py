@@ -11,11 +11,12 @@ from retrievalkit.score.ranking import (
     scores_of,
     top_k,
 )
-from retrievalkit.score.refined import top_k_of_store
+from retrievalkit.score.refined import top_k_of_rounded, top_k_of_store
 from retrievalkit.score.rule import scores, vector_scores, vectors_alone, viewed
 from retrievalkit.score.tiles import is_single
 
 __all__ = [
     "scores", "vector_scores", "vectors_alone", "viewed", "TextReader", "best_of_candidates", "check_k",
-    "documents_of_vectors", "lexical_scores_of", "scores_of", "top_k", "top_k_of_store", "is_single",
+    "documents_of_vectors", "lexical_scores_of", "scores_of", "top_k", "top_k_of_rounded", "top_k_of_store",
+    "is_single",
 ]  # fmt: skip

@@ -47,12 +47,14 @@ class Side:
         rough: (rows, dim) in the format of the rough products.
         norm: The greatest length of a vector, at least.
         distance: From a vector to the rounded one, at most.
+        adding: By how much what is added to the products may be wrong.
     """
 
     exact: np.ndarray
     rough: Tensor
     norm: float
     distance: float
+    adding: float = 0.0
 
     @classmethod
     def of(cls, vectors: np.ndarray, *, in_bf16: bool) -> Side:
@@ -105,7 +107,8 @@ def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> 
     Args:
         queries: The queries.
         documents: The documents.
-        added_to: The rough products, if other numbers are then added to them, the same to rough and exact ones.
+        added_to: The rough products, if other numbers are then added to them: the same to rough and exact ones, but
+            for the documents' `adding`.
     """
     dim, largest = queries.exact.shape[1], queries.norm * documents.norm
     rounding = queries.norm * documents.distance + queries.distance * (documents.norm + documents.distance)
@@ -115,8 +118,19 @@ def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> 
     result = 1.01 * _BF16_ERROR if documents.rough.dtype == torch.bfloat16 else 0.0
     if added_to is not None:
         greatest = float(torch.maximum(added_to.max(), -added_to.min())) if result else 0.0
-        return Slack(rounding + adding + lost + 1.01 * result * greatest, 8 * _FP32_ERROR)
+        added = documents.adding
+        return Slack(rounding + adding + lost + added + 1.01 * result * greatest, 8 * _FP32_ERROR)
     return Slack(rounding + adding + lost, result)
+
+
+def of_adding(numbers: int, largest: float) -> float:
+    """By how much two sums of so many products may differ that were added up in another order.
+
+    Args:
+        numbers: How many products.
+        largest: The product of the lengths of both sides, which the sum of their absolute values does not exceed.
+    """
+    return 2 * (numbers + 1) * _FP32_ERROR * 1.01 * largest + numbers * _SMALLEST
 
 
 def products(queries: Side, documents: Side, tile: Tensor) -> Tensor:

@@ -49,12 +49,18 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
 
 
 def _best_products(queries: Representation, documents: Representation) -> Tensor:
-    """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors."""
+    """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors.
+
+    Of equal products, the first receives the gradient, whichever way the size chooses.
+    """
     assert queries.vectors is not None
     assert documents.vectors is not None
     rows, (texts, m, _) = queries.vectors.flatten(0, 1), documents.vectors.shape
-    if m == 1 or len(rows) * texts * m <= max_products.LIMIT:
-        return vector_scores(queries, documents).amax(dim=3)
+    if m == 1:
+        return vector_scores(queries, documents).squeeze(3)
+    if len(rows) * texts * m <= max_products.LIMIT:
+        # Not amax, which divides the gradient among equal products.
+        return vector_scores(queries, documents).max(dim=3).values
     found = max_products.max_products(rows, documents.vectors, documents.vector_mask)
     return found.view(*queries.vectors.shape[:2], texts)
 

@@ -188,7 +188,7 @@ class QueryPart:
         """
         assert self.side is not None
         assert documents.side is not None
-        tile = scratch.take(self.count, len(documents.side.exact), documents.side.rough)
+        tile = scratch.take(self.count, len(documents.side.rough), documents.side.rough)
         rough.products(self.side, documents.side, tile)
         if self.terms is None:
             return tile, None, rough.slack(self.side, documents.side)

@@ -6,11 +6,11 @@ Vectors of different checkpoints are not comparable, so any other checkpoint is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts
 from retrievalkit.consent import anonymously
@@ -32,12 +32,14 @@ class Encoders:
         model: The path of a checkpoint, if the user gives one.
         indexes: All indexes searched.
         precision: The number format to encode queries in.
+        query_length: Most tokens of a query; None = as the index remembers it, else as the checkpoint has it.
         lock: Held while a retriever is loaded or used: tokenizers and poolers are not made for several threads.
     """
 
     model: str | Path | None
     indexes: Sequence[OpenIndex]
     precision: Precision = "fp32"
+    query_length: int | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
     _loaded: dict[str, Retriever] = field(default_factory=dict)
 
@@ -85,12 +87,15 @@ class Encoders:
         Raises:
             ArtifactError: It made none of them.
         """
-        encoded = [index for index in self.indexes if index.needs_encoding]
+        encoded, fits = [index for index in self.indexes if index.needs_encoding], False
         for index in encoded:
-            if index.checkpoint is None or index.checkpoint["fingerprint"] == retriever.fingerprint:
-                self.lock = lock
+            if index.checkpoint is not None and index.checkpoint["fingerprint"] != retriever.fingerprint:
+                continue
+            fits, self.lock = True, lock
+            # A fingerprint does not tell the length: where another is wanted, the model is loaded with that.
+            if self.options_for(index).get("query_length") == retriever.changed.get("query_length"):
                 self._loaded[self._key(index)] = retriever
-        if not self._loaded:
+        if not fits:
             raise _wrong_checkpoint(encoded[0], str(self.model), retriever.fingerprint)
 
     def adopt(self, other: Encoders) -> None:
@@ -103,21 +108,26 @@ class Encoders:
                     self._loaded[key] = loaded
 
     def _key(self, index: OpenIndex) -> str:
-        folder = self._folders[str(index.folder)]
         # An untrained model may have been used with several poolers.
         description = (index.checkpoint or {}).get("description")
-        return folder if description is None else artifacts.fingerprint_value([folder, description])
+        return artifacts.fingerprint_value([self._folders[str(index.folder)], description, self.options_for(index)])
 
     def _of(self, index: OpenIndex) -> Retriever:
-        folder, key = self._folders[str(index.folder)], self._key(index)
+        folder, key, options = self._folders[str(index.folder)], self._key(index), self.options_for(index)
         if key not in self._loaded:
             # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
             with anonymously(folder != str(self.model)):
-                self._loaded[key] = _load(folder, index)
+                self._loaded[key] = _load(folder, index, options)
         retriever = self._loaded[key]
         if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
             raise _wrong_checkpoint(index, folder, retriever.fingerprint)
         return retriever
+
+    def options_for(self, index: OpenIndex) -> dict[str, Any]:
+        """The options of the encoder with which an index's queries are encoded, where they differ from its model's."""
+        remembered = (index.checkpoint or {}).get("encoder_options", {}).get("query_length")
+        length = remembered if self.query_length is None else self.query_length
+        return {} if length is None else {"query_length": length}
 
     def _fits(self, index: OpenIndex) -> bool:
         if index.checkpoint is None:
@@ -171,6 +181,10 @@ class JoinedEncoders(Encoders):
         """As of the index's own encoders."""
         return self._owners[id(index.indexer)].encode(index, texts, side)
 
+    def options_for(self, index: OpenIndex) -> dict[str, Any]:
+        """As of the index's own encoders."""
+        return self._owners[id(index.indexer)].options_for(index)
+
 
 @dataclass
 class QueryBatch:
@@ -192,18 +206,19 @@ class QueryBatch:
         if not index.needs_encoding:
             return texts
         retriever = self.encoders.of(index)
-        if retriever.fingerprint not in self._encoded:
+        key = artifacts.fingerprint_value([retriever.fingerprint, self.encoders.options_for(index)])
+        if key not in self._encoded:
             encoded = self.encoders.encode(index, [("", text) for text in texts], "query")
             _check_finite(encoded, self.queries)
-            self._encoded[retriever.fingerprint] = encoded
-        return self._encoded[retriever.fingerprint]
+            self._encoded[key] = encoded
+        return self._encoded[key]
 
 
 def _fingerprint_of(model: str | Path) -> str:
     """The fingerprint of a checkpoint; "" for an untrained model, whose fingerprint needs it to be loaded."""
-    from retrievalkit.model.retriever import CONFIGURATION, checkpoint_fingerprint
+    from retrievalkit.model.checkpoint import checkpoint_fingerprint, is_checkpoint
 
-    if (Path(model) / CONFIGURATION).is_file():
+    if is_checkpoint(model):
         return checkpoint_fingerprint(model)
     kind = artifacts.kind_of(model)
     if kind is not None:
@@ -212,14 +227,18 @@ def _fingerprint_of(model: str | Path) -> str:
     return ""
 
 
-def _load(folder: str, index: OpenIndex) -> Retriever:
+def _load(folder: str, index: OpenIndex, options: Mapping[str, Any]) -> Retriever:
     # An index of texts needs no model, and torch takes seconds to import.
-    from retrievalkit.model.retriever import CONFIGURATION, Retriever
+    from retrievalkit.model.checkpoint import is_checkpoint, length_explained
+    from retrievalkit.model.retriever import Retriever
 
-    if (Path(folder) / CONFIGURATION).is_file() or index.checkpoint is None or "description" not in index.checkpoint:
-        return Retriever.load(folder, lean=True)
+    if is_checkpoint(folder) or index.checkpoint is None or "description" not in index.checkpoint:
+        with length_explained():
+            return Retriever.load(folder, lean=True, encoder_options=options)
+    described = {**index.checkpoint["description"], "model": folder}
     try:
-        return Retriever.from_description({**index.checkpoint["description"], "model": folder}, lean=True)
+        with length_explained():
+            return Retriever.from_description(described, lean=True, encoder_options=options)
     except OptionError as error:
         msg = f"'{index.folder / artifacts.MANIFEST}' is damaged: {error} Encode and index again."
         raise ArtifactError(msg) from error

@@ -59,6 +59,7 @@ def search(
     depth: int | None = None,
     options: Options | None = None,
     precision: Precision = "fp32",
+    query_length: int | None = None,
     batch_size: int = BATCH_QUERIES,
     note: Note = oddities.note,
 ) -> Run:
@@ -78,6 +79,7 @@ def search(
         depth: How many hits of each index are fused; 1,000 if None, or k if that is more.
         options: Options of indexers that differ from those at indexing; see `Searcher`.
         precision: The number format to encode queries in.
+        query_length: Most tokens of a query; see `Searcher`.
         batch_size: How many queries are encoded and searched at once.
         note: Called with messages for the user.
 
@@ -95,7 +97,9 @@ def search(
     combined = fusion_of(
         len(indexes), fusion, weights=weights, normalization=normalization, missing=missing, rrf_k=rrf_k, depth=depth
     )
-    searcher = Searcher(indexes, model=model, options=options, precision=precision, note=note)
+    searcher = Searcher(
+        indexes, model=model, options=options, precision=precision, query_length=query_length, note=note
+    )
     return dict(find(searcher, queries, k, combined, depth=depth, batch_size=batch_size))
 
 
@@ -255,15 +259,18 @@ def perform(request: Request, note: Note = oddities.note) -> None:
     request.fusion_by_options()
     wanted = None if request.queries is None else read_queries(request.queries, request.split)
     judged = None if request.tune is None else _judged(request)
+    options, query_length = request.divided_options()
     searcher = Searcher(
         request.places,
         model=request.model,
-        options=request.options,
+        options=options,
         precision=request.precision or "fp32",
+        query_length=query_length,
         note=note,
     )
     encoded = any(index.needs_encoding for index in searcher.indexes)
-    check_effect({"--precision": request.precision}, encoded, "an index of vectors")
+    of_queries = {"--precision": request.precision, "--set encoder.query_length": query_length}
+    check_effect(of_queries, encoded, "an index of vectors")
     fusion = request.fusion_for(searcher)
     if request.shows_hits:
         _read(request, searcher, fusion)

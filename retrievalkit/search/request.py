@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrievalkit.artifacts import check_output_file
 from retrievalkit.errors import InputError, OptionError
+from retrievalkit.options import convert
 from retrievalkit.report.page import PAGES
 from retrievalkit.search.fusion import Fusion, Method, Missing, Normalization, fusion_of
 from retrievalkit.search.searcher import Searcher
@@ -27,7 +28,7 @@ class Request:
         places: Index folders and run files.
         queries: Source of the queries, of which `split` selects a part; alternatively a `query`, or `interactive`.
         tune: Source of the judgements to tune by, for the queries in `tune_queries`.
-        options: Options of indexers.
+        options: Options of indexers, and `query_length` of encoders.
     """
 
     places: Sequence[str]
@@ -97,6 +98,30 @@ class Request:
         if self.output is not None and Path(self.output).suffix in PAGES and self.query is None:
             msg = f"output '{self.output}' is a page, which shows the hits of one query. Give --query TEXT."
             raise OptionError(msg)
+
+    def divided_options(self) -> tuple[Options, int | None]:
+        """The options of indexers, and the length of queries that `--set encoder.query_length` gives.
+
+        Raises:
+            OptionError: The length is no number, or is that of documents.
+        """
+        options = dict(self.options or {})
+        section = options.get("encoder")
+        if not isinstance(section, Mapping):
+            return options, None
+        if "document_length" in section:
+            msg = (
+                "encoder.document_length has no effect on a search, whose documents are encoded already. Give it to "
+                "rkit encode."
+            )
+            raise OptionError(msg)
+        # An index folder may be called "encoder", too.
+        rest = {name: value for name, value in section.items() if name != "query_length"}
+        options = {**options, "encoder": rest} if rest else {k: v for k, v in options.items() if k != "encoder"}
+        if "query_length" not in section:
+            return options, None
+        length: int = convert("encoder.query_length", int, section["query_length"])
+        return options, length
 
     def fusion_by_options(self) -> Fusion | None:
         """How the indexes are fused, as far as the options determine it; None for a single index.

@@ -46,6 +46,7 @@ class Searcher:
         options: Options of indexers that differ from those used at indexing: under "indexer" for all of them, under
             the name of an indexer or of an index folder for that one only.
         precision: The number format to encode queries in.
+        query_length: Most tokens of a query; None = as each index's manifest or checkpoint has it.
         note: Called with messages for the user, one sentence at a time.
 
     Raises:
@@ -60,6 +61,7 @@ class Searcher:
         model: Place | None = None,
         options: Options | None = None,
         precision: Precision = "fp32",
+        query_length: int | None = None,
         note: Note = lambda _: None,
     ) -> None:
         if not places:
@@ -67,7 +69,7 @@ class Searcher:
             raise InputError(msg)
         sources = open_sources([Path(place) for place in places], options or {})
         indexes = [source for source in sources if isinstance(source, OpenIndex)]
-        self._begin(sources, Encoders(model, indexes, precision), note)
+        self._begin(sources, Encoders(model, indexes, precision, query_length), note)
 
     @classmethod
     def of(cls, sources: Sequence[Source], encoders: Encoders, note: Note) -> Searcher:

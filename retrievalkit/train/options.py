@@ -91,8 +91,8 @@ class ExampleOptions(LoopOptions):
         negatives: Hard negatives per query in a step, drawn anew in each epoch.
         negative_pool: Draw only from the first so many negatives of an example; None = from all.
         positive: Use the "first" of an example's positives, or a "random" one in each epoch.
-        false_negatives: "mask" other known positives and duplicates of the positive's text, or "keep" them as
-            negatives, as the papers' own code does.
+        false_negatives: "mask" other known positives and passages with the text of a known positive, or "keep" them
+            as negatives, as the papers' own code does.
         batch_tokens: Maximum number of tokens computed at once, padding included; None = chosen by device.
     """
 
@@ -192,8 +192,8 @@ class RerankerOptions(ExampleOptions):
         loss: "listwise" is the softmax cross entropy of the positive within its list, "pointwise" the binary cross
             entropy of each pair.
         micro_batch_size: Queries whose pairs are in memory at once; the gradient is the same. None = the whole step.
-        false_negatives: "mask" drops known positives and duplicates of the positive's text from the negatives, "keep"
-            keeps them.
+        false_negatives: "mask" drops known positives and passages with the text of a known positive from the
+            negatives, "keep" keeps them.
         max_length: Maximum number of tokens per pair, special tokens included; None = 256, or the model's limit if
             that is smaller.
     """

@@ -41,6 +41,8 @@ class PretrainingSpec:
         corpus: The documents, in any known format.
         pretrainer_options: Options of the objective.
         encoder_options: Options of the encoder, such as its dropout.
+        dev: Documents that are held out, in any known format: their loss is measured after each epoch and at the end,
+            and the state with the lowest is kept. None keeps the last.
     """
 
     pretrainer: str
@@ -48,6 +50,7 @@ class PretrainingSpec:
     corpus: str
     pretrainer_options: Mapping[str, Any] = field(default_factory=dict)
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
+    dev: str | None = None
 
 
 def pretrain(
@@ -65,7 +68,10 @@ def pretrain(
 
 def _prepare(spec: PretrainingSpec, options: PretrainingOptions) -> Training:
     documents = open_corpus(spec.corpus)
-    next(iter(documents))  # An empty or missing corpus fails before a model is loaded.
+    dev = None if spec.dev is None else open_corpus(spec.dev)
+    for some in (documents, dev):
+        if some is not None:
+            next(iter(some))  # An empty or missing corpus fails before a model is loaded.
     encoder_options = {"document_length": options.max_length, "new_vocabulary_head": True, **spec.encoder_options}
     made = _create(spec, encoder_options, options)
     described = {
@@ -78,7 +84,9 @@ def _prepare(spec: PretrainingSpec, options: PretrainingOptions) -> Training:
         "model": artifacts.describe_input(spec.model, model_fingerprint(spec.model)),
         "corpus": artifacts.describe_input(spec.corpus, documents.fingerprint()),
     }
-    step = PretrainingStep(made, documents, options)
+    if spec.dev is not None and dev is not None:
+        inputs["dev"] = artifacts.describe_input(spec.dev, dev.fingerprint())
+    step = PretrainingStep(made, documents, options, dev)
     return Training(step, "model", "pretrain", described, inputs, _card, {"wants": made.wants})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -92,6 +93,45 @@ class PartCollator:
         return Part(batch, len(samples), self.pretrainer.counts(batch))
 
 
+class HeldOut:
+    """Documents that are not trained on: a sample of each, the same with the same masks at every look.
+
+    Args:
+        pretrainer: Draws the samples and makes batches of them.
+        documents: The documents, cut and tokenised.
+        size: Samples of a batch.
+        seed: Seed of samples and masks.
+    """
+
+    def __init__(self, pretrainer: Pretrainer, documents: Sequence[Any], size: int, seed: int) -> None:
+        self._pretrainer, self._size, self._seed = pretrainer, size, seed
+        source = random.Random(f"held out {seed}")
+        self._samples = [pretrainer.sample(one, 0, source) for one in documents if pretrainer.samples(one)]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def loss(self, loss_at: Callable[[Part], LossValue], device: torch.device) -> float:
+        """The loss of all samples without dropout, each term the mean over all of its units."""
+        source, made = random.Random(f"held out masks {self._seed}"), self._pretrainer
+        sums: defaultdict[str, float] = defaultdict(float)
+        units: Counter[str] = Counter()
+        was_training = made.training
+        made.eval()
+        with torch.inference_mode():
+            for start in range(0, len(self._samples), self._size):
+                samples = self._samples[start : start + self._size]
+                batch = made.collate(samples, source)
+                part = Part(batch, len(samples), made.counts(batch)).to(device)
+                value = loss_at(part)
+                for name, term in (value.addends or {"": value.total}).items():
+                    count = part.counts.get(name, part.size)
+                    sums[name] += float(term) * count
+                    units[name] += count
+        made.train(was_training)
+        return sum(sums[name] / max(1, units[name]) for name in sums)
+
+
 class PretrainingStep(TrainingStep[Parts]):
     """Trains a `Pretrainer` on a corpus.
 
@@ -99,13 +139,17 @@ class PretrainingStep(TrainingStep[Parts]):
         pretrainer: The objective with its encoder, on the device that trains it.
         corpus: The documents.
         options: Options of the pre-training.
+        dev: Documents that are held out: the state with the lowest loss of them is kept.
     """
 
     title = "pre-training"
     work = TOKENS
     samples: CorpusSamples
+    dev: HeldOut | None = None
 
-    def __init__(self, pretrainer: Pretrainer, corpus: Corpus, options: PretrainingOptions) -> None:
+    def __init__(
+        self, pretrainer: Pretrainer, corpus: Corpus, options: PretrainingOptions, dev: Corpus | None = None
+    ) -> None:
         self.module = self.pretrainer = pretrainer
         self.corpus = corpus
         self.options = options
@@ -119,6 +163,23 @@ class PretrainingStep(TrainingStep[Parts]):
             language=options.language,
             seed=options.seed,
         )
+        if dev is not None:
+            self.dev = self._held_out(dev)
+
+    def _held_out(self, dev: Corpus) -> HeldOut:
+        options = self.options
+        size = options.micro_batch_size or options.batch_size
+        found = HeldOut(self.pretrainer, list(self.cutter.cut(0, list(dev))), size, options.seed)
+        if not len(found):
+            msg = f"none of the held-out documents of '{dev.source}' has {self.pretrainer.wants}. Give whole documents."
+            raise InputError(msg)
+        return found
+
+    def measure(self, epoch: int) -> tuple[str, float]:
+        """The loss of the held-out documents."""
+        del epoch
+        assert self.dev is not None
+        return "loss", self.dev.loss(self._loss_at(Progress(0, 0.0, 1)), self.device)
 
     def rehearse(self) -> None:
         """Take the loss of a few samples once, so that parts that do not fit fail before anything is written."""

@@ -1,4 +1,4 @@
-"""The program behind `rkit train`: examples and a pretrained model in, a checkpoint folder out.
+"""The program behind `rkit train`: examples and a pretrained model (or a checkpoint) in, a checkpoint folder out.
 
     rkit train --model bert-base-uncased --corpus CORPUS --examples TRAIN --output DIR [--dev DEV] [--pooler NAME]
 
@@ -21,7 +21,6 @@ import transformers
 from retrievalkit import artifacts
 from retrievalkit.data.examples import against_corpus
 from retrievalkit.errors import InputError
-from retrievalkit.model.retriever import Retriever, note_left_out
 from retrievalkit.train.card import ModelCard, how_trained
 from retrievalkit.train.data import ExampleData
 from retrievalkit.train.objective import Objective, create_loss, describe_loss
@@ -30,6 +29,7 @@ from retrievalkit.train.refresh import NegativeMiner, RefreshOptions
 from retrievalkit.train.retriever_step import RetrieverStep
 from retrievalkit.train.sampling import limited
 from retrievalkit.train.session import Manifest, Training, run_training
+from retrievalkit.train.start import start
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -37,17 +37,17 @@ class RetrieverSpec:
     """A retriever to be trained: its parts, and the data it is trained on.
 
     Attributes:
-        model: Name or folder of the pretrained model to start from.
+        model: Name or folder of the pretrained model to start from, or a checkpoint to go on from (see `train.start`).
         examples: Training examples, in any known format.
         corpus: The passages that the examples name; None if the examples bring their own.
         dev: Held-out examples for selecting the best state; None keeps the last state.
-        encoder: Registered name of the encoder.
+        encoder: Registered name of the encoder; None = the checkpoint's, else "transformer".
         pooler: Registered name of the pooler; None = the model's own pooling, else "cls" (see `Retriever.create`).
         loss: Registered name of the loss, or several joined by plus signs for their sum; None = the pooler's default.
         encoder_options: Options of the encoder.
         pooler_options: Options of the pooler.
         loss_options: Options of the loss; of a sum, loss -> its options.
-        separate_towers: Whether queries and documents get an encoder each.
+        separate_towers: Whether queries and documents get an encoder each; None = as the checkpoint, else no.
         refresh: When to mine new negatives with the model as it is then, and which; None = never.
     """
 
@@ -55,13 +55,13 @@ class RetrieverSpec:
     examples: str
     corpus: str | None = None
     dev: str | None = None
-    encoder: str = "transformer"
+    encoder: str | None = None
     pooler: str | None = None
     loss: str | None = None
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
     pooler_options: Mapping[str, Any] = field(default_factory=dict)
     loss_options: Mapping[str, Any] = field(default_factory=dict)
-    separate_towers: bool = False
+    separate_towers: bool | None = None
     refresh: RefreshOptions | None = None
 
 
@@ -97,8 +97,7 @@ def _prepare(spec: RetrieverSpec, options: TrainingOptions) -> Training:
         spec.refresh.check_for(epochs=options.epochs, negatives=options.negatives)
     data = ExampleData.read(spec.examples, spec.corpus, spec.dev)
     miner = None if spec.refresh is None else _miner(data, options, spec.refresh)
-    note_left_out(spec.model, spec.encoder, spec.pooler, spec.encoder_options, spec.pooler_options)
-    retriever = Retriever.create(
+    retriever = start(
         spec.model,
         encoder=spec.encoder,
         pooler=spec.pooler,

@@ -6,6 +6,7 @@ would have seen.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class StepTexts:
         documents: D texts; each query's positive is followed by its own negatives.
         positives: For each query, the row of `documents` that answers it.
         ignore: (query row, document row) pairs that do not count as negatives: another known positive of the query,
-            or the same text as its positive.
+            or the same title and text as one of its known positives, in the step or not.
         teacher: (query row, document row) -> a teacher's score.
     """
 
@@ -146,8 +147,8 @@ class StepAssembler:
     Args:
         passage: Id -> passage.
         examples: All examples, from which the known positives of every query are collected.
-        mask_false_negatives: Whether known positives and duplicates of the positive are ignored as negatives; the
-            papers' own code does not ignore them.
+        mask_false_negatives: Whether known positives and their duplicates are ignored as negatives; the papers' own
+            code does not ignore them.
     """
 
     def __init__(
@@ -158,6 +159,8 @@ class StepAssembler:
         self._known: dict[str, set[str]] = {}
         for example in examples:
             self._known.setdefault(example.query, set()).update(example.positives)
+        # Of known positives that were not in their query's step: each is looked up once.
+        self._digests: dict[str, bytes] = {}
 
     def assemble(self, draws: Sequence[Draw]) -> StepTexts:
         """The texts of a step."""
@@ -177,16 +180,29 @@ class StepAssembler:
     def _false_negatives(
         self, draws: Sequence[Draw], ids: Sequence[str], documents: Sequence[Text], positives: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
+        digests = {identifier: _digest(text) for identifier, text in zip(ids, documents, strict=True)}
         rows_of_id: dict[str, list[int]] = {}
-        rows_of_text: dict[Text, list[int]] = {}
-        for row, (identifier, text) in enumerate(zip(ids, documents, strict=True)):
+        rows_of_text: dict[bytes, list[int]] = {}
+        for row, identifier in enumerate(ids):
             rows_of_id.setdefault(identifier, []).append(row)
-            rows_of_text.setdefault(text, []).append(row)
+            rows_of_text.setdefault(digests[identifier], []).append(row)
         for row, draw in enumerate(draws):
             own = positives[row]
-            same = {other for known in self._known[draw.example.query] for other in rows_of_id.get(known, ())}
-            same.update(rows_of_text[documents[own]])
+            same: set[int] = set()
+            for known in self._known[draw.example.query] | {draw.positive}:
+                same.update(rows_of_id.get(known, ()))
+                same.update(rows_of_text.get(digests.get(known) or self._digest_of(known), ()))
             yield from ((row, other) for other in sorted(same - {own}))
+
+    def _digest_of(self, identifier: str) -> bytes:
+        if identifier not in self._digests:
+            passage = self.passage(identifier)
+            self._digests[identifier] = _digest((passage.title, passage.text))
+        return self._digests[identifier]
+
+
+def _digest(text: Text) -> bytes:
+    return hashlib.blake2b("\0".join(text).encode(), digest_size=16).digest()
 
 
 def _teacher_scores(

@@ -56,6 +56,12 @@ class Best:
         return asdict(self)
 
 
+def best_of(folder: Path) -> Best | None:
+    """The best state of a training in this folder; None if it judged none."""
+    path = folder / SELECTION
+    return artifacts.read_document(path, Best, do=_DO, nan=True) if path.exists() else None
+
+
 class DevSet:
     """Held-out questions with a gold passage each, and hard negatives if the examples have any.
 
@@ -64,7 +70,7 @@ class DevSet:
         passage: Id -> passage.
         batch_size: Questions that share their passages when the loss is computed.
         rank_from: The first epoch (counted from 0) after which the average rank is used.
-        mask_false_negatives: Whether known positives and duplicates of the positive are ignored as negatives in the
+        mask_false_negatives: Whether known positives and their duplicates are ignored as negatives in the
             loss, as in training.
     """
 
@@ -184,7 +190,7 @@ class BestState:
         measure, value = self.step.measure(epoch)
         log({f"dev_{measure}": value})
         path = self.folder / SELECTION
-        best = artifacts.read_document(path, Best, do=_DO, nan=True) if path.exists() else Best()
+        best = best_of(self.folder) or Best()
         if best.improve(epoch, measure, value):
             with artifacts.write_file(self.folder / BEST) as staging:
                 save_weights(self.step.module, staging)

@@ -35,7 +35,7 @@ from retrievalkit.train.resume import (
     only_resumable_kept,
     prepare_partial,
 )
-from retrievalkit.train.selection import BEST, BestState
+from retrievalkit.train.selection import BEST, BestState, best_of
 from retrievalkit.train.states import step_of
 from retrievalkit.train.step import TrainingStep
 
@@ -185,7 +185,9 @@ def _finish(training: Training, options: LoopOptions, staging: Path, steps: int)
     """Save what was trained and describe it."""
     step = training.step
     step.save(staging)
-    several = {"processes": processes.count()} if processes.count() > 1 else {}
+    several: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
+    if (best := best_of(staging)) is not None:
+        several["selection"] = best.as_dict()
     files = artifacts.describe_files(staging, skip=(*NOT_WEIGHTS, *_resumed_from(step.work)))
     manifest = artifacts.write_manifest(
         staging,

@@ -61,3 +61,13 @@ def late(folders, passages, tiny_model):
 @pytest.fixture(scope="session")
 def both(dense, late):
     return rk.Hybrid([dense, late], fusion="linear", weights=[0.3, 0.7], normalization="min_max")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory, tiny_model):
+    """A checkpoint folder; its weights are those of the model."""
+    from retrievalkit.model.retriever import Retriever
+
+    folder = tmp_path_factory.mktemp("checkpoint")
+    Retriever.create(tiny_model, pooler="mean").save(folder)
+    return folder

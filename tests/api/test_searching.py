@@ -232,3 +232,26 @@ def test_nothing_is_printed(dense, model, tiny_collection, tmp_path, capfd):
     rk.Retriever.load(model.source).encode_queries(["x"])
     out, err = capfd.readouterr()
     assert (out, err) == ("", "")
+
+
+def test_queries_are_cut_where_the_index_is_told_to(dense, model, tiny_model, queries, folders, passages):
+    """As `rkit search --set encoder.query_length` does; also by a model that was loaded so, and in a hybrid."""
+    short = rk.Index.open(dense.folder, model=model, set={"encoder.query_length": 4}).search(queries, k=5)
+    whole = dense.search(queries, k=5)
+    assert short != whole
+    assert rk.Index.open(dense.folder, set={"encoder.query_length": 4}).search(queries, k=5) == short
+    other = rk.Hybrid([dense, rk.Index.open(dense.folder, set={"encoder.query_length": 4})], fusion="sum")
+    both = other.search(queries, k=5)
+    assert both not in (short, whole)
+    with pytest.raises(OptionError, match="mining does not take"):
+        rk.mine_negatives(other, [{}], corpus=passages)
+
+
+def test_a_checkpoint_that_was_loaded_with_other_lengths_encodes_queries_with_them(checkpoint, passages, folders):
+    loaded = rk.Retriever.load(checkpoint, set={"encoder.query_length": 4})
+    index = rk.Index.build(passages, loaded, folders / "short")
+    assert index.manifest["checkpoint"]["encoder_options"] == {"query_length": 4}
+    run = index.search(["where do people speak Spanish today"], k=5)
+    assert rk.Index.open(index.folder).search(["where do people speak Spanish today"], k=5) == run
+    whole = rk.Retriever.load(checkpoint)
+    assert rk.Index.open(index.folder, model=whole).search(["where do people speak Spanish today"], k=5) == run

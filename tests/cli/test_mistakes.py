@@ -32,7 +32,9 @@ MISTAKES = {
     "index checkpoint -o out": "'checkpoint' is a checkpoint. Encode a corpus",
     "index vectors -o out --indexer falt": "did you mean 'flat'?",
     "index vectors -o out --check-k 3": "Add --check",
-    "train --model checkpoint --examples examples.jsonl --corpus {corpus} -o out": "give 'checkpoint/encoder'",
+    "train --model checkpoint --pooler mean --examples examples.jsonl --corpus {corpus} -o out": (
+        "start from its encoder alone: --model checkpoint/encoder"
+    ),
     "train --model {model} --examples examples.jsonl --corpus vectors -o out": "the folder holds vectors, and no data",
     "train --model {model} --examples {corpus} --corpus {corpus} -o out": "no form of a training example",
     "train --model {model} --examples examples.jsonl -o out": "Give the corpus: --corpus",

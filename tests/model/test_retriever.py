@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from retrievalkit import artifacts
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
-from retrievalkit.model.retriever import Retriever, checkpoint_fingerprint
+from retrievalkit.model.checkpoint import checkpoint_fingerprint
+from retrievalkit.model.retriever import Retriever
 
 pytestmark = pytest.mark.precision
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -153,3 +154,53 @@ def test_without_anything_to_test_by_the_table_says_so():
     text = two_rows({"base": {"a": 0.3}, "new": {"b": 0.4}}, {}).text()
     assert "(+0.1000, same)" in text
     assert "Not tested for significance: give several seeds" in text
+
+
+def rows_of_sets():
+    """Two variants on two sets of 2 and 4 questions, and the means of these."""
+    steps = tuple(Step(name, "evaluate", {}) for name in ("a-x", "a-y", "b-x", "b-y"))
+    rows = [
+        Row(name, name, {1: {"f": name}}, baseline=f"a-{name[-1]}") if name[-1] != "m" else
+        Row(name, name, {}, {("f", "RR"): 0.5}, of=(f"{name[0]}-x", f"{name[0]}-y"), baseline="a-m")
+        for name in ("a-x", "a-y", "a-m", "b-x", "b-y", "b-m")
+    ]  # fmt: skip
+    queries = {"a-x": [0, 1], "a-y": [0, 0, 0, 0], "b-x": [1, 1], "b-y": [0, 0, 0, 1]}
+    per_query = {name: {"RR": {str(place): float(one) for place, one in enumerate(of)}} for name, of in queries.items()}
+    figures = {name: {"RR": sum(of) / len(of)} for name, of in queries.items()}
+    recipe = Recipe("demo", "", {}, steps, "", ("f",), tuple(rows), "a")
+    return recipe, figures, dict.fromkeys(figures, 10.0), per_query
+
+
+def test_a_mean_counts_each_of_its_rows_the_same():
+    """However many questions each has; it is compared with the mean of the baseline, and tested over all questions."""
+    table = tabulate(*rows_of_sets()).tested()
+    mean = {row["variant"]: row for row in table.to_json()["rows"]}["b-m"]
+    assert mean["figures"]["RR"] == {"ours": 0.625, "reference": 0.5, "difference": 0.125}
+    assert mean["seconds"] == 20.0
+    against = mean["against_baseline"]["RR"]
+    assert against["ours"] == pytest.approx(0.625 - 0.25)
+    assert against["p_queries"] == 0.5  # of the two questions that differ, both the same way: 2 / 2**2
+    assert "Difference to the row of 'a' of the same set" in table.text()
+
+
+def test_the_weighted_values_of_queries_have_the_mean_of_the_rows():
+    """So that a test over queries is one of the mean that the table shows."""
+    base, new = (row.cells["RR"] for row in tabulate(*rows_of_sets()).rows if row.name in ("a-m", "b-m"))
+    for cell in (base, new):
+        assert sum(cell.queries.values()) / len(cell.queries) == pytest.approx(cell.mean)
+
+
+def test_a_mean_waits_for_all_of_its_rows():
+    """A run that was cut off shows the rows that are done."""
+    recipe, figures, seconds, per_query = rows_of_sets()
+    figures.pop("b-y")
+    assert [row.name for row in tabulate(recipe, figures, seconds, per_query).rows] == ["a-x", "a-y", "a-m", "b-x"]
+
+
+def test_a_mean_of_means_is_the_mean_of_their_figures():
+    """Forums within BEIR: the mean of the forums counts as one set."""
+    recipe, figures, seconds, per_query = rows_of_sets()
+    rows = (*recipe.rows, Row("all", "all", {}, of=("a-m", "b-x")))
+    found = tabulate(replace(recipe, rows=rows), figures, seconds, per_query).rows[-1].cells["RR"]
+    assert found.mean == pytest.approx((0.25 + 1) / 2)
+    assert sum(found.queries.values()) / len(found.queries) == pytest.approx(found.mean)

@@ -292,3 +292,98 @@ def test_steps_say_what_they_do(write):
     assert steps["near/train"] == "near · Train on 4,6"
     assert steps["far/train"] == "far · Train on 1,6"
     assert steps["far/figures"] == "evaluate → far/figures.json"
+
+
+SETS = """\
+name: demo
+values: {data: null, layers: [4, 6], metrics: RR@10, seed: 7}
+steps:
+  - {name: train, command: train, with: {model: bert, set: {pooler.layers: "${layers}"}}, output: model}
+  - {name: vectors, command: encode, with: {model: "${steps.train}", texts: "${data}"}, output: vectors}
+  - {name: figures, command: evaluate, with: {run: "${steps.vectors}", metrics: "${metrics}"}, output: figures.json}
+table: [figures]
+sets:
+  web: {title: The web, values: {data: web}, expected: {source: Table 1, RR@10: 0.5}}
+  forum_a: {values: {data: a}}
+  forum_b: {values: {data: b, metrics: nDCG@10}}
+means:
+  forums: {title: Forums, of: ["forum_*"]}
+  all: {title: Mean, of: [web, forums], expected: {RR@10: 0.4}}
+variants:
+  near: {title: "Layers ${layers}", expected: {source: Table 2, web.RR@10: 0.3, all.RR@10: 0.2}}
+  far: {values: {layers: [1, 6]}}
+baseline: near
+"""
+NO_VARIANTS = SETS.partition("variants:")[0]
+
+
+def test_each_variant_is_run_with_each_set(write):
+    """What the set makes no difference to is run once; the rows of a variant stand together, its means after them."""
+    found = recipe.load_recipe(write(SETS))
+    assert names(found)[:6] == [
+        *("near-web/train", "near-web/vectors", "near-web/figures"),
+        *("near-forum_a/vectors", "near-forum_a/figures", "near-forum_b/vectors"),
+    ]
+    assert [row.name for row in found.rows[:6]] == [
+        *("near-web", "near-forum_a", "near-forum_b", "near-forums", "near-all", "far-web"),
+    ]
+    web, *_, mean = found.rows[:5]
+    assert (web.title, mean.title) == ("Layers 4,6 · The web", "Layers 4,6 · Mean")
+    assert mean.of == ("near-web", "near-forums")
+    assert (mean.cells, mean.expected, mean.source) == ({}, {("figures", "RR@10"): 0.2}, "Table 2")
+    assert web.expected == {("figures", "RR@10"): 0.3}
+    assert [row.baseline for row in found.rows[5:]] == [f"near-{one.partition('-')[2]}" for one in ROWS_OF_FAR]
+
+
+ROWS_OF_FAR = ("far-web", "far-forum_a", "far-forum_b", "far-forums", "far-all")
+
+
+def test_sets_without_variants_are_rows_by_themselves(write):
+    """And `expected` of the sets and means are their references."""
+    found = recipe.load_recipe(write(NO_VARIANTS))
+    assert [row.name for row in found.rows] == ["web", "forum_a", "forum_b", "forums", "all"]
+    assert found.rows[0].expected == {("figures", "RR@10"): 0.5}
+    assert found.rows[-1].expected == {("figures", "RR@10"): 0.4}
+    assert found.rows[-1].of == ("web", "forums")
+
+
+def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
+    """A mean is a row where all that it averages is."""
+    path = write(SETS)
+    settings = parse_set(["far.layers=[2]", "web.data=mine", "far-web.metrics=R@5"])
+    assert [row.name for row in recipe.load_recipe(path, variants=["far"]).rows] == list(ROWS_OF_FAR)
+    assert [row.name for row in recipe.load_recipe(path, variants=["forum_*"]).rows] == [
+        *("near-forum_a", "near-forum_b", "near-forums", "far-forum_a", "far-forum_b", "far-forums"),
+    ]
+    plain = recipe.load_recipe(write(SETS.replace("web.RR@10", "RR@10").replace("sets:", "sets:\n  gone: null")))
+    assert plain.rows[0].expected == {("figures", "RR@10"): 0.3}
+    steps = {step.name: step for step in recipe.load_recipe(path, settings).steps}
+    assert steps["near-web/vectors"].options["texts"] == steps["far-web/vectors"].options["texts"] == "mine"
+    assert steps["far-web/train"].options["set"] == {"pooler.layers": [2]}
+    assert steps["far-web/figures"].options["metrics"] == "R@5"
+    assert steps["near-web/figures"].options["metrics"] == "RR@10"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("web.RR@10", "wbe.RR@10"), "unknown set or step 'wbe'; did you mean 'web'"),
+        (("of: [web, forums]", "of: [web, all]"), "unknown set or variant 'all'"),
+        (("of: [web, forums]", "of: web"), "'of' is 'web', and should be a list of sets"),
+        (("forums: {title: Forums", "web: {title: Forums"), "the set 'web' has the name of another row"),
+        (("  far: {", "  near-web: {}\n  near: {}\n  far: {"), "'near' is here twice"),
+        (("baseline: near", "baseline: web"), "unknown variant 'web'"),
+        (("  forum_a: {", "  figures: {"), "the set 'figures' has the name of a step"),
+    ],
+)
+def test_a_wrong_set_or_mean_is_refused(write, change, problem):
+    """With what is known instead."""
+    with pytest.raises((DataError, UnknownNameError), match=problem):
+        recipe.load_recipe(write(SETS.replace(*change)))
+
+
+def test_two_rows_of_one_name_are_refused(write):
+    """A variant a-b with the set c, and a variant a with the set b-c."""
+    text = SETS.replace("  far: {", "  near-web: {}\n  far: {").replace("  forum_a:", "  web-web:")
+    with pytest.raises(DataError, match="two rows have the name 'near-web-web'"):
+        recipe.load_recipe(write(text))

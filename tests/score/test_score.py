@@ -198,6 +198,29 @@ def test_scores_in_bounded_memory_have_the_same_gradient(monkeypatch, masked, li
         torch.testing.assert_close(plain, chunked)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("limit", [0, 100, 1 << 26])
+def test_of_equal_products_the_first_has_the_gradient_at_every_size(monkeypatch, limit, dtype):
+    """Of a document's vectors that score equally, not all, nor one that depends on the size of the batch."""
+    monkeypatch.setattr(score.max_products, "LIMIT", limit)
+    generator = torch.Generator().manual_seed(0)
+    # Whole numbers, whose sums are exact in bf16.
+    queries = torch.randint(-1, 2, (3, 2, 4), generator=generator).to(dtype)
+    documents = torch.randint(-1, 2, (9, 5, 4), generator=generator).to(dtype)
+    mask = torch.rand(9, 5, generator=generator) < 0.8
+    mask[:, 1] = True
+    expected = torch.zeros(9, 5, 4)
+    ties = 0
+    for query, (row, document) in itertools.product(queries.flatten(0, 1), enumerate(documents)):
+        products = [float(query @ vector) if real else -99.0 for vector, real in zip(document, mask[row], strict=True)]
+        expected[row, products.index(max(products))] += query.float()
+        ties += products.count(max(products)) > 1
+    assert ties > 10
+    documents.requires_grad_()
+    score.scores(Representation(queries), Representation(documents, mask)).sum().backward()
+    torch.testing.assert_close(documents.grad.float(), expected, rtol=0, atol=0)
+
+
 def test_the_gradient_of_the_greatest_products(monkeypatch):
     """By differences, in float64."""
     monkeypatch.setattr(score.max_products, "LIMIT", 20)

@@ -54,7 +54,7 @@ class FakeRetriever:
         self.salt, self.fingerprint = salt, fingerprint
 
     @classmethod
-    def load(cls, folder, device=None, *, lean=False):
+    def load(cls, folder, device=None, *, lean=False, encoder_options=None):
         cls.loads += 1
         if not (Path(folder) / "retrievalkit.json").exists():
             msg = f"'{folder}' is not a checkpoint"
@@ -63,7 +63,7 @@ class FakeRetriever:
         return cls(salt, artifacts.read_manifest(folder)["fingerprint"])
 
     @classmethod
-    def from_description(cls, description, device=None, *, lean=False):
+    def from_description(cls, description, device=None, *, lean=False, encoder_options=None):
         salt = description["model"] + description["pooler"]["name"]
         return cls(salt, artifacts.fingerprint_value(salt))
 

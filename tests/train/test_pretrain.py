@@ -17,7 +17,7 @@ from tokenizers import BertWordPieceTokenizer
 from transformers import TrainerState
 
 from killed_processes import first_fast, forks, in_another_process, kill_at_call
-from retrievalkit import artifacts, testing
+from retrievalkit import artifacts, registry, testing
 from retrievalkit.cli import main
 from retrievalkit.contracts import Pretrainer
 from retrievalkit.data.corpus import open_corpus
@@ -28,7 +28,7 @@ from retrievalkit.train import loop
 from retrievalkit.train import pretrain_tokens as tokens
 from retrievalkit.train.loop import StepTrainer
 from retrievalkit.train.pretrain import PretrainingOptions, PretrainingSpec, pretrain
-from retrievalkit.train.pretraining_step import CorpusSamples, PartCollator
+from retrievalkit.train.pretraining_step import CorpusSamples, PartCollator, PretrainingStep
 from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states, weights_of
 
 QUICK = {
@@ -222,11 +222,44 @@ def test_from_the_command_line(tmp_path, tiny_model, tiny_collection):
     ran = CliRunner().invoke(main, [*arguments, str(tmp_path / "out")])
     assert ran.exit_code == 0, ran.output
     assert re.search(rf"{tmp_path}/out: pre-trained on \d+ samples of 42 documents in 2 steps\n", ran.stdout)
+    held_out = CliRunner().invoke(main, [*arguments, str(tmp_path / "dev"), "--dev", str(tiny_collection.corpus)])
+    assert re.search(r" in 2 steps; held-out loss \d+\.\d{4}\n", held_out.stdout)
     assert artifacts.read_manifest(tmp_path / "out")["options"]["pretrainer"]["options"]["mask_ratio"] == 0.2
     again = CliRunner().invoke(main, [*arguments, str(tmp_path / "out")])
     assert (again.exit_code, "exists already" in again.stderr) == (2, True)
     wrong = CliRunner().invoke(main, [*arguments, str(tmp_path / "two"), "--set", "batchsize=2"])
     assert (wrong.exit_code, "did you mean 'batch_size'" in wrong.stderr) == (2, True)
+
+
+# --- held-out documents --------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_held_out_documents_is_measured_and_the_best_state_kept(quick, tmp_path, tiny_collection):
+    """After each epoch; the manifest has the lowest."""
+    dev = str(tiny_collection.corpus)
+    manifest = quick(tmp_path / "a", dev=dev, steps=None, epochs=2)
+    lines = [line for line in log_of(tmp_path / "a") if "dev_loss" in line]
+    assert len(lines) == 2
+    best = min(lines, key=lambda line: line["dev_loss"])
+    assert manifest["selection"]["value"] == best["dev_loss"]
+    assert lines[1]["dev_loss"] < lines[0]["dev_loss"]
+    assert manifest["inputs"]["dev"]["path"] == dev
+
+
+def test_held_out_documents_are_masked_alike_at_every_look(tiny_model, tiny_collection):
+    """Two looks give the same number, whatever the size of the batches, and one at other masks another."""
+    corpus = open_corpus(str(tiny_collection.corpus))
+    encoder = registry.create("encoder", "transformer", tiny_model, document_length=20)
+    encoder.prepare(registry.get("pretrainer", "mlm").needs)
+    made = registry.create("pretrainer", "mlm", encoder, 20).train()
+    options = PretrainingOptions(max_length=20, batch_size=8, precision="fp32")
+    step = PretrainingStep(made, corpus, options, corpus)
+    assert step.measure(0) == step.measure(1)
+    assert made.training
+    parts = PretrainingStep(made, corpus, dataclasses.replace(options, micro_batch_size=3), corpus)
+    assert parts.measure(0)[1] == pytest.approx(step.measure(0)[1], rel=1e-5)
+    other = PretrainingStep(made, corpus, dataclasses.replace(options, seed=1), corpus)
+    assert other.measure(0)[1] != step.measure(0)[1]
 
 
 # --- repeating and options -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from retrievalkit import artifacts
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import ArtifactError, InputError
-from retrievalkit.model import retriever
+from retrievalkit.model.checkpoint import checkpoint_fingerprint
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
 from retrievalkit.train import loop, selection
@@ -151,7 +151,7 @@ def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, t
     for file in (tmp_path / "out" / "logs").iterdir():
         file.unlink()
     assert "encoder/model.safetensors" in artifacts.read_manifest(tmp_path / "out")["files"]
-    assert retriever.checkpoint_fingerprint(tmp_path / "out") == artifacts.fingerprint_folder(
+    assert checkpoint_fingerprint(tmp_path / "out") == artifacts.fingerprint_folder(
         tmp_path / "out", skip=artifacts.NOT_WEIGHTS
     )
 

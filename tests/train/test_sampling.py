@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 
+from retrievalkit.builtin.losses.contrastive import Contrastive
+from retrievalkit.contracts import Progress, Representation
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
 from retrievalkit.train.sampling import Draw, ExampleSampler, StepAssembler, window_sample
@@ -151,6 +154,40 @@ def test_the_same_text_as_the_positive_is_no_negative():
     """By id (two queries of one passage) and by text (two ids of one text)."""
     assert step([draw("a", "p"), draw("b", "p")]).ignore == [(0, 1), (1, 0)]
     assert step([draw("a", "same-1", "same-2"), draw("b", "q")]).ignore == [(0, 1)]
+
+
+def test_a_copy_of_another_known_positive_is_no_negative():
+    """Query a also has same-1 as a positive: its copy same-2 is no negative, whether same-1 is in the step or not."""
+    assert step([draw("a", "p", known=("same-1",)), draw("b", "same-2")]).ignore == [(0, 1)]
+    made = step([draw("a", "p", "same-2", known=("same-1",)), draw("b", "same-1")])
+    assert made.ignore == [(0, 1), (0, 2), (1, 1)]
+
+
+def test_a_known_positive_outside_of_the_step_is_looked_up_once():
+    looked_up = []
+
+    def look_up(name):
+        looked_up.append(name)
+        return passage(name)
+
+    draws = [draw("a", "p", known=("same-1",)), draw("b", "same-2")]
+    made = StepAssembler(look_up, [one.example for one in draws])
+    assert made.assemble(draws).ignore == made.assemble(draws).ignore == [(0, 1)]
+    assert looked_up.count("same-1") == 1
+
+
+def test_the_loss_does_not_push_a_copy_of_a_known_positive_away():
+    """Worked: of the scores 1, 2, 0 of query a (p; same-2, a copy of its same-1; n) the softmax has 1 and 0 alone."""
+    made = step([draw("a", "p", known=("same-1",)), draw("b", "same-2", "n")])
+    positives, ignore, _ = made.tensors()
+    queries = torch.tensor([[[1.0]], [[0.0]]])
+    documents = torch.tensor([[[1.0]], [[2.0]], [[0.0]]], requires_grad=True)
+    loss = Contrastive()(Representation(queries), Representation(documents), positives, Progress(0, 0.0, 1), ignore)
+    loss.total.backward()
+    e = math.e
+    # Query b scores 0 everywhere, and its own vector of 0 moves nothing.
+    assert loss.total.item() == pytest.approx((math.log((e + 1) / e) + math.log(3)) / 2)
+    assert documents.grad.flatten().tolist() == pytest.approx([-1 / (e + 1) / 2, 0.0, 1 / (e + 1) / 2])
 
 
 def test_the_positive_itself_is_never_ignored():

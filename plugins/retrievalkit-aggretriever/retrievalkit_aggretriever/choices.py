@@ -13,11 +13,13 @@ _DECIDED_BY = {
     "aggregation": ("agg_dim",),
     "term_weight": ("agg_dim", "aggregation"),
     "vocabulary_head": ("agg_dim", "aggregation"),
+    "head": ("agg_dim", "aggregation", "vocabulary_head"),
+    "pooled_tokens": ("agg_dim",),
     "slices": ("agg_dim", "aggregation"),
     "slice_seed": ("slices",),
     "remainder": ("agg_dim", "aggregation"),
     "drop_limit": ("agg_dim", "aggregation", "remainder"),
-    "padding": ("agg_dim", "aggregation", "term_weight", "vocabulary_head"),
+    "padding": ("agg_dim", "aggregation", "term_weight", "vocabulary_head", "pooled_tokens"),
 }
 
 
@@ -52,14 +54,23 @@ def _effects(options: Mapping[str, Any], vocabulary: int) -> dict[str, bool]:
         "aggregation": agg_dim not in (0, "vocabulary"),
         "term_weight": terms,
         "vocabulary_head": terms,
+        "head": terms and options["vocabulary_head"],
+        "pooled_tokens": agg_dim != 0,
         # full is agg*, so same_as_star is what it does anyway.
         "slices": sliced and (options["slices"], aggregation) != ("same_as_star", "full"),
         "slice_seed": options["slices"] == "seeded",
         "remainder": sliced,
         "drop_limit": sliced and drops(vocabulary, options["remainder"]),
-        # Otherwise no value is below 0, and padding adds nothing.
-        "padding": terms and (options["term_weight"] == "signed" or not options["vocabulary_head"]),
+        "padding": terms and _padding_counts(options),
     }
+
+
+def _padding_counts(options: Mapping[str, Any]) -> bool:
+    """Whether the released code's padding changes a vector."""
+    if options["vocabulary_head"]:
+        # With other weights no value is below 0.
+        return bool(options["term_weight"] == "signed")
+    return bool(options["pooled_tokens"] == "all")
 
 
 def _shown(value: Any) -> str:

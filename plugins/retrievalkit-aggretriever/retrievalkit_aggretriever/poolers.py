@@ -31,7 +31,7 @@ from retrievalkit.contracts import (
     absolute_layers,
 )
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.lexical import max_weighted_softmax
+from retrievalkit.lexical import linear_head, max_weighted_softmax, text_mask
 from retrievalkit_aggretriever.choices import check
 from retrievalkit_aggretriever.published import load_projections
 from retrievalkit_aggretriever.slices import DROP_LIMIT, Remainder, SlicePooling, SliceRule, check_fits
@@ -51,6 +51,10 @@ class Aggretriever(Pooler):
             checkpoints), or "none" (1 for all).
         vocabulary_head: Whether a token counts for the terms that the vocabulary head predicts at it, or (false) for
             its own term only, which is the variant without masked language model.
+        head: Compute logits with the "complete" vocabulary head (the released code), or with only its "projection",
+            one linear map, as printed in Eq. 2.
+        pooled_tokens: The tokens behind "agg": "all" but [CLS] (the released code), or those of the "text", without
+            [SEP], as printed in Eq. 3.
         slices: Which terms make a slice: every n-th by id ("strided", the released code) or in a random order
             ("seeded"), or, for aggregation=semi, the two slices of agg* ("same_as_star", the paper).
         slice_seed: Seed of slices=seeded.
@@ -76,6 +80,8 @@ class Aggretriever(Pooler):
         aggregation: Literal["full", "semi", "linear", "average"] = "full",
         term_weight: Literal["abs", "signed", "none"] = "abs",
         vocabulary_head: bool = True,
+        head: Literal["complete", "projection"] = "complete",
+        pooled_tokens: Literal["all", "text"] = "all",
         slices: SliceRule = "strided",
         slice_seed: int = 0,
         remainder: Remainder = "auto",
@@ -92,6 +98,8 @@ class Aggretriever(Pooler):
             "aggregation": aggregation,
             "term_weight": term_weight,
             "vocabulary_head": vocabulary_head,
+            "head": head,
+            "pooled_tokens": pooled_tokens,
             "slices": slices,
             "slice_seed": slice_seed,
             "remainder": remainder,
@@ -107,6 +115,8 @@ class Aggretriever(Pooler):
         self.released_padding = padding == "released"
         self.has_terms = agg_dim != 0 and aggregation != "average"
         self.has_head = self.has_terms and vocabulary_head
+        self.head = head
+        self.text_only = pooled_tokens == "text"
         size = info.vocabulary_size if agg_dim == "vocabulary" else agg_dim
         self.parts = _parts(cls_dim, size)
         self.cls_projection = nn.Linear(info.width, cls_dim) if cls_dim else None
@@ -172,12 +182,15 @@ class Aggretriever(Pooler):
         """
         hidden = states.layers[absolute_layer(layer, self.info)]
         if not self.has_head:
-            everywhere = torch.ones_like(states.attention_mask) if self.released_padding else states.attention_mask
-            mask = without_first(everywhere, states.attention_mask)
+            mask = self._pooled(states)
+            if self.released_padding:
+                mask = without_first(torch.ones_like(states.attention_mask), states.attention_mask)
             return own_terms(states.input_ids, self._weights(hidden), mask, self.info.vocabulary_size)
-        assert states.head is not None
-        mask = without_first(states.attention_mask, states.attention_mask)
-        values = max_weighted_softmax(hidden, states.head, self._weights(hidden), mask)
+        head = states.head
+        if self.head == "projection":
+            head = linear_head(head, self.info.width, "pooler.head=complete")
+        assert head is not None
+        values = max_weighted_softmax(hidden, head, self._weights(hidden), self._pooled(states))
         if not self.signed:
             return values
         floored = values.clamp(min=0.0)
@@ -196,9 +209,12 @@ class Aggretriever(Pooler):
         if self.has_terms:
             columns.append(self.aggregate(self.terms(states, layer)))
         elif "agg" in self.parts:
-            mask = without_first(states.attention_mask, states.attention_mask)
-            columns.append(self.aggregate(mean_state(hidden, mask)))
+            columns.append(self.aggregate(mean_state(hidden, self._pooled(states))))
         return torch.cat(columns, dim=1)
+
+    def _pooled(self, states: TokenStates) -> Tensor:
+        """(batch, tokens) bool, True at the real tokens that the part "agg" is made of."""
+        return text_mask(states) if self.text_only else without_first(states.attention_mask, states.attention_mask)
 
     def _weights(self, hidden: Tensor) -> Tensor:
         """(batch, tokens): the weight of each token."""

@@ -35,7 +35,7 @@ def test_every_option_is_described(kind):
     """`rkit plugins show` has a sentence for each option."""
     options = registry.options(registry.get(kind, "aggretriever"))
     assert all(option.description for option in options.values())
-    assert len(options) == {"pooler": 13, "loss": 2}[kind]
+    assert len(options) == {"pooler": 15, "loss": 2}[kind]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,13 @@ def test_every_option_is_described(kind):
         ({"aggregation": "linear", "remainder": "pad"}, "remainder=pad has no effect"),
         ({"drop_limit": 3}, "drop_limit=3 has no effect with .*remainder=auto"),
         ({"padding": "released"}, "padding=released has no effect with .*term_weight=abs, vocabulary_head=true"),
+        (
+            {"vocabulary_head": False, "pooled_tokens": "text", "padding": "released"},
+            "padding=released has no effect with .*vocabulary_head=false, pooled_tokens=text",
+        ),
+        ({"vocabulary_head": False, "head": "projection"}, "head=projection has no effect .*vocabulary_head=false"),
+        ({"aggregation": "average", "head": "projection"}, "head=projection has no effect .*aggregation=average"),
+        ({"agg_dim": 0, "pooled_tokens": "text"}, "pooled_tokens=text has no effect with agg_dim=0"),
         ({"cls_dim": 0, "term_weight": "none", "vocabulary_head": False}, "reduce a text to the set of its words"),
         ({"layers": "3,-1"}, "layers=3,-1 names one layer twice"),
         ({"layers": ""}, "names no layer"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from retrievalkit import registry
-from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
+from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates, VocabularyHead
 from retrievalkit.score import scores
 
 SMALL = {"cls_dim": 3, "agg_dim": 4}
@@ -40,7 +40,7 @@ class TestGolden:
             [[*row, weight] for row, weight in zip(logits, weights, strict=True)], dtype=torch.float64
         )
         attention = torch.tensor([mask])[:, :tokens]
-        special = torch.zeros_like(attention, dtype=torch.bool)
+        special = torch.isin(torch.arange(tokens), torch.tensor([0, 3]))[None]
         states = TokenStates(
             {1: hidden[None, :tokens]}, attention, torch.tensor([ids])[:, :tokens], special, head=lambda h: h[..., :10]
         )
@@ -123,6 +123,13 @@ class TestGolden:
         """The released code's w as it is."""
         assert self.pooled(term_weight="signed", padding=padding, **options) == pytest.approx(expected, abs=1e-6)
 
+    def test_without_sep(self):
+        """max(2 softmax(t1), 0.5 softmax(t2)), worked out by hand."""
+        t1, t2 = (np.exp(self.LOGITS[token]) for token in (1, 2))
+        expected = np.maximum(2 * t1 / t1.sum(), 0.5 * t2 / t2.sum())
+        assert self.pooled(agg_dim="vocabulary", pooled_tokens="text") == pytest.approx(expected.tolist(), abs=1e-6)
+        assert expected[[0, 6]] == pytest.approx([0.3797911309, 0.0513991403], abs=1e-9)
+
     def test_negative_weights(self):
         """Signed: cut off at 0, in the released code only where the batch pads the text; abs: padding or not."""
         signed = {"weights": self.NEGATIVE, "agg_dim": "vocabulary", "term_weight": "signed"}
@@ -185,17 +192,24 @@ def softmax(logits):
     return [one / sum(exponentials) for one in exponentials]
 
 
+def pooled_tokens(states, row, options):
+    """The positions of the tokens that the part agg is made of."""
+    real = states.attention_mask[row].nonzero()[:, 0].tolist()
+    special = states.special_mask[row].tolist()
+    return [token for token in real[1:] if options.get("pooled_tokens") != "text" or not special[token]]
+
+
 def reference_terms(pooler, states, row, layer, options):
     """v of one text, token by token and term by term."""
     hidden = states.layers[layer][row].double().numpy()
-    real = states.attention_mask[row].bool().tolist()
-    first = real.index(True)
     rule, has_head = options.get("term_weight", "abs"), options.get("vocabulary_head", True)
-    logits = states.head(states.layers[layer][row]).detach().double().numpy()
-    v = [0.0] * 40 if rule == "signed" or not has_head else [-np.inf] * 40
-    for token in range(len(real)):
-        if not real[token] or token == first:
-            continue
+    head = states.head
+    if options.get("head") == "projection":
+        head = VocabularyHead(lambda one: one, head.weight, head.bias)
+    logits = head(states.layers[layer][row]).detach().double().numpy()
+    tokens = pooled_tokens(states, row, options)
+    v = [0.0] * 40 if rule == "signed" or not has_head or not tokens else [-np.inf] * 40
+    for token in tokens:
         weight = 1.0
         if rule != "none":
             u, b = (one.detach().double().numpy() for one in pooler.term_projection.parameters())
@@ -219,7 +233,7 @@ def reference(pooler, states, row, layer, options):
     vector = list(weight @ hidden[first] + bias)
     how = options.get("aggregation", "full")
     if how == "average":
-        rest = [hidden[token] for token in range(len(real)) if real[token] and token != first]
+        rest = [hidden[token] for token in pooled_tokens(states, row, options)]
         mean = sum(rest) / len(rest) if rest else np.zeros(6)
         weight, bias = (one.detach().double().numpy() for one in pooler.aggregate.parameters())
         return [*vector, *(weight @ mean + bias)]
@@ -252,6 +266,12 @@ VARIANTS = [
     {"aggregation": "average"},
     {"agg_dim": "vocabulary"},
     {"agg_dim": "vocabulary", "term_weight": "signed"},
+    {"head": "projection"},
+    {"head": "projection", "pooled_tokens": "text", "agg_dim": "vocabulary"},
+    {"pooled_tokens": "text"},
+    {"pooled_tokens": "text", "term_weight": "signed"},
+    {"pooled_tokens": "text", "vocabulary_head": False},
+    {"pooled_tokens": "text", "aggregation": "average"},
 ]
 OTHERS = [
     {"slices": "seeded"},
@@ -448,6 +468,10 @@ CHANGES = [
     ({}, {"term_weight": "none"}),
     ({"term_weight": "signed"}, {"term_weight": "none"}),
     ({}, {"vocabulary_head": False}),
+    ({}, {"head": "projection"}),
+    ({}, {"pooled_tokens": "text"}),
+    ({"vocabulary_head": False}, {"pooled_tokens": "text"}),
+    ({"aggregation": "average"}, {"pooled_tokens": "text"}),
     ({}, {"slices": "seeded"}),
     ({"aggregation": "semi"}, {"slices": "same_as_star"}),
     ({"slices": "seeded"}, {"slice_seed": 1}),

@@ -40,6 +40,7 @@ class DenseSparse(Pooler):
         views: Literal["dense", "sparse", "both"] = "both",
         top_k: PositiveInt | None = 768,
         pooled_tokens: Literal["text", "all"] = "text",
+        sparse_head: Literal["complete", "projection"] = "complete",
         dimension: PositiveInt | None = None,
         layers: tuple[int, ...] | None = None,
         keep: Literal["all", "last"] = "all",
@@ -54,6 +55,8 @@ class DenseSparse(Pooler):
                 0 and receive no gradient. Ties keep the term with the lower id. None = all.
             pooled_tokens: Tokens to pool weights over: those of the "text" (the paper), or "all", including [CLS] and
                 [SEP] (SPLADE). Padding is always excluded.
+            sparse_head: Compute logits with the "complete" vocabulary head, or with only its "projection", one linear
+                map, as printed in Eq. 4.
             dimension: Length of the dense vector, produced by one linear map with bias shared by queries and
                 documents. None = the hidden state itself.
             layers: Layers that each contribute one dense vector per document, in any order; 0 = embeddings, -1 = the
@@ -67,7 +70,11 @@ class DenseSparse(Pooler):
             given = {"dimension": dimension, "layers": layers, "keep": None if keep == "all" else keep}
             _check_idle(given | {"normalize": normalize or None}, "dense")
         if views == "dense":
-            _check_idle({"pooled_tokens": None if pooled_tokens == "text" else pooled_tokens}, "sparse")
+            of_sparse: dict[str, object] = {
+                "pooled_tokens": None if pooled_tokens == "text" else pooled_tokens,
+                "sparse_head": None if sparse_head == "complete" else sparse_head,
+            }
+            _check_idle(of_sparse, "sparse")
         self.info = info
         self.dense = views != "sparse"
         self.sparse = views != "dense"
@@ -75,6 +82,7 @@ class DenseSparse(Pooler):
         if self.sparse:
             _check_top_k(top_k, info)
         self.pooled_tokens = pooled_tokens
+        self.sparse_head = sparse_head
         self.layers = absolute_layers((-1,) if layers is None else layers, info, keep=keep)
         self.keep = keep
         self.normalize = normalize
@@ -114,9 +122,12 @@ class DenseSparse(Pooler):
 
     def _weights(self, states: TokenStates) -> Tensor:
         """(batch, vocabulary) float32: the pooled weights, at most `top_k` per text above 0."""
-        assert states.head is not None, "`needs` requests the vocabulary head"
+        head = states.head
+        if self.sparse_head == "projection":
+            head = lexical.linear_head(head, self.info.width, "pooler.sparse_head=complete")
+        assert head is not None, "`needs` requests the vocabulary head"
         mask = lexical.text_mask(states) if self.pooled_tokens == "text" else states.attention_mask.bool()
-        weights = lexical.max_saturated(states.layers[self.info.layers], states.head, mask)
+        weights = lexical.max_saturated(states.layers[self.info.layers], head, mask)
         return weights if self.top_k is None else lexical.keep_top_k(weights, self.top_k)
 
 

@@ -22,12 +22,12 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
-from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress, TokenStates, VocabularyHead
+from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress, TokenStates
 from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labels
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import PARTNERS, Document
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.lexical import max_saturated, text_mask, token_loss
+from retrievalkit.lexical import linear_head, max_saturated, text_mask, token_loss
 from retrievalkit_cotmae.decoders import Decoder
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
@@ -183,21 +183,13 @@ class CoTMAEv2(Pretrainer):
         views = {view for name in self.decoders for view in self._views(name)}
         made = {"dense": states.last[:, 0]} if "dense" in views else {}
         if "sparse" in views:
-            weights = max_saturated(states.last, self._sparse_head(states), text_mask(states))
+            head = states.head
+            if self.sparse_head == "projection":
+                head = linear_head(head, states.last.shape[2], "pretrainer.sparse_head=complete")
+            assert head is not None
+            weights = max_saturated(states.last, head, text_mask(states))
             made["sparse"] = project(weights, self.encoder.word_embeddings(), self.normalization)
         return made
-
-    def _sparse_head(self, states: TokenStates) -> Any:
-        head = states.head
-        if self.sparse_head == "complete":
-            return head
-        if not isinstance(head, VocabularyHead) or head.weight.shape[1] != states.last.shape[2]:
-            msg = (
-                "sparse_head=projection multiplies states by the vocabulary projection, but this model's head has no "
-                "projection as wide as the states. Set pretrainer.sparse_head=complete."
-            )
-            raise UnsupportedError(msg)
-        return VocabularyHead(nn.Identity(), head.weight, head.bias)
 
     def _views(self, decoder: str) -> list[str]:
         """The views for which a decoder has a term."""

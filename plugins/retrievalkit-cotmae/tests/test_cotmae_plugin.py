@@ -47,6 +47,7 @@ def test_defaults_are_the_papers():
         "views": "both",
         "top_k": 768,
         "pooled_tokens": "text",
+        "sparse_head": "complete",
         "dimension": None,
         "layers": None,
         "keep": "all",
@@ -116,6 +117,7 @@ def test_wrong_pooler_options(options, error, message, info):
         ("sparse", "keep", "last"),
         ("sparse", "normalize", True),
         ("dense", "pooled_tokens", "all"),
+        ("dense", "sparse_head", "projection"),
     ],
 )
 def test_options_of_a_view_that_is_not_there_are_refused(views, option, value, info):

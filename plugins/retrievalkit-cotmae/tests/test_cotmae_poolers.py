@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.score import scores
 
 TEXTS = [2, 6, 4, 3]
@@ -21,12 +22,12 @@ def make(info, training=True, **options):
     return registry.create("pooler", "dense_sparse", info, **options).train(training)
 
 
-def reference_weights(states, row, *, special=False, top_k=None):
+def reference_weights(states, row, *, special=False, top_k=None, transform=np.tanh):
     """The equations in numpy for one text: loops over tokens, sorting by (-weight, term)."""
     weights = np.zeros(states.head.weight.shape[0])
     for token in range(states.attention_mask.shape[1]):
         if states.attention_mask[row, token] and (special or not states.special_mask[row, token]):
-            inner = np.tanh(states.layers[3][row, token].detach().double().numpy())
+            inner = transform(states.layers[3][row, token].detach().double().numpy())
             logits = states.head.weight.double().numpy() @ inner + states.head.bias.double().numpy()
             weights = np.maximum(weights, np.log(1 + np.maximum(logits, 0)))
     kept = sorted(range(len(weights)), key=lambda term: (-weights[term], term))[:top_k]
@@ -124,6 +125,20 @@ class TestSparse:
         for row in range(len(lengths)):
             expected = reference_weights(states, row, special=special, top_k=top_k)
             np.testing.assert_allclose(weights[row].numpy(), expected, rtol=1e-5, atol=1e-6)
+
+    def test_one_linear_map(self, info, make_states):
+        """log(1 + relu(W h + b)) of the states themselves, as Eq. 4 is printed; the head's own layer is tanh."""
+        states = make_states(TEXTS)
+        made = make(info, views="sparse", sparse_head="projection")(states, "query").weights
+        for row in range(len(TEXTS)):
+            expected = reference_weights(states, row, top_k=3, transform=lambda hidden: hidden)
+            np.testing.assert_allclose(made[row].numpy(), expected, rtol=1e-5, atol=1e-6)
+
+    def test_a_head_without_a_linear_map_of_the_states(self, info, make_states):
+        states = make_states(TEXTS)
+        states.head = lambda hidden: hidden
+        with pytest.raises(UnsupportedError, match=r"size 4, but .* Set pooler\.sparse_head=complete"):
+            make(info, sparse_head="projection")(states, "query")
 
     @pytest.mark.parametrize("side", ["query", "document"])
     @pytest.mark.parametrize("training", [True, False])
@@ -313,6 +328,7 @@ OPTIONS = [
     {"top_k": None},
     {"top_k": 1},
     {"pooled_tokens": "all"},
+    {"sparse_head": "projection"},
     {"dimension": 2},
     {"layers": (1, 3)},
     {"layers": (1, 3), "keep": "last"},

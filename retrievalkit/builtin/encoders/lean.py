@@ -131,11 +131,19 @@ def _names(file: Path, config: BertConfig) -> dict[str, str] | None:
         shapes = {name: list(tensor.shape) for name, tensor in Bert(config).state_dict().items()}
     with safe_open(file, framework="pt") as weights:
         stored = set(weights.keys())
-        fitting = [prefix for prefix in _PREFIXES if all(prefix + name in stored for name in shapes)]
+        candidates = [
+            {name: prefix + rename(name) for name in shapes} for prefix in _PREFIXES for rename in (str, _in_old_files)
+        ]
+        fitting = [names for names in candidates if stored.issuperset(names.values())]
         if len(fitting) != 1 or (weights.metadata() or {}).get("format") != "pt":
             return None
-        names = {name: fitting[0] + name for name in shapes}
+        names = fitting[0]
         slices = {name: weights.get_slice(inside) for name, inside in names.items()}
         same = all(one.get_shape() == shapes[name] for name, one in slices.items())
         known = same and {one.get_dtype() for one in slices.values()} <= {"F32", "F16", "BF16"}
     return names if known else None
+
+
+def _in_old_files(name: str) -> str:
+    """What a weight is called in files that were converted from TensorFlow, such as those of BERT itself."""
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")

@@ -77,6 +77,11 @@ class Transformer(Encoder):
     """
 
     offers = frozenset({"vocabulary_head", "extra_tokens", "mask_filled"})
+    # What is left shapes the weights (LoRA), or has no meaning for a folder of ours (a revision).
+    adjustable = frozenset({
+        "query_length", "document_length", "query_prefix", "document_prefix", "title", "end_token", "dropout",
+        "lora_dropout", "attention",
+    })  # fmt: skip
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ import numpy as np
 
 from retrievalkit import artifacts
 from retrievalkit.data.vectors.arrays import check_finite, check_starts, in_pieces, open_array
-from retrievalkit.data.vectors.csr import MappedCsr, spread
+from retrievalkit.data.vectors.csr import MappedCsr, joined, spread
 from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
@@ -207,7 +207,7 @@ class VectorStore:
                 rows, starts = spread(self.offsets, texts)
             vectors = self.take_vectors(rows)
         if self.vocabulary:
-            weights = self._take_weights(texts)
+            weights = self.take_weights(texts)
         return VectorBlock(0, len(texts), vectors, starts, weights)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
@@ -220,17 +220,12 @@ class VectorStore:
             taken[wanted] = vectors.take(rows[wanted] - shard.first_row, axis=0)
         return taken
 
-    def _take_weights(self, texts: np.ndarray) -> Any:
-        import scipy.sparse
-
-        parts, order = [], []
-        for shard, wanted in self._by_shard(texts, [shard.first_text for shard in self._shards]):
-            assert shard.weights is not None
-            parts.append(shard.weights.take(texts[wanted] - shard.first_text))
-            order.append(wanted)
-        if not parts:
-            return scipy.sparse.csr_matrix((0, self.vocabulary), dtype=np.float32)
-        return scipy.sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
+    def take_weights(self, texts: np.ndarray) -> Any:
+        """(texts, vocabulary) scipy CSR: the weights of any texts, in the order given, read into memory."""
+        firsts = np.array([shard.first_text for shard in self._shards])
+        numbers = np.searchsorted(firsts, texts, side="right") - 1
+        files = [shard.weights for shard in self._shards if shard.weights is not None]
+        return joined(files, numbers, texts - firsts[numbers])
 
     def _by_shard(self, wanted: np.ndarray, firsts: Sequence[int]) -> Iterator[tuple[_Shard, np.ndarray]]:
         """Each shard that contains wanted rows or texts, and their positions in `wanted`."""

@@ -153,6 +153,19 @@ def test_narrow_weights_are_widened(model, dtype):
     assert_equal(*pair(model))
 
 
+def test_weights_under_the_names_of_tensorflow_are_found(model):
+    """As in the files of BERT itself, whose norms have "gamma" and "beta"."""
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    weights = {}
+    for number, (name, tensor) in enumerate(load_file(model / WEIGHTS).items()):
+        for new, before in old.items():
+            name = name.replace(new, before)
+        weights[name] = tensor + 0.01 * number if "LayerNorm" in name else tensor
+    assert any(name.endswith("gamma") for name in weights)
+    save_file(weights, model / WEIGHTS, {"format": "pt"})
+    assert_equal(*pair(model))
+
+
 def entry(file, **entries):
     return lambda folder: alter(folder / file, lambda value: value.update(entries))
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from retrievalkit import registry, testing
 from retrievalkit.builtin.indexers import dense_sparse
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorStore, VectorWriter, postings
+from retrievalkit.data.vectors import VectorStore, VectorWriter, postings, rounded
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.score import scores
+from retrievalkit.score import rough, scores
 
 TERMS, DIM = 40, 8
 
@@ -181,6 +181,103 @@ def test_the_sum_is_exact(tmp_path, monkeypatch, counts, query_vectors, threads)
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+def alike(kind, random, texts):
+    """Vectors and weights whose scores are far apart, nearly equal, or equal in many texts."""
+    weights, vectors = draw(random, texts, share=0.4), random.standard_normal((texts, DIM)).astype(np.float32)
+    if kind == "nearly equal":
+        weights, vectors = 1 + weights / 1000, 1 + vectors / 1000
+    if kind == "copies":
+        weights[texts // 2 :], vectors[texts // 2 :] = weights[: texts // 2], vectors[: texts // 2]
+    return weights, vectors
+
+
+@pytest.mark.parametrize("kind", ["far apart", "nearly equal", "copies"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_with_rounded_vectors_the_same_is_found(tmp_path, monkeypatch, kind, dtype):
+    """The same texts and scores, to the last bit; only texts that are nearly equal are searched for without them."""
+    monkeypatch.setattr(rough, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(dense_sparse, "PART_VECTORS", 150)
+    monkeypatch.setattr(rounded, "MOST_TERMS", 11)
+    random = np.random.default_rng(0)
+    weights, vectors = alike(kind, random, 600)
+    store = write(tmp_path / "v", weights, vectors=vectors.astype(dtype), shard=70)
+    queries = Representation(torch.randn(80, 1, DIM), None, torch.from_numpy(draw(random, 80)))
+    whole = opened("dense_sparse", store, tmp_path / "whole", rounded=False)
+    quick = opened("dense_sparse", store, tmp_path / "quick")
+    assert (tmp_path / "quick" / "rounded").exists()
+    assert not (tmp_path / "whole" / "rounded").exists()
+    searched = []
+    usual = quick._whole
+    monkeypatch.setattr(quick, "_whole", lambda k: lambda asked: searched.append(len(asked)) or usual(k)(asked))
+    for k in (1, 10, 1000):
+        (ids, values), (expected_ids, expected) = quick.search(queries, k), whole.search(queries, k)
+        assert ids == expected_ids
+        assert [one.tobytes() for one in values] == [one.tobytes() for one in expected]
+    assert (sum(searched) > 80) == (kind == "nearly equal")
+
+
+def test_terms_that_an_eighth_of_the_texts_has_are_rounded(tmp_path, monkeypatch):
+    """The most frequent of them where these are too many; their columns stand beside the vectors."""
+    weights = np.zeros((16, TERMS), np.float32)
+    for term, texts in ((3, 2), (5, 1), (7, 16), (30, 4)):
+        weights[:texts, term] = 1 + 2**-9
+    store = write(tmp_path / "v", weights, vectors=np.full((16, DIM), 1 / 3), shard=5)
+    (tmp_path / "p").mkdir()
+    postings.write_postings(store, tmp_path / "p", part_texts=10)
+    by_term = postings.Postings(tmp_path / "p")
+    assert rounded.frequent_terms(by_term).tolist() == [3, 7, 30]
+    monkeypatch.setattr(rounded, "MOST_TERMS", 2)
+    assert rounded.frequent_terms(by_term).tolist() == [7, 30]
+    assert rounded.write_rounded(store, by_term, tmp_path / "r")
+    (first, bits), (second, _) = rounded.Rounded(tmp_path / "r", store, by_term).blocks()
+    rows = torch.from_numpy(rounded.from_bits(bits))
+    assert rows.shape == (10, DIM + 2)
+    assert torch.equal(rows[:, :DIM], torch.full((10, DIM), 1 / 3).bfloat16().float())
+    assert rows[:, DIM].tolist() == [1.0] * 10
+    assert rows[:, DIM + 1].tolist() == [1.0] * 4 + [0.0] * 6
+    changed = DIM * (1 / 3 - float(rows[0, 0])) ** 2
+    assert first.norm == pytest.approx(1.001 * (DIM / 9 + 2 * (1 + 2**-9) ** 2) ** 0.5)
+    assert first.distance == pytest.approx(1.001 * (changed + 2 * 2**-18) ** 0.5, rel=1e-4)
+    assert second.distance == pytest.approx(1.001 * (changed + 2**-18) ** 0.5, rel=1e-4)
+    assert first.weights_norm == pytest.approx(1.001 * (1 + 2**-9) * 2)
+
+
+def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
+    """The search goes without."""
+    monkeypatch.setattr(rough, "multiplies_bf16", lambda: True)
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((30, DIM)).astype(np.float32)
+    vectors[3] *= 1e19
+    store = write(tmp_path / "v", draw(random, 30), vectors=vectors)
+    indexer = opened("dense_sparse", store, tmp_path / "i")
+    assert not (tmp_path / "i" / "rounded").exists()
+    ids, _ = indexer.search(Representation(torch.rand(80, 1, DIM), None, torch.from_numpy(draw(random, 80))), 30)
+    assert {ids[0][0], ids[0][-1]} & {"t3"}
+
+
+@pytest.mark.parametrize("file", ["rounded-00000.npy", "terms.npy", "rounded.json"])
+def test_rounded_vectors_that_are_damaged_are_found(tmp_path, file):
+    """Cut short, gone, or of other vectors."""
+    random = np.random.default_rng(0)
+    store = write(tmp_path / "v", draw(random, 50), vectors=random.standard_normal((50, DIM)))
+    opened("dense_sparse", store, tmp_path / "i")
+    path = tmp_path / "i" / "rounded" / file
+    whole = path.read_bytes()
+    other = write(tmp_path / "o", draw(random, 50), vectors=random.standard_normal((50, 2 * DIM)))
+    opened("dense_sparse", other, tmp_path / "j")
+    (tmp_path / "j" / "rounded" / "rounded-00000.npy").write_bytes(
+        (tmp_path / "i" / "rounded" / "rounded-00000.npy").read_bytes()
+    )
+    with pytest.raises(ArtifactError, match="holds an array"):
+        registry.create("indexer", "dense_sparse").open(tmp_path / "j")
+    path.write_bytes(whole[:-3])
+    with pytest.raises(ArtifactError, match=r"damaged|not valid JSON"):
+        registry.create("indexer", "dense_sparse").open(tmp_path / "i")
+    path.unlink()
+    with pytest.raises(ArtifactError, match=r"damaged|cannot be read"):
+        registry.create("indexer", "dense_sparse").open(tmp_path / "i")
 
 
 def test_the_union_scores_what_one_of_the_lists_has(tmp_path):

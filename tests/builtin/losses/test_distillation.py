@@ -77,6 +77,18 @@ class TestGolden:
         swapped = torch.tensor(TEACHER, dtype=torch.float64)
         assert total("distill_kl", student=swapped, teacher=teacher) == pytest.approx(0.2255402436, abs=1e-9)
 
+    def test_kl_from_student_to_teacher(self):
+        """As Eq. 16 of CoT-MAE v2 is printed; with its gradient p_s (ln p_s - ln p_t - KL) / 2, of two queries."""
+        made = documents()
+        value = loss_of("distill_kl", queries(), made, direction="student_to_teacher")
+        assert value.total.item() == pytest.approx(0.2255402436, abs=1e-9)
+        value.total.backward()
+        for row, wanted in enumerate(TEACHER):
+            p, t = (np.exp(one) / np.exp(one).sum() for one in (STUDENT[row].numpy(), np.array(wanted)))
+            expected = p * (np.log(p / t) - (p * np.log(p / t)).sum()) / 2
+            gradient = made.vectors.grad[3 * row : 3 * row + 3, 0, row]
+            assert gradient.numpy() == pytest.approx(expected, abs=1e-9)
+
     def test_student_temperature(self):
         assert total("distill_kl", temperature=2) == pytest.approx(0.2377542739, abs=1e-9)
 
@@ -109,18 +121,19 @@ class TestGolden:
         assert total("margin_mse", temperature=0.5, teacher_temperature=2) == pytest.approx(8.25 / 4, abs=1e-12)
 
 
-def kl_reference(student, teacher, positives, t, teacher_t, scale):
+def kl_reference(student, teacher, positives, t, teacher_t, scale, reverse):
     """In numpy, query by query."""
     parts = []
     for s, wanted in zip(student, teacher, strict=True):
         own = ~np.isnan(wanted)
         p, q = np.exp(wanted[own] / teacher_t), np.exp(s[own] / t)
         p, q = p / p.sum(), q / q.sum()
+        p, q = (q, p) if reverse else (p, q)
         parts.append((p * np.log(p / q)).sum() if own.sum() > 1 else 0.0)
     return np.mean(parts) * (t**2 if scale else 1)
 
 
-def margin_reference(student, teacher, positives, t, teacher_t, scale):
+def margin_reference(student, teacher, positives, t, teacher_t, scale, reverse):
     """In numpy, pair by pair."""
     errors = [
         ((s[p] - s[d]) / t - (wanted[p] - wanted[d]) / teacher_t) ** 2
@@ -140,8 +153,9 @@ def margin_reference(student, teacher, positives, t, teacher_t, scale):
     teacher_t=st.floats(0.2, 5),
     contrastive=st.sampled_from([0.0, 0.2, 1.0]),
     scale=st.booleans(),
+    reverse=st.booleans(),
 )
-def test_equals_numpy(name, seed, n_queries, own, t, teacher_t, contrastive, scale):
+def test_equals_numpy(name, seed, n_queries, own, t, teacher_t, contrastive, scale, reverse):
     """An independent reference on random batches of many vectors, with holes in the teacher and ignored documents."""
     random = np.random.default_rng(seed)
     n_documents = n_queries * own
@@ -158,11 +172,13 @@ def test_equals_numpy(name, seed, n_queries, own, t, teacher_t, contrastive, sca
 
     s = np.einsum("qch,dmh->qdcm", q, d).max(3).sum(2)
     reference = kl_reference if name == "distill_kl" else margin_reference
-    expected = reference(s, teacher, positives, t, teacher_t, scale)
+    expected = reference(s, teacher, positives, t, teacher_t, scale, reverse)
     masked = np.where(ignore, -np.inf, s / t)
     entropy = (np.log(np.exp(masked).sum(1)) - masked[np.arange(n_queries), positives]).mean()
 
-    options = {"scale": scale} if name == "distill_kl" else {}
+    options = {}
+    if name == "distill_kl":
+        options = {"scale": scale, "direction": "student_to_teacher" if reverse else "teacher_to_student"}
     made = loss_of(
         name,
         Representation(torch.tensor(q)),

@@ -1,0 +1,152 @@
+"""sentence-transformers' file of hard negatives: for each query the ids of passages that several systems found.
+
+    {"qid": 867436, "pos": [5238393], "neg": {"bm25": [3724, 91], "msmarco-distilbert-base-tas-b": [91, 2005]}}
+
+The texts of queries are in another file, or in a field "query" of each line. A margin drops negatives that a re-ranker
+scores nearly as high as a positive, as they may answer the query: those are kept whose score is at most that of the
+positive with the lowest score, less the margin. The scores then are a teacher's, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from retrievalkit.data.forms import QUERY_TEXTS
+from retrievalkit.data.json_text import shown
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.records import Record
+from retrievalkit.errors import OptionError, UnknownNameError, nearest
+
+if TYPE_CHECKING:
+    from retrievalkit.data.pair_scores import PairScores
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardNegatives:
+    """Which of the passages in such a file become negatives.
+
+    Attributes:
+        queries: Where the texts of the queries are; None = in each line.
+        systems: The systems whose passages are taken, in this order; None = all, in the order of the line.
+        per_system: Most negatives of a system that no earlier system had, best first; None = all.
+        scores: A file of a re-ranker's scores (`data.pair_scores`); the examples get them as a teacher's.
+        margin: How far below the lowest score of a positive that of a negative must be; None = it does not matter.
+    """
+
+    queries: str | None = None
+    systems: Sequence[str] | None = None
+    per_system: int | None = None
+    scores: str | None = None
+    margin: float | None = None
+
+
+class Chosen(NamedTuple):
+    """What a line gives: a query, its positives and negatives by id, and the teacher's scores of them, if any."""
+
+    query_id: str
+    query: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
+    teacher: dict[str, float] | None
+
+
+class Chooser:
+    """Chooses the negatives of each line.
+
+    Args:
+        options: Which are chosen.
+
+    Raises:
+        InputError: The options do not fit each other, or a file of theirs is damaged.
+    """
+
+    def __init__(self, options: HardNegatives) -> None:
+        if options.margin is not None and options.scores is None:
+            msg = f"--margin {options.margin:g} compares the scores of a re-ranker. Give them: --scores FILE"
+            raise OptionError(msg)
+        self.options = options
+        self.seen: set[str] = set()
+        texts = [] if options.queries is None else read_queries(options.queries)
+        self._texts = {query.id: query.text for query in texts}
+        self._scores: PairScores | None = None
+        if options.scores is not None:
+            from retrievalkit.data.pair_scores import PairScores
+
+            self._scores = PairScores.read(options.scores)
+
+    def choose(self, record: Record) -> Chosen:
+        """The example in a line.
+
+        Raises:
+            DataError: The line is damaged, or the text of its query or a score is missing.
+        """
+        query_id, positives = record.identifier("qid"), record.identifiers("pos")
+        found = record.fields["neg"]
+        if not isinstance(found, Mapping):
+            msg = f"'neg' is {shown(found)}, but should be the passages of each system: {{\"bm25\": [ids]}}."
+            raise record.error(msg)
+        self.seen.update(found)
+        scores = {} if self._scores is None else self._scores.of(query_id)
+        ranked = record._replace(fields=dict(found))
+        systems = list(found) if self.options.systems is None else [one for one in self.options.systems if one in found]
+        lists = [ranked.identifiers(system) for system in systems]
+        negatives = tuple(self._kept(record, positives, lists, scores)) if positives else ()
+        teacher = {one: scores[one] for one in (*positives, *negatives) if one in scores}
+        return Chosen(query_id, self._text(record, query_id), positives, negatives, teacher or None)
+
+    def check_systems(self) -> None:
+        """Refuse a system that no line has.
+
+        Raises:
+            UnknownNameError: Names the systems of the file.
+        """
+        for system in self.options.systems or ():
+            if system not in self.seen:
+                raise UnknownNameError("system", system, self.seen)
+
+    def _kept(
+        self, record: Record, positives: Sequence[str], lists: Sequence[Sequence[str]], scores: Mapping[str, float]
+    ) -> Iterator[str]:
+        """The negatives of each system in turn, without those that came before or are too near to a positive."""
+        highest = None
+        if self.options.margin is not None:
+            highest = min(self._score(record, one, scores) for one in positives) - self.options.margin
+        taken = set(positives)
+        for ids in lists:
+            left = self.options.per_system
+            for identifier in ids:
+                if left == 0:
+                    break
+                if identifier in taken or (highest is not None and self._score(record, identifier, scores) > highest):
+                    continue
+                taken.add(identifier)
+                left = None if left is None else left - 1
+                yield identifier
+
+    def _score(self, record: Record, identifier: str, scores: Mapping[str, float]) -> float:
+        if identifier not in scores:
+            msg = (
+                f"'{self.options.scores}' does not score the passage '{identifier}' for this query, and --margin "
+                f"compares with it. Give a file that scores all positives and negatives, or leave --margin out."
+            )
+            raise record.error(msg)
+        return scores[identifier]
+
+    def _text(self, record: Record, query_id: str) -> str:
+        name = next((one for one in QUERY_TEXTS if one in record.fields), None)
+        if name is not None:
+            return record.text(name)
+        if query_id in self._texts:
+            return self._texts[query_id]
+        if self.options.queries is None:
+            msg = (
+                "the text of the query is not in it: sentence-transformers' hard negatives have ids alone. Make "
+                "examples with the file of the queries: rkit convert FILE train.jsonl --queries QUERIES"
+            )
+            raise record.error(msg)
+        close = nearest(query_id, self._texts)
+        offer = f"; did you mean '{close}'?" if close else "."
+        msg = f"the query '{query_id}' is not among those of '{self.options.queries}'{offer} Give their file: --queries"
+        raise record.error(msg)

@@ -1,0 +1,180 @@
+"""A re-ranker's scores of queries with passages, from a file of a form that runs nothing when it is read.
+
+    a table with the header qid, pid, score, or those three columns       571018 <tab> 7349777 <tab> 9.5
+    JSON lines, or an array of such objects                               {"qid": 571018, "pid": 7349777, "score": 9.5}
+    JSON lines of one query or several                                    {"571018": {"7349777": 9.5, "2": -3.1}}
+    .npz with the arrays qid, pid and score of equal length, uncompressed (np.savez), ids as whole numbers or bytes
+
+They are held as sorted arrays: the 160 million pairs of MS MARCO take about 3 GB, and stay in the file if that is .npz.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievalkit.data import files
+from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, decimal
+from retrievalkit.data.json_text import shown
+from retrievalkit.data.records import Record, Table, read_records
+from retrievalkit.data.vectors.arrays import check_finite, open_array
+from retrievalkit.data.vectors.csr import members
+from retrievalkit.errors import DataError
+
+KNOWN = (
+    "a table qid, pid, score",
+    'JSON lines {"qid": 1, "pid": 2, "score": 9.5} or {qid: {pid: score}}',
+    ".npz with the arrays qid, pid, score",
+)
+
+_COLUMNS = (JUDGED_QUERIES, JUDGED_DOCUMENTS, GRADES)
+_IDS = ("<i4", "<i8", *(f"|S{width}" for width in range(1, 100)))
+_AT_ONCE = 1 << 20
+_PICKLED = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+_PICKLES = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
+
+Pair = tuple[str, str, float]
+
+
+class PairScores:
+    """The scores of pairs.
+
+    Args:
+        source: The file, for messages.
+        queries: (pairs,) ids of queries, as numbers or bytes.
+        passages: (pairs,) ids of passages, likewise.
+        scores: (pairs,).
+    """
+
+    def __init__(self, source: str | Path, queries: np.ndarray, passages: np.ndarray, scores: np.ndarray) -> None:
+        self.source = str(source)
+        self._passages, self._scores = passages, scores
+        starts = _starts(queries)
+        if len(np.unique(queries[starts])) < len(starts):
+            order = np.argsort(queries, kind="stable")
+            queries, self._passages, self._scores = queries[order], passages[order], scores[order]
+            starts = _starts(queries)
+        names = map(_text, queries[starts].tolist())
+        ends = [*starts[1:].tolist(), len(queries)]
+        self._places = dict(zip(names, zip(starts.tolist(), ends, strict=True), strict=True))
+
+    @classmethod
+    def read(cls, path: str | Path) -> PairScores:
+        """Read a file.
+
+        Raises:
+            DataError: It is a pickle, is damaged, or is of an unknown form.
+        """
+        path = files.existing(path)
+        if path.is_file() and zipfile.is_zipfile(path):
+            return cls(path, *_arrays(path))
+        with files.open_bytes(path) as stream:
+            first = stream.read(2)
+        if first in _PICKLED or path.name.endswith(_PICKLES):
+            msg = (
+                "it is a pickle, which may run any code when it is read, so it is not. Where you trust it, load it "
+                f"yourself and save it in another form: {'; '.join(KNOWN)}."
+            )
+            raise DataError(msg, file=path)
+        pairs = _pairs(path)
+        columns = [_columns(some) for some in iter(lambda: list(islice(pairs, _AT_ONCE)), [])]
+        if not columns:
+            msg = f"there is no score in it. Known forms: {'; '.join(KNOWN)}."
+            raise DataError(msg, file=path)
+        queries, passages, scores = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        return cls(path, queries, passages, scores)
+
+    def of(self, query_id: str) -> dict[str, float]:
+        """Passage id -> score, for all passages that are scored for a query.
+
+        Raises:
+            DataError: A passage has two scores.
+        """
+        start, end = self._places.get(query_id, (0, 0))
+        ids = [_text(one) for one in self._passages[start:end].tolist()]
+        found = dict(zip(ids, self._scores[start:end].tolist(), strict=True))
+        if len(found) < len(ids):
+            twice = next(one for one in found if ids.count(one) > 1)
+            msg = f"the passage '{twice}' has two scores for the query '{query_id}'. Keep one."
+            raise DataError(msg, file=self.source)
+        return found
+
+
+def _starts(queries: np.ndarray) -> np.ndarray:
+    """Where each run of equal ids begins."""
+    return np.concatenate([[0], np.flatnonzero(queries[1:] != queries[:-1]) + 1])
+
+
+def _text(identifier: int | bytes) -> str:
+    return identifier.decode() if isinstance(identifier, bytes) else str(identifier)
+
+
+def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The arrays of an .npz file, mapped: no more of them is read than is wanted."""
+    try:
+        places = members(path)
+        queries, passages = (open_array(path, _IDS, 1, region=places[f"{name}.npy"]) for name in ("qid", "pid"))
+        scores = open_array(path, ("<f4", "<f8"), 1, region=places["score.npy"])
+        check_finite(scores)
+        _check_lengths(queries, passages, scores)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        msg = (
+            f"it does not hold the arrays qid, pid and score as np.savez writes them ({error}). Save ids as whole "
+            "numbers or bytes, and scores as numbers, each with one dimension and of one length."
+        )
+        raise DataError(msg, file=path) from error
+    return queries, passages, scores
+
+
+def _check_lengths(*arrays: np.ndarray) -> None:
+    lengths = [len(array) for array in arrays]
+    if not lengths[0] or len(set(lengths)) > 1:
+        msg = f"they have {' and '.join(map(str, lengths))} elements"
+        raise ValueError(msg)
+
+
+def _pairs(path: Path) -> Iterator[Pair]:
+    records = read_records(path, _table, "scores", KNOWN)
+    return chain.from_iterable(map(_of_record, records))
+
+
+def _table(row: list[str]) -> Table | None:
+    names = tuple(cell.strip().lower() for cell in row)
+    if all(any(name in known for name in names) for known in _COLUMNS):
+        return Table(names, header=True)
+    return Table(("qid", "pid", "score")) if len(row) == 3 else None
+
+
+def _of_record(record: Record) -> Iterator[Pair]:
+    fields = record.fields
+    if fields and all(isinstance(value, Mapping) for value in fields.values()):
+        for query, scores in fields.items():
+            for passage, score in scores.items():
+                yield query, passage, _score(score, record)
+        return
+    names = [next((name for name in known if name in fields), "") for known in _COLUMNS]
+    if not all(names):
+        raise record.unknown_form("score of a pair", KNOWN)
+    yield record.identifier(names[0]), record.identifier(names[1]), _score(fields[names[2]], record)
+
+
+def _score(value: Any, record: Record) -> float:
+    try:
+        score = decimal(value) if isinstance(value, str) else math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        score = math.nan
+    if not math.isfinite(score):
+        msg = f"the score is {shown(value)}, but should be a number."
+        raise record.error(msg)
+    return score
+
+
+def _columns(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    queries, passages, scores = zip(*pairs, strict=True)
+    return np.array([one.encode() for one in queries]), np.array([one.encode() for one in passages]), np.array(scores)

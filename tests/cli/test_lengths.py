@@ -1,0 +1,195 @@
+"""Other lengths than a checkpoint was trained with: encoded, remembered, searched and refused by the commands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from retrievalkit import artifacts
+from retrievalkit.cli.main import main
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.run_file import open_run
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.score import scores
+
+pytestmark = pytest.mark.precision
+
+SHORT = {"query_length": 4, "document_length": 6}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_model, tmp_path_factory):
+    """A checkpoint whose queries and passages are cut after 4 and 6 tokens."""
+    folder = tmp_path_factory.mktemp("short") / "checkpoint"
+    folder.mkdir()
+    Retriever.create(tiny_model, pooler="mean", encoder_options=SHORT).save(folder)
+    return folder
+
+
+def rkit(*words, code=0):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def best(tiny_model, collection, **lengths):
+    """Query -> the best passage with those lengths, by brute force."""
+    retriever = Retriever.create(tiny_model, pooler="mean", encoder_options=lengths).eval()
+    corpus, queries = list(open_corpus(collection.corpus)), read_queries(collection.queries)
+    documents = retriever.encode([(one.title, one.text) for one in corpus], "document")
+    rows = scores(retriever.encode([("", one.text) for one in queries], "query"), documents).argmax(dim=1)
+    return {query.id: corpus[row].id for query, row in zip(queries, rows.tolist(), strict=True)}
+
+
+def firsts(run):
+    return {query: hits[0][0] for query, hits in open_run(run).items()}
+
+
+def searched(checkpoint, collection, folder, *, encode=(), search=()):
+    """The first hit of each query after encode, index and search, with settings of encode and of search."""
+    rkit("encode", checkpoint, collection.corpus, "-o", folder / "vectors", "--precision", "fp32", *encode)
+    rkit("index", folder / "vectors", "-o", folder / "index")
+    rkit("search", folder / "index", "--queries", collection.queries, "--k", 1, "-o", folder / "run.trec", *search)
+    return firsts(folder / "run.trec")
+
+
+def test_lengths_of_encode_and_search_are_those_of_a_model_made_with_them(
+    checkpoint, tiny_model, tiny_collection, tmp_path
+):
+    short = searched(checkpoint, tiny_collection, tmp_path / "short")
+    assert short == best(tiny_model, tiny_collection, **SHORT)
+    settings = {"encode": ("--set", "encoder.document_length=40"), "search": ("--set", "encoder.query_length=30")}
+    long = searched(checkpoint, tiny_collection, tmp_path / "long", **settings)
+    assert long == best(tiny_model, tiny_collection, query_length=30, document_length=40)
+    assert long != short
+
+
+def test_an_index_remembers_the_lengths_and_a_search_may_give_others(checkpoint, tiny_model, tiny_collection, tmp_path):
+    both = ("--set", "encoder.document_length=40", "--set", "encoder.query_length=30")
+    found = searched(checkpoint, tiny_collection, tmp_path, encode=both)
+    assert found == best(tiny_model, tiny_collection, query_length=30, document_length=40)
+    for folder in ("vectors", "index"):
+        entry = artifacts.read_manifest(tmp_path / folder)["checkpoint"]
+        assert entry["encoder_options"] == {"document_length": 40, "query_length": 30}
+        assert entry["fingerprint"] == Retriever.load(checkpoint).fingerprint
+    again = ("--queries", tiny_collection.queries, "--k", 1, "-o", tmp_path / "again.trec")
+    rkit("search", tmp_path / "index", *again, "--set", "encoder.query_length=4")
+    assert firsts(tmp_path / "again.trec") == best(tiny_model, tiny_collection, query_length=4, document_length=40)
+
+
+def test_a_length_that_is_the_checkpoints_own_changes_no_byte(checkpoint, tiny_collection, tmp_path):
+    for name, settings in (("as it is", ()), ("said", ("--set", "encoder.document_length=6"))):
+        rkit("encode", checkpoint, tiny_collection.corpus, "-o", tmp_path / name, *settings)
+    files = sorted(path.name for path in (tmp_path / "as it is").iterdir())
+    assert "manifest.json" in files
+    assert all((tmp_path / "as it is" / name).read_bytes() == (tmp_path / "said" / name).read_bytes() for name in files)
+
+
+def test_vectors_of_another_length_are_not_taken_for_the_ones_left_by_a_kill(checkpoint, tiny_collection, tmp_path):
+    """The length is a part of what a folder that was cut off belongs to."""
+    inputs = []
+    for length in (20, 40):
+        rkit(
+            *("encode", checkpoint, tiny_collection.corpus, "-o", tmp_path / str(length)),
+            *("--set", f"encoder.document_length={length}"),
+        )
+        inputs.append(artifacts.read_manifest(tmp_path / str(length))["inputs"]["checkpoint"])
+    assert [entry["encoder_options"] for entry in inputs] == [{"document_length": 20}, {"document_length": 40}]
+
+
+def test_an_untrained_model_takes_another_query_length_too(tiny_model, tiny_collection, tmp_path):
+    """Its fingerprint still is that of the description in the index."""
+    encode = ("--pooler", "mean", "--set", "encoder.query_length=4")
+    settings = {"encode": encode, "search": ("--set", "encoder.query_length=30")}
+    assert searched(tiny_model, tiny_collection, tmp_path, **settings) == best(
+        tiny_model, tiny_collection, query_length=30
+    )
+
+
+def test_two_indexes_of_a_checkpoint_with_different_query_lengths_are_fused(
+    checkpoint, tiny_model, tiny_collection, tmp_path
+):
+    """Each is searched with queries of its own length."""
+    for length in (4, 30):
+        searched(
+            checkpoint, tiny_collection, tmp_path / str(length), encode=("--set", f"encoder.query_length={length}")
+        )
+    places = [tmp_path / "4" / "index", tmp_path / "30" / "index"]
+    rkit("search", *places, "--fusion", "sum", "--queries", tiny_collection.queries, "-o", tmp_path / "run.trec")
+    query = read_queries(tiny_collection.queries)[0]
+    parts = []
+    for length in (4, 30):
+        retriever = Retriever.create(tiny_model, pooler="mean", encoder_options=SHORT | {"query_length": length}).eval()
+        corpus = list(open_corpus(tiny_collection.corpus))
+        documents = retriever.encode([(one.title, one.text) for one in corpus], "document")
+        parts.append(scores(retriever.encode([("", query.text)], "query"), documents)[0])
+    assert not torch.allclose(*parts)
+    assert open_run(tmp_path / "run.trec")[query.id][0][1] == pytest.approx(float(sum(parts).max()), abs=1e-4)
+
+
+REFUSED = {
+    "encode {checkpoint} {corpus} -o out --set encoder.document_length=4096": (
+        "encoder.document_length is 4096, and '{checkpoint}/encoder' takes 3 to 128 tokens. "
+        "Give --set encoder.document_length=N."
+    ),
+    "encode {checkpoint} {corpus} -o out --set encoder.document_length=long": "cannot be 'long'",
+    "encode {checkpoint} {queries} -o out --side query --set encoder.document_length=9": "has no effect on queries",
+    "encode {checkpoint} {corpus} -o out --set encoder.title=none --set encoder.document_length=9": (
+        "holds its own encoder, pooler and options: drop --set encoder.title. Its lengths alone may differ"
+    ),
+    "search {index} --query peru --set encoder.query_length=4096": "takes 3 to 128 tokens",
+    "search {index} --query peru --set encoder.query_length=long": "encoder.query_length cannot be 'long'",
+    "search {index} --query peru --set encoder.document_length=9": "whose documents are encoded already",
+    "search {index} --query peru --set encoder.title=none": "--set encoder.title is not an option of any index",
+    "search {run} {run} --set encoder.query_length=9": "--set encoder.query_length has no effect here",
+}
+
+
+@pytest.fixture(scope="module")
+def places(checkpoint, tiny_collection, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("places")
+    searched(checkpoint, tiny_collection, folder)
+    paths = {"index": folder / "index", "run": folder / "run.trec", "checkpoint": checkpoint}
+    return paths | {name: getattr(tiny_collection, name) for name in ("corpus", "queries")}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_a_length_without_effect_or_beyond_the_models_positions_is_refused(line, places, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = rkit(*line.format(**places).split(), code=2)
+    assert REFUSED[line].format(**places) in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_steps_of_a_recipe_pass_the_lengths_on(checkpoint, tiny_model, tiny_collection, tmp_path):
+    steps = [
+        {
+            "name": "vectors",
+            "command": "encode",
+            "with": {
+                "model": "${model}",
+                "texts": "${corpus}",
+                "precision": "fp32",
+                "set": {"encoder.document_length": "${length}"},
+            },
+            "output": "vectors",
+        },
+        {"name": "index", "command": "index", "with": {"source": "${steps.vectors}"}, "output": "index"},
+        {
+            "name": "search",
+            "command": "search",
+            "with": {"indexes": "${steps.index}", "queries": "${queries}", "set": {"encoder.query_length": 30}},
+            "output": "run.trec",
+        },
+    ]
+    values = {"model": str(checkpoint), "length": 40, "corpus": str(tiny_collection.corpus)}
+    values["queries"] = str(tiny_collection.queries)
+    (tmp_path / "recipe.yaml").write_text(json.dumps({"name": "lengths", "values": values, "steps": steps}))
+    rkit("run", tmp_path / "recipe.yaml", "-o", tmp_path / "out")
+    assert firsts(tmp_path / "out" / "run.trec") == best(
+        tiny_model, tiny_collection, query_length=30, document_length=40
+    )

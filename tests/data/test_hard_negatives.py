@@ -1,0 +1,261 @@
+"""sentence-transformers' file of hard negatives: which ids become negatives, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from retrievalkit.cli.main import main
+from retrievalkit.data.examples import read_examples
+from retrievalkit.data.hard_negatives import HardNegatives
+from retrievalkit.data.kinds import kind_of
+from retrievalkit.errors import DataError, OptionError, UnknownNameError
+
+# As in the original, ids are whole numbers. The positives score 8 and 9; 21 and 3 score within 3 of the lower.
+LINES = [
+    {"qid": 571018, "pos": [10, 11], "neg": {"bm25": [20, 21, 22, 10], "tas-b": [22, 3, 4], "v3": [5]}},
+    {"qid": 2, "pos": [20], "neg": {"bm25": [21, 22]}},
+    {"qid": 3, "pos": [], "neg": {"bm25": [21]}},
+]
+QUERIES = {571018: "what does a baker bake", 2: "who was first", 3: "why"}
+SCORES = {
+    571018: {10: 9.0, 11: 8.0, 20: 5.0, 21: 5.5, 22: -1.0, 3: 8.5, 4: 0.0, 5: 1.0},
+    2: {20: 4.0, 21: 0.5, 22: 3.0},
+    3: {21: 1.0},
+}
+PAIRS = [(query, passage, score) for query, scores in SCORES.items() for passage, score in scores.items()]
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "hard.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    (tmp_path / "queries.tsv").write_text("".join(f"{query}\t{text}\n" for query, text in QUERIES.items()))
+    (tmp_path / "scores.tsv").write_text("".join(f"{q}\t{p}\t{score}\n" for q, p, score in PAIRS))
+    return tmp_path
+
+
+def chosen(place, **options):
+    """Query -> its negatives."""
+    given = HardNegatives(queries=str(place / "queries.tsv"), **options)
+    return {row.query_id: row.negatives for row in read_examples(place / "hard.jsonl", hard_negatives=given)}
+
+
+def test_all_systems_in_their_order_each_passage_once_and_no_positive(place):
+    examples = read_examples(place / "hard.jsonl", hard_negatives=HardNegatives(queries=str(place / "queries.tsv")))
+    assert kind_of(place / "hard.jsonl") == "examples"
+    first, second = examples.rows
+    assert (first.query_id, first.query) == ("571018", "what does a baker bake")
+    assert first.positives == ("10", "11")
+    assert first.negatives == ("20", "21", "22", "3", "4", "5")
+    assert second.negatives == ("21", "22")
+    assert first.teacher is None
+    assert examples.dropped == 1
+
+
+def test_systems_are_taken_in_the_order_given(place):
+    assert chosen(place, systems=["tas-b", "bm25"])["571018"] == ("22", "3", "4", "20", "21")
+    assert chosen(place, systems=["v3"]) == {"571018": ("5",), "2": ()}
+
+
+def test_a_system_gives_so_many_that_no_earlier_one_gave(place):
+    """With two a system: 22 comes from bm25's rest no more, but from tas-b."""
+    assert chosen(place, per_system=2)["571018"] == ("20", "21", "22", "3", "5")
+    assert chosen(place, per_system=3)["571018"] == ("20", "21", "22", "3", "4", "5")
+
+
+def test_the_margin_counts_from_the_positive_with_the_lowest_score(place):
+    """Of the first query that is 8, so 20 with exactly 5 stays; 21 and 3 go, and their systems give others instead."""
+    scores = str(place / "scores.tsv")
+    assert chosen(place, scores=scores, margin=3) == {"571018": ("20", "22", "4", "5"), "2": ("21",)}
+    assert chosen(place, scores=scores, margin=3.1)["571018"] == ("22", "4", "5")
+    assert chosen(place, scores=scores, margin=3, per_system=1)["571018"] == ("20", "22", "5")
+    assert chosen(place, scores=scores, margin=-1)["571018"] == ("20", "21", "22", "3", "4", "5")
+
+
+def test_scores_become_a_teachers(place):
+    given = HardNegatives(queries=str(place / "queries.tsv"), scores=str(place / "scores.tsv"), systems=["v3"])
+    first, second = read_examples(place / "hard.jsonl", hard_negatives=given).rows
+    assert first.teacher == {"10": 9.0, "11": 8.0, "5": 1.0}
+    assert second.teacher == {"20": 4.0}
+
+
+def test_the_text_of_a_query_may_be_in_the_line(tmp_path):
+    line = {"qid": "q", "query": "who", "pos": ["p"], "neg": {"bm25": ["n"]}}
+    (tmp_path / "own.jsonl").write_text(json.dumps(line))
+    (example,) = read_examples(tmp_path / "own.jsonl")
+    assert (example.query, example.positives, example.negatives) == ("who", ("p",), ("n",))
+
+
+def test_texts_beside_a_qid_still_are_triples(tmp_path):
+    line = {"qid": "q", "query": "who", "pos": ["a text"], "neg": ["another"]}
+    (tmp_path / "triples.jsonl").write_text(json.dumps(line))
+    examples = read_examples(tmp_path / "triples.jsonl")
+    assert sorted(one.text for one in examples.passages.values()) == ["a text", "another"]
+
+
+# --- forms of scores -----------------------------------------------------------------------------------------------
+
+
+def arrays(dtype):
+    ids = [np.array([pair[side] for pair in PAIRS]).astype(dtype) for side in (0, 1)]
+    return dict(zip(("qid", "pid"), ids, strict=True), score=np.array([pair[2] for pair in PAIRS], dtype=np.float32))
+
+
+def in_form(form, path):
+    shuffled = [PAIRS[row] for row in np.random.default_rng(0).permutation(len(PAIRS))]
+    rows = [dict(zip(("qid", "pid", "score"), pair, strict=True)) for pair in shuffled]
+    if form in ("<i8", "<i4", "S"):
+        np.savez(path.with_suffix(".npz"), **arrays(form))
+        return path.with_suffix(".npz")
+    path.write_text({
+        "header": "qid\tpid\tscore\n" + "".join(f"{q}\t{p}\t{s}\n" for q, p, s in shuffled),
+        "array": json.dumps(rows),
+        "lines": "".join(json.dumps(row) + "\n" for row in rows),
+        "one object": json.dumps(SCORES),
+        "an object a query": "".join(json.dumps({q: scores}) + "\n" for q, scores in SCORES.items()),
+    }[form])  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize("form", ["header", "array", "lines", "one object", "an object a query", "<i8", "<i4", "S"])
+def test_every_form_of_scores_gives_the_same(form, place):
+    """In any order of the pairs."""
+    found = chosen(place, scores=str(in_form(form, place / "scores")), margin=3)
+    assert found == {"571018": ("20", "22", "4", "5"), "2": ("21",)}
+
+
+def test_a_pickle_is_never_read(place):
+    """It would have written a file."""
+
+    class Harm:
+        def __reduce__(self):
+            return (open, (str(place / "harm"), "w"))
+
+    for name in ("scores.pkl", "scores"):
+        (place / name).write_bytes(pickle.dumps(Harm()))
+        with pytest.raises(DataError, match="it is a pickle, which may run any code when it is read, so it is not"):
+            chosen(place, scores=str(place / name))
+    assert not (place / "harm").exists()
+
+
+def test_an_array_of_objects_is_not_unpickled(place):
+    np.savez(place / "scores.npz", **{name: array.astype(object) for name, array in arrays("<i8").items()})
+    with pytest.raises(DataError, match=r"does not hold the arrays qid, pid and score as np\.savez writes"):
+        chosen(place, scores=str(place / "scores.npz"))
+
+
+DAMAGE = {
+    "571018\t10\tnan\n": "scores:1: the score is 'nan', but should be a number",
+    "571018\t10\n": "no scores come in 2 tab-separated columns",
+    '{"qid": 1, "pid": 2}\n': "no form of a score of a pair has these fields",
+    '{"1": {"2": true}}\n': "the score is true, but should be a number",
+    "": "the file is empty",
+    "571018\t10\t1\n571018\t10\t2\n": "the passage '10' has two scores for the query '571018'",
+    "571018\t10\t1\n": "does not score the passage '11' for this query, and --margin compares with it",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGE)
+def test_damaged_scores_are_refused(text, place):
+    (place / "scores").write_text(text)
+    with pytest.raises(DataError) as error:
+        chosen(place, scores=str(place / "scores"), margin=1)
+    assert DAMAGE[text] in str(error.value)
+
+
+def test_arrays_of_different_lengths_are_refused(place):
+    np.savez(place / "scores.npz", **arrays("<i8") | {"score": np.zeros(3)})
+    with pytest.raises(DataError, match="12 and 12 and 3 elements"):
+        chosen(place, scores=str(place / "scores.npz"))
+
+
+# --- what does not fit ---------------------------------------------------------------------------------------------
+
+
+def test_a_system_that_no_line_has_is_named_with_those_there_are(place):
+    with pytest.raises(UnknownNameError, match=r"unknown system 'bm52'; did you mean 'bm25'\? Known: bm25, tas-b, v3"):
+        chosen(place, systems=["bm52"])
+
+
+def test_without_the_texts_of_queries_the_remedy_is_told(place):
+    with pytest.raises(DataError, match=r"hard\.jsonl:1: the text of the query is not in it.*rkit convert FILE"):
+        read_examples(place / "hard.jsonl")
+
+
+def test_a_query_without_a_text_is_named(place):
+    (place / "queries.tsv").write_text("571019\twhat\n")
+    with pytest.raises(DataError, match=r"the query '571018' is not among those of .*; did you mean '571019'\?"):
+        chosen(place)
+
+
+def test_a_margin_needs_scores(place):
+    with pytest.raises(OptionError, match=r"--margin 3 compares the scores of a re-ranker\. Give them: --scores"):
+        chosen(place, margin=3)
+
+
+def test_negatives_are_chosen_from_no_other_form(place):
+    (place / "hard.jsonl").write_text('{"query": "a", "pos": ["b"], "neg": ["c"]}\n')
+    with pytest.raises(DataError, match="no form of a line of sentence-transformers' hard negatives has these fields"):
+        chosen(place, per_system=3)
+
+
+@pytest.mark.parametrize("found", [None, "n", ["n"], {"bm25": 3}, {"bm25": [1.5]}])
+def test_negatives_that_are_no_lists_of_ids_are_refused(found, place):
+    (place / "hard.jsonl").write_text(json.dumps({"qid": 2, "pos": [20], "neg": found}) + "\n")
+    with pytest.raises(DataError, match=r"hard\.jsonl:1: '(neg|bm25)' is"):
+        chosen(place)
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+def convert(place, *words, code=0):
+    line = ["convert", place / "hard.jsonl", place / "train.jsonl", *words]
+    result = CliRunner().invoke(main, [str(word) for word in line])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+def test_the_command_writes_examples_with_a_teacher(place):
+    scores = ("--scores", place / "scores.tsv", "--margin", 3)
+    said = convert(place, "--queries", place / "queries.tsv", "--systems", "tas-b, v3", "--per-system", 1, *scores)
+    assert said == f"{place}/train.jsonl: 2 examples, 1 without a negative, 1 without a positive\n"
+    first, second = read_examples(place / "train.jsonl").rows
+    assert (first.query, first.negatives) == ("what does a baker bake", ("22", "5"))
+    assert first.teacher == {"10": 9.0, "11": 8.0, "22": -1.0, "5": 1.0}
+    assert second.negatives == ()
+
+
+def test_the_command_refuses_a_folder_and_says_what_to_give(place):
+    line = ["convert", place / "hard.jsonl", place / "folder", "--queries", place / "queries.tsv"]
+    result = CliRunner().invoke(main, [str(word) for word in line])
+    assert result.exit_code == 2
+    assert "which go to a file" in result.output
+
+
+def test_the_remedy_works(place):
+    assert "--queries QUERIES" in convert(place, code=2)
+    convert(place, "--queries", place / "queries.tsv")
+
+
+def test_a_training_takes_what_was_converted(tiny_model, tiny_collection, tmp_path):
+    """End to end: the countries' questions with negatives of two systems, filtered and learnt from by a teacher."""
+    questions = [json.loads(line) for line in tiny_collection.queries.read_text().splitlines()]
+    ids = [json.loads(line)["_id"] for line in tiny_collection.corpus.read_text().splitlines()]
+    rows, scores = [], []
+    for row, question in enumerate(questions[:16]):
+        own, others = ids[row % len(ids)], [ids[(row + step) % len(ids)] for step in range(1, 5)]
+        rows.append({"qid": question["_id"], "pos": [own], "neg": {"bm25": others[:2], "dense": others[1:]}})
+        scores += [(question["_id"], one, 9 - 2 * place) for place, one in enumerate([own, *others])]
+    (tmp_path / "hard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "scores.tsv").write_text("".join(f"{q}\t{p}\t{s}\n" for q, p, s in scores))
+    convert(tmp_path, "--queries", tiny_collection.queries, "--scores", tmp_path / "scores.tsv", "--margin", 3)
+    assert all(len(row.negatives) == 3 for row in read_examples(tmp_path / "train.jsonl"))
+    line = ["train", "--model", tiny_model, "--examples", tmp_path / "train.jsonl", "--corpus", tiny_collection.corpus]
+    line += ["--loss", "margin_mse", "--epochs", 1, "--output", tmp_path / "out", "--negatives", 2]
+    result = CliRunner().invoke(main, [str(word) for word in line])
+    assert result.exit_code == 0, result.output

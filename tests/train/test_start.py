@@ -1,0 +1,157 @@
+"""A training goes on from a checkpoint: with all that it has learnt, and with no part that contradicts it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from retrievalkit import artifacts
+from retrievalkit.cli.main import main
+from retrievalkit.model.retriever import Retriever
+from trainings import interrupt_at
+
+pytestmark = pytest.mark.precision
+
+WEIGHTS = ("pooler.safetensors", "retrievalkit.json")
+SETTINGS = {"batch_size": 16, "limit": 32, "learning_rate": 1e-2, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def rkit_train(tiny_collection):
+    """Runs `rkit train` on the tiny collection; words are more of its command line."""
+
+    def run(model, output, *words, code=0):
+        line = ["train", "--model", model, "--examples", tiny_collection.folder, "--corpus", tiny_collection.folder]
+        line += [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+        result = CliRunner().invoke(main, [str(word) for word in (*line, "--output", output, *words)])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def two_towers(rkit_train, tiny_model, tmp_path_factory):
+    """A checkpoint with a trained pooler and an encoder for each side."""
+    folder = tmp_path_factory.mktemp("two") / "checkpoint"
+    parts = ("--pooler", "colbert", "--set", "pooler.dimension=8", "--separate-towers", "--query-length", 20)
+    rkit_train(tiny_model, folder, *parts, "--epochs", 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one_tower(rkit_train, tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one") / "checkpoint"
+    rkit_train(tiny_model, folder, "--pooler", "mean", "--epochs", 1)
+    return folder
+
+
+def weights(folder):
+    """The bytes of everything that encoding needs."""
+    inner = [path for name in ("query", "document", "encoder") for path in (folder / name).glob("*")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in [*(folder / name for name in WEIGHTS), *inner]}
+
+
+def options_of(folder, kind="encoder"):
+    return json.loads((folder / "retrievalkit.json").read_text())[kind]["options"]
+
+
+@pytest.mark.parametrize("checkpoint", ["one_tower", "two_towers"])
+def test_no_epoch_from_a_checkpoint_leaves_every_byte_of_it(checkpoint, rkit_train, tmp_path, request):
+    """Both towers, tokenizer, pooler's parameters and options; none of them is given again."""
+    start = request.getfixturevalue(checkpoint)
+    rkit_train(start, tmp_path / "out", "--epochs", 0)
+    assert weights(tmp_path / "out") == weights(start)
+
+
+def test_another_epoch_goes_on_from_what_was_learnt(two_towers, rkit_train, tmp_path):
+    """The weights after one small step are near those of the checkpoint: pooler's and both encoders'."""
+    rkit_train(two_towers, tmp_path / "out", "--epochs", 0.5, "--learning-rate", 1e-5, "--seed", 7)
+    moved = [name for name in weights(two_towers) if name.endswith(".safetensors")]
+    assert len(moved) == 3
+    for name in moved:
+        before, after = load_file(two_towers / name), load_file(tmp_path / "out" / name)
+        assert any(not torch.equal(before[one], after[one]) for one in before)
+        assert all(torch.allclose(before[one], after[one], atol=1e-4) for one in before)
+
+
+def test_the_manifest_says_from_which_checkpoint_with_which_loss(two_towers, rkit_train, tmp_path):
+    """The loss is free: no checkpoint has one."""
+    rkit_train(two_towers, tmp_path / "out", "--epochs", 0, "--set", "loss.temperature=0.5")
+    manifest = artifacts.read_manifest(tmp_path / "out", "checkpoint")
+    fingerprint = artifacts.read_manifest(two_towers)["fingerprint"]
+    assert manifest["inputs"]["model"] == {"path": str(two_towers), "fingerprint": fingerprint}
+    assert manifest["options"]["model"] == str(two_towers)
+    assert manifest["options"]["pooler"]["options"]["dimension"] == 8
+    assert manifest["options"]["loss"]["options"] == {"temperature": 0.5}
+
+
+def test_options_that_fit_any_weights_may_change(two_towers, rkit_train, tmp_path):
+    """Lengths, dropout, prefixes: the new checkpoint has them, and the old one's others."""
+    changes = ("--document-length", 40, "--set", "encoder.dropout=0.2", "--set", "encoder.query_prefix=query: ")
+    rkit_train(two_towers, tmp_path / "out", "--epochs", 0, *changes)
+    before, after = options_of(two_towers), options_of(tmp_path / "out")
+    changed = {"document_length": 40, "dropout": 0.2, "query_prefix": "query: "}
+    assert after == before | changed
+    assert after["query_length"] == 20
+    assert Retriever.load(tmp_path / "out").tower("document").lengths == {"query": 20, "document": 40}
+
+
+def test_what_is_given_again_as_it_was_is_accepted(two_towers, rkit_train, tmp_path):
+    again = ("--encoder", "transformer", "--pooler", "colbert", "--set", "pooler.dimension=8", "--separate-towers")
+    rkit_train(two_towers, tmp_path / "out", "--epochs", 0, *again)
+    assert weights(tmp_path / "out") == weights(two_towers)
+
+
+def test_two_towers_may_start_from_the_one_of_a_checkpoint(one_tower, rkit_train, tmp_path):
+    rkit_train(one_tower, tmp_path / "out", "--epochs", 0, "--separate-towers")
+    both = Retriever.load(tmp_path / "out")
+    shared = (one_tower / "encoder" / "model.safetensors").read_bytes()
+    assert sorted(both.towers) == ["document", "query"]
+    assert all((tmp_path / "out" / side / "model.safetensors").read_bytes() == shared for side in both.towers)
+
+
+def test_a_training_that_goes_on_is_resumed_after_an_interruption(one_tower, rkit_train, tmp_path, monkeypatch):
+    rkit_train(one_tower, tmp_path / "whole", "--epochs", 2)
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 3)
+        rkit_train(one_tower, tmp_path / "cut", "--epochs", 2, code=130)
+    rkit_train(one_tower, tmp_path / "cut", "--epochs", 2, "--resume")
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
+REFUSED = {
+    "--pooler mean": "whose pooler is 'colbert', and --pooler mean names another, with which its weights were not "
+    "trained. Leave --pooler out, or start from its encoder alone: --model {start}/query",
+    "--set pooler.dimension=4": "was trained with pooler.dimension=8, and pooler.dimension=4 contradicts that",
+    "--set pooler.normalize=false": "was trained with pooler.normalize=True, and pooler.normalize=False contradicts",
+    "--set pooler.sise=4": "pooler 'colbert' has no option 'sise'",
+    "--set encoder.lora_rank=4": "was trained with encoder.lora_rank=0, and encoder.lora_rank=4 contradicts that. "
+    "Leave it out, or start from another model. Options that may change: attention, document_length",
+    "--set encoder.revision=main": "was trained with encoder.revision=None, and encoder.revision=main contradicts",
+    "--shared-tower": "is a checkpoint with an encoder for each side, and --shared-tower wants one",
+    "--document-length 4096": "document_length is 4096, and '{start}/query' takes 3 to 128 tokens. Set "
+    "--document-length.",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_contradicts_a_checkpoint_is_refused(words, two_towers, rkit_train, tmp_path):
+    said = rkit_train(two_towers, tmp_path / "out", *words.split(), code=2).output
+    assert REFUSED[words].format(start=two_towers) in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_is_no_start(two_towers, rkit_train, tmp_path):
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    for name, content in weights(two_towers).items():
+        (copied / name).parent.mkdir(exist_ok=True)
+        (copied / name).write_bytes(content)
+    (copied / "manifest.json").write_bytes((two_towers / "manifest.json").read_bytes())
+    (copied / "pooler.safetensors").write_bytes((copied / "pooler.safetensors").read_bytes()[:-4] + b"nois")
+    assert "was altered" in rkit_train(copied, tmp_path / "out", "--epochs", 0, code=2).output

@@ -154,4 +154,3 @@ def _query(text: str) -> Query:
     query = Query("query", text)
     check_queries([query])
     return query
-

@@ -51,12 +51,14 @@ def _number(name: str, default: float, text: str) -> Any:
 @_number("--max-query", 4096, "Characters of a query (422).")
 @_number("--max-k", 1000, "Hits of a query, and documents of a request (422).")
 @verify_option
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option of an index, as in rkit search."
-)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option of an index, as in rkit search.")
 def serve(
     indexes: tuple[str, ...],
     settings: tuple[str, ...],
+    reranker: str | None,
+    rerank: int | None,
+    host: str,
+    port: int,
     token_file: str | None,
     allow_host: tuple[str, ...],
     mcp: bool,
@@ -81,18 +83,21 @@ def serve(
     rkit serve dense --mcp
     """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
     _check_packages()
+    from retrievalkit.search.request import Request
     from retrievalkit.serve.server import serve as over_http
     from retrievalkit.serve.server import serve_on_pipes
     from retrievalkit.serve.settings import Limits, Settings, token_of
 
     limits = Limits(queue, batch, wait / 1000, threads, timeout, max_body, max_query, max_k)
     chosen = Settings(
-        indexes,
-        options=parse(settings),
+        Request(indexes, options=parse(settings), **flags),
+        reranker=reranker,
+        rerank=rerank,
+        host=host,
+        port=port,
         token=token_of(token_file, os.environ),
         hosts=allow_host,
         limits=limits,
-        **flags,
     )
     (serve_on_pipes if mcp else over_http)(chosen)
 

@@ -58,9 +58,20 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(RetrievalkitError, _failed)
     app.add_exception_handler(RequestValidationError, _misread)
     app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(Exception, _broken)
     paths = frozenset(path for path in (getattr(route, "path", "") for route in app.routes) if path) | frozenset(
-        {"/", "/docs", "/openapi.json", "/health", "/indexes", "/metrics", "/document", "/v1/models", RELOAD, "/mcp", *_FORMS}
+        {
+            "/",
+            "/docs",
+            "/openapi.json",
+            "/health",
+            "/indexes",
+            "/metrics",
+            "/document",
+            "/v1/models",
+            RELOAD,
+            "/mcp",
+            *_FORMS,
+        }
     )
     app.add_middleware(
         Guards,
@@ -178,7 +189,7 @@ async def _failed(_: Request, error: Exception) -> Response:
 async def _misread(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     path = request.url.path
-    return failure(words_for(error.errors(), _FORMS.get(path), path.rpartition("/")[2]))
+    return failure(words_for(error.errors(), _FORMS.get(path), path.rpartition("/")[2], framed=True))
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -197,9 +208,3 @@ async def _refused(request: Request, error: Exception) -> Response:
         message = f"'{path}' does not take {request.method}. Send {allowed}."
         return told(405, message, "InputError", error.headers)
     return told(error.status_code, f"{error.detail}. See /docs.", "InputError", error.headers)
-
-
-async def _broken(_: Request, error: Exception) -> Response:
-    """A mistake of ours: the log has the traceback."""
-    del error
-    return told(500, "the service failed. Its log says where; please report it.", "Exception")

@@ -1,7 +1,7 @@
 """Requests that come at the same time are answered together: one batch of queries costs little more than one query.
 
-An idle service answers at once. While it is busy, queries wait for each other: until the batch is full, a thread is free
-and the first has waited for its time, a few milliseconds. Answers do not depend on who was asked beside.
+An idle service answers at once. While it is busy, queries wait for each other, until the batch is full or the first of
+them has waited for its time, a few milliseconds. Answers do not depend on who was asked beside.
 """
 
 from __future__ import annotations

@@ -73,20 +73,24 @@ def several(what: str, values: Sequence[Any], limits: Limits) -> None:
         raise OptionError(msg)
 
 
-def words_for(errors: Sequence[Mapping[str, Any]], form: type[BaseModel] | None, operation: str) -> RetrievalkitError:
+def words_for(
+    errors: Sequence[Mapping[str, Any]], form: type[BaseModel] | None, operation: str, *, framed: bool = False
+) -> RetrievalkitError:
     """What is wrong with a body, by the first of the errors that pydantic found in it.
 
     Args:
         errors: Those of `ValidationError.errors()`.
         form: What the body should be.
         operation: A word for what was asked.
+        framed: Whether places begin with the part of the request, "body" or "query".
     """
     first = errors[0]
-    place = [str(part) for part in first["loc"] if part not in ("body", "query")]
+    place = [str(part) for part in first["loc"]]
+    place = place[1:] if framed else place
     name = ".".join(place)
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "it cannot be read")
-        return InputError(f"the body is not JSON: {reason}. Send an object such as {{\"query\": \"...\"}}.")
+        return InputError(f'the body is not JSON: {reason}. Send an object such as {{"query": "..."}}.')
     if not place:
         return InputError("the request has no body of JSON. Send an object, with Content-Type: application/json.")
     if first["type"] == "missing":

@@ -18,7 +18,7 @@ from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.oddities import show
 from retrievalkit.search.fusion import Fusion, fusion_of
 from retrievalkit.search.interactive import open_texts
-from retrievalkit.search.request import Request
+from retrievalkit.search.request import check_effect
 from retrievalkit.search.searcher import FUSION_DEPTH, Searcher
 from retrievalkit.search.sources import OpenIndex
 from retrievalkit.serve.failures import NotFoundError
@@ -86,27 +86,28 @@ class Collection:
 
     def __init__(self, settings: Settings, generation: int = 1, before: Collection | None = None) -> None:
         self.generation = generation
-        self._settings = settings
+        self._most = max(FUSION_DEPTH, settings.limits.k)
+        self._request = request = settings.search
+        options, query_length = request.divided_options()
         self._all = Searcher(
-            settings.places,
-            model=settings.model,
-            options=settings.options,
-            precision=settings.precision or "fp32",
+            request.places,
+            model=request.model,
+            options=options,
+            precision=request.precision or "fp32",
+            query_length=query_length,
             note=show,
         )
+        encoded = any(index.needs_encoding for index in self._all.indexes)
+        of_queries = {"--precision": request.precision, "--set encoder.query_length": query_length}
+        check_effect(of_queries, encoded, "an index of vectors")
         self.encoders = self._all.encoders
         if before is not None:
             self.encoders.adopt(before.encoders)
         self.indexes = dict(zip(self._all.labels, self._all.indexes, strict=True))
-        self.fusion = self._usual_fusion()
+        self.fusion = request.fusion_for(self._all)
         self._texts_of = self._open_texts()
         self._searchers: dict[tuple[str, ...], Searcher] = {tuple(self.indexes): self._all}
         self._answer_once()
-
-    def _usual_fusion(self) -> Fusion | None:
-        names = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth")
-        request = Request(self._settings.places, **{name: getattr(self._settings, name) for name in names})
-        return request.fusion_for(self._all)
 
     def _open_texts(self) -> dict[str, Texts]:
         """By the name of an index; indexes of the same corpus share them."""
@@ -114,10 +115,10 @@ class Collection:
         shared: dict[Any, Texts] = {}
         for label, index in self.indexes.items():
             entry = index.manifest.get("corpus")
-            key = None if self._settings.corpus is not None or entry is None else entry["fingerprint"]
+            key = None if self._request.corpus is not None or entry is None else entry["fingerprint"]
             if key not in shared:
                 alone = Searcher.of([index], self.encoders, show)
-                corpus = open_texts(alone, self._settings.corpus)
+                corpus = open_texts(alone, self._request.corpus)
                 if corpus is None:
                     continue
                 shared[key] = Texts(corpus)
@@ -152,15 +153,15 @@ class Collection:
         if not chosen or len(set(chosen)) < len(chosen):
             msg = f"indexes are {list(chosen)}, and each may be named once. Known: {', '.join(self.indexes)}."
             raise OptionError(msg)
-        deepest = max(FUSION_DEPTH, self._settings.limits.k)
-        if depth is not None and not 1 <= depth <= deepest:
-            msg = f"depth is {depth}; it must be a number of hits, 1 to {deepest:,}."
+        if depth is not None and not 1 <= depth <= self._most:
+            msg = f"depth is {depth}; it must be a number of hits, 1 to {self._most:,}."
             raise OptionError(msg)
         given: dict[str, Any] = {
             "weights": weights, "normalization": normalization, "missing": missing, "rrf_k": rrf_k
         }  # fmt: skip
         asked = any(value is not None for value in (method, *given.values()))
         if asked or (depth is not None and len(chosen) == 1):
+            method = self.fusion.method if method is None and self.fusion is not None and len(chosen) > 1 else method
             fusion = fusion_of(len(chosen), method, **given, depth=depth)  # type: ignore[arg-type]
         else:
             fusion = self._usual_of(chosen)
@@ -169,7 +170,7 @@ class Collection:
             fusion = replace(fusion, weights=tuple(by_label[label] for label in self.indexes if label in by_label))
         # In the order of the service, on which hits do not depend: requests for the same indexes go together.
         ordered = tuple(label for label in self.indexes if label in chosen)
-        return Choice(ordered, fusion, self._settings.depth if depth is None and fusion is not None else depth)
+        return Choice(ordered, fusion, self._request.depth if depth is None and fusion is not None else depth)
 
     def _usual_of(self, labels: Sequence[str]) -> Fusion | None:
         """The usual fusion for some of the indexes."""
@@ -213,19 +214,15 @@ class Collection:
         found: dict[str, tuple[str, OpenIndex]] = {}
         for index in self.indexes.values():
             if index.needs_encoding:
-                retriever = self.encoders.of(index)
-                found.setdefault(retriever.fingerprint, (self._place_of_model(index), index))
-        places = [place for place, _ in found.values()]
-        names = [Path(place).name for place in places]
-        return {
-            name if names.count(name) == 1 else place: index
-            for name, (place, index) in zip(names, found.values(), strict=True)
-        }
+                name = Path(self._place_of_model(index)).name
+                found.setdefault(self.encoders.of(index).fingerprint, (name, index))
+        names = [name for name, _ in found.values()]
+        return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in found.values()}
 
     def _place_of_model(self, index: OpenIndex) -> str:
         entry = index.checkpoint or {}
         known = entry.get("description", {}).get("model") or entry.get("path")
-        return str(self._settings.model or known or "model")
+        return str(self._request.model or known or "model")
 
     def described(self) -> list[dict[str, Any]]:
         """For each index its name, indexer, number of texts, and the model that encodes queries for it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 Count = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1})]
 """Checked by `search.program.hit_count`, with the words of the Python surface."""
@@ -43,9 +44,15 @@ class SearchForm(Chosen):
 
 
 class SearchLine(SearchForm):
-    """A search in an address."""
+    """A search in an address, where numbers are texts."""
 
     model_config = ConfigDict(strict=False)
+
+    @field_validator("k", mode="before")
+    @classmethod
+    def number(cls, value: Any) -> Any:
+        """A number that is written in digits."""
+        return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value, re.ASCII) else value
 
 
 class ExplainForm(Chosen):

@@ -1,6 +1,6 @@
 """What every request passes on its way in, and every response on its way out.
 
-Names under which the service may be asked, the token, the size of a body, the time that an answer may take, headers that
+Names under which the service may be asked, the token, the size of a body, the time of an answer, headers that
 keep a browser from doing more than showing a page, and the counting of requests.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,10 +26,12 @@ from retrievalkit.serve.failures import (
     TooLongError,
     UnauthorizedError,
     failure,
+    told,
 )
 from retrievalkit.serve.metrics import Metrics
 from retrievalkit.serve.settings import TOKEN, Settings
 
+_LOG = logging.getLogger(__name__)
 RELOAD = "/admin/reload"
 _OPEN = ("/", "/health", "/docs", "/openapi.json", "/favicon.ico")
 """Addresses that hold nothing secret: the page asks for the token."""
@@ -131,6 +134,14 @@ class Guards:
             if exchange.status:
                 raise
             problem = self._late(whole=exchange.whole)
+        except Exception:
+            # A mistake of ours. The connection stays as it is: the next request on it may be a good one.
+            _LOG.exception("%s %s failed", scope["method"], scope["path"])
+            if exchange.status:
+                raise
+            broken = told(500, "the service failed. Its log says where; please report it.", "Exception")
+            await broken(scope, exchange.received, exchange.sent)
+            return
         await failure(problem)(scope, exchange.received, exchange.sent)
 
     def _problem(self, path: str, headers: Headers) -> RetrievalkitError | None:

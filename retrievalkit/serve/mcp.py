@@ -20,8 +20,8 @@ from retrievalkit.serve.failures import words_of
 from retrievalkit.serve.service import Service
 
 _ABOUT = (
-    "Searches a collection of documents. Call search with a question or keywords, read_document with the id of a hit to "
-    "read it whole, and explain to see why documents were or were not found."
+    "Searches a collection of documents. Call search with a question or keywords, read_document with the id of a hit "
+    "to read it whole, and explain to see why documents were or were not found."
 )
 _Query = Annotated[str, Field(description="A question or keywords.")]
 _Indexes = Annotated[list[str] | None, Field(description="Names of indexes to search; by default all, fused.")]
@@ -59,7 +59,8 @@ class AgentServer:
         return await _answered(self._service.search(_form(forms.SearchForm, values, "search")))
 
     async def read_document(
-        self, id: Annotated[str, Field(description="The id of a hit.")]  # noqa: A002 - it is called so
+        self,
+        id: Annotated[str, Field(description="The id of a hit.")],  # noqa: A002 - it is called so
     ) -> dict[str, Any]:
         """Read a whole document of the collection."""
         found = await _answered(self._service.document(id))

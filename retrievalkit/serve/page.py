@@ -36,7 +36,7 @@ def _search_page() -> tuple[str, str]:
 
 def reference_page(schema: dict[str, Any]) -> Response:
     """The page about the interface, from its OpenAPI document."""
-    html = render("interface.html.j2", title="Interface", operations=_operations(schema))
+    html = render("interface.html.j2", title="Interface", subtitle="", operations=_operations(schema))
     return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 
 
@@ -51,7 +51,9 @@ def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
         for method, operation in methods.items():
             sent = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
             answer = operation["responses"].get("200", {}).get("content", {}).get("application/json", {})
-            parameters = [(one["name"], one["schema"], one.get("description", "")) for one in operation.get("parameters", [])]
+            parameters = [
+                (one["name"], one["schema"], one.get("description", "")) for one in operation.get("parameters", [])
+            ]
             found.append(
                 {
                     "name": f"{method.upper()} {path}",

@@ -1,4 +1,4 @@
-"""The program behind `rkit serve`: opens what is served, answers until it is told to stop, and loses no request then."""
+"""The program behind `rkit serve`: opens what is served, answers until it is told to stop, and loses no request."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, but that it tells when it is ready, opens indexes anew on SIGHUP, and closes no connection too early."""
+    """uvicorn's, but it says when it is ready, opens indexes anew on SIGHUP, and closes no connection too early."""
 
     def __init__(self, config: uvicorn.Config, service: Service, address: str) -> None:
         super().__init__(config)
@@ -169,8 +169,9 @@ def _address(listener: socket.socket) -> str:
 def _warn(settings: Settings) -> None:
     if not settings.stays_here and settings.token is None:
         _say(
-            f"Warning: whoever reaches {settings.host} can search and read all texts, as there is no token, and requests "
-            f"are not encrypted. Set {TOKEN} or --token-file, and put a proxy with TLS in front; or leave out --host."
+            f"Warning: whoever reaches {settings.host} can search and read all texts, as there is no token, and "
+            f"requests are not encrypted. Set {TOKEN} or --token-file and put a proxy with TLS in front, or leave out "
+            f"--host."
         )
 
 

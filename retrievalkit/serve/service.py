@@ -24,7 +24,16 @@ from retrievalkit.serve.failures import ConflictError, NotFoundError, words_of
 from retrievalkit.serve.metrics import Metrics
 from retrievalkit.serve.models import Embedded, EmbedTask, Reranker, RerankTask, ToRerank, open_reranker
 from retrievalkit.serve.settings import Settings
-from retrievalkit.serve.tasks import Answer, Asked, DescribeTask, Explained, ExplainTask, SearchTask, ToDescribe, ToExplain
+from retrievalkit.serve.tasks import (
+    Answer,
+    Asked,
+    DescribeTask,
+    Explained,
+    ExplainTask,
+    SearchTask,
+    ToDescribe,
+    ToExplain,
+)
 
 _Json = dict[str, Any]
 
@@ -49,7 +58,7 @@ class Service:
         self.collection = Collection(settings)
         self.reranker: Reranker | None = None
         if settings.reranker is not None:
-            self.reranker = open_reranker(settings.reranker, settings.precision)
+            self.reranker = open_reranker(settings.reranker, settings.search.precision)
         self.batcher = Batcher(settings.limits, self.metrics)
         self.stopping = False
         self._reloading = False
@@ -233,6 +242,7 @@ class Service:
             "fusion": _fusion(Choice((), collection.fusion, None)),
             "models": list(collection.models),
             "reranker": None if self.reranker is None else self.reranker.name,
+            "rerank": self._read_by_reranker(None),
             "limits": asdict(self.settings.limits),
         }
 

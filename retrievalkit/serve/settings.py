@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.search.fusion import Method, Missing, Normalization
-
-if TYPE_CHECKING:
-    from retrievalkit.model.precision import Precision
+from retrievalkit.search.request import Request
 
 TOKEN = "RKIT_SERVE_TOKEN"
 """Environment variable: the token that requests must bear."""
@@ -50,29 +46,16 @@ class Settings:
     """What is served, and where.
 
     Attributes:
-        places: Index folders.
-        fusion: How they are fused unless a request says otherwise; so for the next five, as in `rkit search`.
-        corpus: Where the texts of hits are; None = the corpus that was indexed.
+        search: Indexes, models and texts, and how indexes are fused unless a request says otherwise.
         reranker: A cross-encoder.
-        rerank: How many hits it re-ranks unless a request says otherwise.
-        options: Options of indexers.
+        rerank: How many hits it re-ranks unless a request says otherwise; None = 100.
         token: What requests must bear; None = nothing.
         hosts: Names under which a service on this machine alone may be asked for, besides those of the machine.
     """
 
-    places: tuple[str, ...]
-    fusion: Method | None = None
-    weights: str | None = None
-    normalization: Normalization | None = None
-    missing: Missing | None = None
-    rrf_k: int | None = None
-    depth: int | None = None
-    model: str | None = None
-    precision: Precision | None = None
-    corpus: str | None = None
+    search: Request
     reranker: str | None = None
     rerank: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
     host: str = "127.0.0.1"
     port: int = 8000
     token: str | None = None
@@ -85,7 +68,7 @@ class Settings:
         Raises:
             InputError: A place is no folder, or an option has no effect.
         """
-        for place in self.places:
+        for place in self.search.places:
             if not Path(place).is_dir():
                 what = "is a file" if Path(place).exists() else "does not exist"
                 msg = f"'{place}' {what}. Give index folders, which rkit index makes."
@@ -93,6 +76,7 @@ class Settings:
         if self.rerank is not None and self.reranker is None:
             msg = f"--rerank {self.rerank} has no effect here: it goes with --reranker."
             raise OptionError(msg)
+        self.search.fusion_by_options()
 
     @property
     def stays_here(self) -> bool:

@@ -10,20 +10,21 @@ const FUSIONS = [
 ];
 const COUNTS = [5, 10, 20, 50, 100];
 const MOST_VIEWS = 4;
-let served = { indexes: [], reranker: null };
+let served = { indexes: [], reranker: null, rerank: 0 };
 let state = { query: "", k: 10, why: true, views: [] };
 
-// Whatever comes from the service is put in as text, never as HTML.
+// Whatever comes from the service is put in as text, never as HTML; marks that reorder text are shown as signs.
+const plain = (text) => String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 const make = (name, className, text) => {
   const element = document.createElement(name);
   if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
+  if (text !== undefined) element.textContent = plain(text);
   return element;
 };
 
 // Spans count characters, of which JavaScript's strings may have two for one.
 const marked = (element, text, spans) => {
-  const characters = Array.from(text);
+  const characters = Array.from(plain(text));
   let last = 0;
   for (const [start, end] of spans) {
     element.append(characters.slice(last, start).join(""), make("mark", "", characters.slice(start, end).join("")));
@@ -51,7 +52,7 @@ const ask = async (path, body, signal) => {
 
 // The address keeps the state: ?q=...&k=20&view=INDEX,INDEX~FUSION&view=INDEX
 const written = (view) => {
-  const flags = [view.fusion, view.rerank === false ? "plain" : ""].filter(Boolean);
+  const flags = [view.fusion, view.rerank === usuallyRead() ? "" : view.rerank ? "read" : "plain"].filter(Boolean);
   return [view.indexes.map(encodeURIComponent).join(","), ...flags].join("~");
 };
 const address = () => {
@@ -64,13 +65,14 @@ const address = () => {
   const text = values.toString();
   return text ? `?${text}` : location.pathname;
 };
-const usualView = () => ({ indexes: served.indexes.map((one) => one.name), fusion: "", rerank: true });
+const usuallyRead = () => served.rerank > 0;
+const usualView = () => ({ indexes: served.indexes.map((one) => one.name), fusion: "", rerank: usuallyRead() });
 const readView = (text) => {
   const [names, ...flags] = text.split("~");
   const known = new Set(served.indexes.map((one) => one.name));
   const decoded = names.split(",").map((name) => { try { return decodeURIComponent(name); } catch { return ""; } });
   const fusion = flags.find((flag) => FUSIONS.some(([name]) => name === flag)) ?? "";
-  return { indexes: decoded.filter((name) => known.has(name)), fusion, rerank: !flags.includes("plain") };
+  return { indexes: decoded.filter((name) => known.has(name)), fusion, rerank: !flags.includes("plain") && (usuallyRead() || flags.includes("read")) };
 };
 const readAddress = () => {
   const values = new URLSearchParams(location.search);
@@ -177,7 +179,7 @@ const search = async (view) => {
   const body = {
     query: state.query, k: state.k, indexes: view.indexes,
     ...(several ? FUSIONS.find(([name]) => name === view.fusion)[2] : {}),
-    ...(served.reranker && view.rerank === false ? { rerank: 0 } : {}),
+    ...(served.reranker && view.rerank !== usuallyRead() ? { rerank: view.rerank ? Math.min(100, served.limits.k) : 0 } : {}),
   };
   const start = performance.now();
   try {
@@ -250,7 +252,6 @@ const viewElement = (view, number) => {
 };
 
 const draw = () => {
-  box.value = state.query;
   if (!COUNTS.includes(state.k)) COUNTS.push(state.k);
   count.replaceChildren(...COUNTS.sort((one, other) => one - other).map((number) => new Option(number, number)));
   count.value = state.k;
@@ -265,7 +266,7 @@ const draw = () => {
 const add = () => {
   if (state.views.length >= MOST_VIEWS) return;
   const shown = new Set(state.views.map(written));
-  const singles = served.indexes.map((one) => ({ indexes: [one.name], fusion: "", rerank: true }));
+  const singles = served.indexes.map((one) => ({ ...usualView(), indexes: [one.name] }));
   const fusions = FUSIONS.slice(1).map(([fusion]) => ({ ...usualView(), fusion }));
   const fresh = [usualView(), ...singles, ...(served.indexes.length > 1 ? fusions : [])].find((view) => !shown.has(written(view)));
   state.views.push(fresh ?? usualView());
@@ -350,7 +351,7 @@ byId("unlock").addEventListener("submit", (event) => {
   byId("locked").close();
   begin();
 });
-addEventListener("popstate", () => { readAddress(); draw(); });
+addEventListener("popstate", () => { readAddress(); box.value = state.query; draw(); });
 
 const begin = async () => {
   message.className = "";
@@ -358,6 +359,7 @@ const begin = async () => {
   try {
     served = await ask("/indexes");
     readAddress();
+    if (!box.value) box.value = state.query; // whoever types already goes on
     draw();
   } catch (error) {
     message.className = "bad";

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from retrievalkit.cli.options import parse, precision_option, verify_option
+from retrievalkit.cli.options import Function, parse, precision_option, verify_option
 
 
-def _number(name: str, default: float, text: str) -> Any:
+def _number(name: str, default: float, text: str) -> Callable[[Function], Function]:
     """An option for a limit."""
     kind = click.IntRange(min=1) if isinstance(default, int) else click.FloatRange(min=0, min_open=True)
     return click.option(name, type=kind, default=default, show_default=True, help=text)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.data.queries import Query
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.oddities import show
 from retrievalkit.search.fusion import Fusion, fusion_of
@@ -24,6 +23,7 @@ from retrievalkit.search.sources import OpenIndex
 from retrievalkit.serve.failures import NotFoundError
 from retrievalkit.serve.settings import Settings
 
+_SAMPLE = 200
 _CHANGED = "the texts cannot be read any more ({}). Hits come without them until the indexes are opened anew (SIGHUP)."
 
 
@@ -39,6 +39,11 @@ class Texts:
         self._corpus.counts_empty = False  # they were told of when the corpus was indexed
         self._told = False
         corpus.missing([""])
+
+    def sample(self) -> str:
+        """Some words of the first text."""
+        first = next(iter(self._corpus))
+        return first.text[:_SAMPLE].strip() or first.title or "a"
 
     def of(self, ids: Iterable[str]) -> Corpus | None:
         """The passages with some ids, in memory, without those that there are not; None if there are none."""
@@ -73,7 +78,7 @@ class Choice:
 
 
 class Collection:
-    """Open indexes. Opening loads the models that encode queries, and answers a first query.
+    """Open indexes, with the models that encode queries.
 
     Args:
         settings: What is served.
@@ -107,7 +112,9 @@ class Collection:
         self.fusion = request.fusion_for(self._all)
         self._texts_of = self._open_texts()
         self._searchers: dict[tuple[str, ...], Searcher] = {tuple(self.indexes): self._all}
-        self._answer_once()
+        for index in self.indexes.values():
+            if index.needs_encoding:
+                self.encoders.of(index)
 
     def _open_texts(self) -> dict[str, Texts]:
         """By the name of an index; indexes of the same corpus share them."""
@@ -125,10 +132,10 @@ class Collection:
             found[label] = shared[key]
         return found
 
-    def _answer_once(self) -> None:
-        """So that the first request does not wait for what is made at the first use."""
-        for index in self.indexes.values():
-            index.rankings(self._all.ask([Query("query", "a")]), 1)
+    def sample(self) -> str:
+        """Some words of the texts, which find something."""
+        texts = next(iter(self._texts_of.values()), None)
+        return "a" if texts is None else texts.sample()
 
     def choose(
         self,

@@ -88,6 +88,8 @@ def failure(error: RetrievalkitError) -> Json:
     headers = {}
     if isinstance(error, BusyError):
         headers["Retry-After"] = str(error.seconds)
+    if isinstance(error, SlowRequestError):
+        headers["Connection"] = "close"  # the rest of the body would be read as another request
     if isinstance(error, UnauthorizedError):
         headers["WWW-Authenticate"] = "Bearer"
     return told(status_of(error), words_of(error), type(error).__name__, headers)

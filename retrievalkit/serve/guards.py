@@ -124,7 +124,8 @@ class Guards:
     async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
         problem = self._problem(scope["path"], Headers(scope=scope))
         try:
-            async with asyncio.timeout(self._settings.limits.timeout):
+            # Indexes may take long to open.
+            async with asyncio.timeout(None if scope["path"] == RELOAD else self._settings.limits.timeout):
                 if problem is None:
                     await self._app(scope, exchange.received, exchange.sent)
                     return

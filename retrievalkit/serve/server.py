@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -98,7 +100,7 @@ class _Server(uvicorn.Server):
             server.close()
         loop = asyncio.get_running_loop()
         settled = loop.time() + _SETTLE
-        while self.server_state.connections and loop.time() < settled and not self.force_exit:
+        while self.server_state.connections and loop.time() < settled:
             await asyncio.sleep(_TICK)
         await super().shutdown(sockets)
 
@@ -109,7 +111,7 @@ class _Server(uvicorn.Server):
         The event loop watches for signals meanwhile, in place of the command line (`cli.signals`).
         """
         loop = asyncio.get_running_loop()
-        actions: dict[int, Any] = {signal.SIGINT: self._stop, signal.SIGTERM: self._stop}
+        actions: dict[int, Any] = {one: partial(self._stop, one) for one in (signal.SIGINT, signal.SIGTERM)}
         if hasattr(signal, "SIGHUP"):
             actions[signal.SIGHUP] = self._reload
         try:
@@ -125,8 +127,11 @@ class _Server(uvicorn.Server):
             for number in actions:
                 loop.remove_signal_handler(number)
 
-    def _stop(self) -> None:
-        self.force_exit = self.should_exit
+    def _stop(self, number: int) -> None:
+        if self.should_exit:
+            _say("ended at once: requests were lost.")
+            # What is being computed cannot be interrupted, and Python would wait for it.
+            os._exit(128 + number)
         self.should_exit = True
 
     def _reload(self) -> None:

@@ -55,13 +55,13 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.collection = Collection(settings)
+        self.collection = _opened(settings)
         self.reranker: Reranker | None = None
         if settings.reranker is not None:
             self.reranker = open_reranker(settings.reranker, settings.search.precision)
         self.batcher = Batcher(settings.limits, self.metrics)
         self.stopping = False
-        self._reloading = False
+        self._reload: asyncio.Future[None] | None = None
         self._show_collection()
 
     async def search(self, form: forms.SearchForm) -> _Json:
@@ -142,7 +142,8 @@ class Service:
         """A whole document, as `forms.DocumentBody`."""
         checks.check_length("id", identifier, self.settings.limits)
         checks.check_length("query", query, self.settings.limits)
-        passage = await asyncio.to_thread(self.collection.document, identifier)
+        with self.batcher.admitted():
+            passage = await asyncio.to_thread(self.collection.document, identifier)
         spans = matches(passage.text, query) if query.strip() else ()
         return {"id": passage.id, "title": passage.title, "text": passage.text, "spans": spans}
 
@@ -205,24 +206,26 @@ class Service:
         Raises:
             ConflictError: They are being opened, or they cannot be.
         """
-        if self._reloading:
+        if self._reload is not None and not self._reload.done():
             msg = "the indexes are being opened already. Wait for it."
             raise ConflictError(msg)
-        self._reloading = True
+        self._reload = asyncio.ensure_future(self._open_anew())
+        # It goes on where whoever asked for it does not wait.
+        await asyncio.shield(self._reload)
+        return self.about()
+
+    async def _open_anew(self) -> None:
         try:
             number = self.collection.generation + 1
-            opened = await asyncio.to_thread(Collection, self.settings, number, self.collection)
+            opened = await asyncio.to_thread(_opened, self.settings, number, self.collection)
         except (RetrievalkitError, OSError) as error:
             self.metrics.reloads.labels("failed").inc()
             words = words_of(error) if isinstance(error, RetrievalkitError) else str(error)
             msg = f"the indexes were not opened anew, and the old ones answer: {words}"
             raise ConflictError(msg) from error
-        finally:
-            self._reloading = False
         self.collection = opened
         self.metrics.reloads.labels("swapped").inc()
         self._show_collection()
-        return self.about()
 
     async def reload_and_tell(self) -> None:
         """Open the indexes anew, and say on standard error how it went."""
@@ -260,6 +263,13 @@ class Service:
         self.metrics.texts.clear()
         for index in self.collection.described():
             self.metrics.texts.labels(index["name"]).set(index["texts"])
+
+
+def _opened(settings: Settings, generation: int = 1, before: Collection | None = None) -> Collection:
+    """The indexes, opened; they have answered a query, so that the first one does not wait for what is made then."""
+    collection = Collection(settings, generation, before)
+    SearchTask(collection, collection.choose(), HITS_TO_READ).run([Asked(collection.sample())])
+    return collection
 
 
 _NO_RERANKER = "no re-ranker is served. Start the service with --reranker."

@@ -10,10 +10,11 @@ import numpy as np
 
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.search.encoders import QueryBatch
 from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import Candidates, Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits
-from retrievalkit.search.searcher import QueryBatch, Searcher
+from retrievalkit.search.searcher import Searcher
 from retrievalkit.serve.collection import Choice, Collection
 from retrievalkit.serve.failures import NotFoundError
 

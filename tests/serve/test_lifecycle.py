@@ -15,7 +15,7 @@ import pytest
 import retrievalkit as rk
 from services import TOKEN, service
 
-pytestmark = pytest.mark.precision
+pytestmark = [pytest.mark.slow, pytest.mark.precision]
 
 QUERY = {"query": "what is the capital of Peru", "k": 3}
 
@@ -81,8 +81,8 @@ def test_a_second_signal_stops_at_once(folders):
             process.child.send_signal(signal.SIGTERM)
             time.sleep(0.3)
             start = time.monotonic()
-            process.stop()
-            assert time.monotonic() - start < 10
+            assert process.stop() == 128 + signal.SIGTERM
+            assert time.monotonic() - start < 5
 
 
 @pytest.fixture
@@ -138,5 +138,6 @@ def test_an_index_that_cannot_be_opened_is_not_swapped_in(copied):
         assert client.post("/search", json=QUERY).json()["generation"] == 1
         process.child.send_signal(signal.SIGHUP)
         assert process.wait_for("Error: the indexes were not opened anew")
-        # SIGHUP ends other commands after ten seconds.
+        # Other commands end ten seconds after SIGHUP, as if a library did not return (`cli.signals`).
+        time.sleep(10.5)
         assert client.get("/health").json()["status"] == "ok"

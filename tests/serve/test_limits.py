@@ -108,6 +108,7 @@ def test_a_body_that_does_not_arrive_is_given_up(slow):
     assert b"the body did not arrive within 1 s" in answer
 
 
+@pytest.mark.slow
 def test_a_service_beyond_the_machine_without_a_token_warns(folders):
     with service(folders / "dense", "--host", "0.0.0.0") as process:
         assert process.wait_for("Warning: whoever reaches 0.0.0.0 can search")
@@ -149,6 +150,7 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch, folders
     assert "pip install 'retrievalkit[serve]'" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_encoder_is_loaded_before_the_first_request(folders):
     """A service whose model is gone does not start."""
     words = ["serve", folders / "dense", "--model", folders, "--port", "0"]

@@ -131,10 +131,12 @@ const hitElement = (hit) => {
 
 const open = async (item) => {
   const shown = item.querySelector(".whole");
+  const snippet = item.querySelector(".snippet");
+  snippet.hidden = !shown;
   if (shown) { shown.remove(); item.removeAttribute("aria-expanded"); return; }
   const whole = make("div", "whole", "…");
   item.setAttribute("aria-expanded", "true");
-  item.querySelector(".snippet").after(whole);
+  snippet.after(whole);
   try {
     const values = new URLSearchParams({ id: item.dataset.id, query: state.query });
     const found = await ask(`/document?${values}`);

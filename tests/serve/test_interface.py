@@ -97,6 +97,20 @@ def test_embeddings_are_those_of_the_model_in_openai_s_form(client, tiny_model):
     np.testing.assert_allclose([one["embedding"] for one in queries["data"]], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_openai_s_client_gets_embeddings(served, client):
+    """It asks for base64 unless told otherwise."""
+    openai = pytest.importorskip("openai", reason="the package openai is not installed")
+    asker = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none")
+    model = asker.models.list().data[0].id
+    answer = asker.embeddings.create(model=model, input=["Lima", "Peru"], extra_body={"input_type": "query"})
+    body = {"model": model, "input": ["Lima", "Peru"], "input_type": "query"}
+    expected = client.post("/v1/embeddings", json=body).json()["data"]
+    for one, other in zip(answer.data, expected, strict=True):
+        np.testing.assert_allclose(one.embedding, other["embedding"], rtol=1e-6)
+    with pytest.raises(openai.NotFoundError, match="unknown model 'gpt'"):
+        asker.embeddings.create(model="gpt", input="Lima")
+
+
 def test_the_reranker_orders_texts_and_hits(client, reranker):
     """Texts that are sent, and the first hits of a search, with their places before."""
     from retrievalkit.model.cross_encoder import CrossEncoder

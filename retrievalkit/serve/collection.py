@@ -45,21 +45,16 @@ class Texts:
         first = next(iter(self._corpus))
         return first.text[:_SAMPLE].strip() or first.title or "a"
 
-    def of(self, ids: Iterable[str]) -> Corpus | None:
-        """The passages with some ids, in memory, without those that there are not; None if there are none."""
-        found: list[Passage] = []
+    def of(self, ids: Iterable[str]) -> dict[str, Passage]:
+        """The passages with some ids, without those that there are not."""
         try:
-            found = list(self._corpus.find(ids).values())
+            return self._corpus.find(ids)
         except (InputError, OSError) as error:
             # Its file was replaced beneath the open indexes: they still answer.
             if not self._told:
                 self._told = True
                 show(_CHANGED.format(error))
-        if not found:
-            return None
-        held = Corpus.of(found, self._corpus.source)
-        held.counts_empty = False
-        return held
+            return {}
 
 
 @dataclass(frozen=True)
@@ -196,9 +191,16 @@ class Collection:
         return self._searchers[labels]
 
     def texts(self, labels: Sequence[str], ids: Iterable[str]) -> Corpus | None:
-        """The passages with some ids, of the first index that knows its texts; None if there are none."""
-        known = next((self._texts_of[label] for label in labels if label in self._texts_of), None)
-        return None if known is None else known.of(ids)
+        """The passages with some ids, of the first index that has each, in memory; None if there are none."""
+        wanted, found = list(ids), dict[str, Passage]()
+        for texts in dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of):
+            if lacking := [document for document in wanted if document not in found]:
+                found |= texts.of(lacking)
+        if not found:
+            return None
+        held = Corpus.of(found.values())
+        held.counts_empty = False
+        return held
 
     def document(self, identifier: str) -> Passage:
         """A passage, of the first corpus that has it.
@@ -210,8 +212,8 @@ class Collection:
             msg = "the texts are not available. Start the service with --corpus."
             raise NotFoundError(msg)
         for texts in dict.fromkeys(self._texts_of.values()):
-            if (found := texts.of([identifier])) is not None:
-                return found.get(identifier)
+            if identifier in (found := texts.of([identifier])):
+                return found[identifier]
         msg = f"unknown document id '{identifier:.200}'. It is none of the passages that are searched here."
         raise NotFoundError(msg)
 

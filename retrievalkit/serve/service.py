@@ -105,9 +105,9 @@ class Service:
     ) -> list[_Json]:
         """The first hits by the re-ranker's scores, and the others after them."""
         labels = task.choice.labels
-        texts = task.collection.texts(labels, [document for document, _ in found.pairs[:read]])
-        lacking = {document for document, _ in found.pairs[:read]}
-        lacking = lacking if texts is None else texts.missing(lacking)
+        ids = [document for document, _ in found.pairs[:read]]
+        texts = await asyncio.to_thread(task.collection.texts, labels, ids)
+        lacking = set(ids) if texts is None else texts.missing(ids)
         head = [pair for pair in found.pairs[:read] if pair[0] not in lacking]
         if head and texts is not None:
             passages = [texts.get(document) for document, _ in head]
@@ -143,7 +143,10 @@ class Service:
         checks.check_length("id", identifier, self.settings.limits)
         checks.check_length("query", query, self.settings.limits)
         with self.batcher.admitted():
-            passage = await asyncio.to_thread(self.collection.document, identifier)
+            return await asyncio.to_thread(self._document, identifier, query)
+
+    def _document(self, identifier: str, query: str) -> _Json:
+        passage = self.collection.document(identifier)
         spans = matches(passage.text, query) if query.strip() else ()
         return {"id": passage.id, "title": passage.title, "text": passage.text, "spans": spans}
 

@@ -12,7 +12,7 @@ from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.search.encoders import QueryBatch
 from retrievalkit.search.explain import explain
-from retrievalkit.search.fusion import Candidates, Fusion, as_hits
+from retrievalkit.search.fusion import Candidates, Fusion, as_hits, gather
 from retrievalkit.search.hits import DescribedHit, describe_hits
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.serve.collection import Choice, Collection
@@ -42,7 +42,7 @@ class Answer:
 
     Attributes:
         pairs: Ids and scores, best first.
-        candidates: The hits of each index, if several were searched.
+        candidates: The hits of each index, if several were searched or nothing is described yet.
         hits: With texts and reasons, if they were wanted.
         together: How many queries were answered together.
     """
@@ -77,6 +77,9 @@ class SearchTask:
             pairs = as_hits(*found.rankings[row])
             candidates = None if found.candidates is None else found.candidates[row]
             hits: Sequence[DescribedHit] = ()
+            if candidates is None and not item.describe:
+                # What is done with the hits meanwhile, such as re-ranking, must not change their ranks in the index.
+                candidates = gather([found.rankings[row]], "query")
             if item.describe:
                 task = DescribeTask(self.collection, self.choice)
                 hits = task.described(ToDescribe(item.text, pairs, candidates, item.why))

@@ -130,6 +130,9 @@ def test_the_reranker_orders_texts_and_hits(client, reranker):
     scores = [hit["score"] for hit in read["hits"][:5]]
     assert scores == sorted(scores, reverse=True)
     assert [plain["hits"][hit["retrieved"]["rank"] - 1]["id"] for hit in read["hits"]] == ids(read)
+    alone = client.post("/search", json={"query": QUERY, "k": 5, "rerank": 5, "indexes": ["dense"]}).json()["hits"]
+    assert [hit["found"][0]["rank"] for hit in alone] == [hit["retrieved"]["rank"] for hit in alone] != [1, 2, 3, 4, 5]
+    assert [hit["found"][0]["score"] for hit in alone] == [hit["retrieved"]["score"] for hit in alone]
 
 
 def error_of(index, **options):

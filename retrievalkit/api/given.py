@@ -84,6 +84,13 @@ def place(value: Any, what: str) -> str:
     raise InputError(msg)
 
 
+def are_vectors(data: Any) -> bool:
+    """Whether data is vectors rather than texts: our `Vectors`, an array of numbers, a tensor, a sparse matrix."""
+    if hasattr(data, "representation") or type(data).__module__.partition(".")[0] in ("torch", "scipy"):
+        return True
+    return getattr(getattr(data, "dtype", None), "kind", "") in ("f", "i", "u") and hasattr(data, "ndim")
+
+
 class Rows:
     """Rows as dicts, made anew at every iteration: a data set on a disk stays there.
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.api import given, notebook
+from retrievalkit.api.building import Material
 from retrievalkit.api.options import call, options_of, settled
 from retrievalkit.api.searching import Searching
 from retrievalkit.cli.options import parse
-from retrievalkit.data.sources import InMemory, fingerprint
+from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.index import build_index
 from retrievalkit.search.request import Request, check_effect
@@ -23,7 +24,6 @@ from retrievalkit.search.sources import locate_input
 if TYPE_CHECKING:
     from retrievalkit.api.retriever import Retriever
 
-_OF_ENCODER = ("encoder", "pooler", "precision", "batch_tokens")
 _OF_FUSION = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth", "tune", "tune_queries", "tune_metric")
 _OF_SEARCH = ("queries", "split", "query", "k", "explain", "output")
 _CHECK = ("check", "check_queries", "check_count", "check_k")
@@ -50,21 +50,27 @@ class Index(Searching):
     @options_of("index", without=("source", *_CHECK, "model", "precision"))
     def build(
         cls,
-        texts: Any,
+        texts: Any = None,
         model: str | os.PathLike[str] | Retriever | None = None,
         output: str | os.PathLike[str] | None = None,
         *,
-        vectors: str | os.PathLike[str] | None = None,
+        vectors: Any = None,
+        ids: Iterable[Any] | None = None,
         **options: Any,
     ) -> Index:
-        """Encode passages and index their vectors, or index their words; interrupted and called again it goes on.
+        """Encode passages and index their vectors, index their words, or index vectors that were made elsewhere.
+
+        Interrupted and called again it goes on.
 
         Args:
             texts: Passages: a list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set,
                 the address of a corpus; or a vectors folder. Passages in memory are kept in the index.
             model: A loaded retriever, or the folder or name of a model. None = `texts` are indexed as they are.
             output: The index folder to write.
-            vectors: Where to keep the vectors, for other indexes of them; None = they are removed.
+            vectors: Vectors that were made elsewhere, as `Vectors.of` takes them: then `texts` may be left out, and
+                `model` is what encodes queries, if not they are given as vectors. Or a path, where to keep the vectors
+                that the model makes, for other indexes of them; None = they are removed.
+            ids: The ids of vectors that were made elsewhere; None = those of the texts, or their numbers from 0.
             **options: Of `rkit index`; with a model also `encoder`, `pooler`, `precision` and `batch_tokens`.
 
         Raises:
@@ -74,27 +80,22 @@ class Index(Searching):
             msg = "index needs 'output', the folder to write, and it was not given."
             raise OptionError(msg)
         output = given.place(output, "the output")
-        source = given.passages(texts)
-        encoding = {name: options.pop(name) for name in _OF_ENCODER if name in options}
-        if (encoding or vectors is not None) and model is None:
-            msg = f"{', '.join(encoding) or 'vectors'} goes with a model to encode with, and there is none. Give it."
-            raise OptionError(msg)
         settings = dict(options.pop("set", None) or {})
-        parts = {key: settings.pop(key) for key in list(settings) if key.split(".")[0] in ("encoder", "pooler")}
-        words = {"source": source, "output": output, "set": settings or None} | options
+        source = Material.of(texts, vectors, ids, model, options, settings)
+        words = {"source": source.texts or output, "output": output, "set": settings or None} | options
         with settled("index", words) as values, _writing(output):
-            build = {name: values[name] for name in ("indexer", "overwrite")} | {"output": output}
-            named = parse(values["settings"])
-            build["options"] = named.pop("indexer", {}) | named
-            build["texts"] = source if isinstance(source, InMemory) else None
-            if model is None:
-                build_index(source, **build)
-                return cls.open(output)
             artifacts.check_output(Path(output), overwrite=values["overwrite"])
-            retriever = _loaded(model, encoding, parts)
-            with _encoded(source, retriever, Path(output), vectors, encoding) as folder:
-                build_index(folder, **build)
-        return cls.open(output, model=retriever)
+            named = parse(values["settings"])
+            with source.folder(Path(output)) as place:
+                build_index(
+                    place,
+                    indexer=values["indexer"],
+                    output=output,
+                    options=named.pop("indexer", {}) | named,
+                    overwrite=values["overwrite"],
+                    texts=source.texts if isinstance(source.texts, InMemory) else None,
+                )
+        return cls.open(output, model=source.retriever)
 
     @classmethod
     @options_of("search", without=("indexes", *_OF_FUSION, *_OF_SEARCH))
@@ -210,34 +211,3 @@ def _searcher(request: Request, lent: Retriever | None, model: str | None) -> Se
     if lent is not None:
         searcher.encoders.lend(lent.model, lent.lock)
     return searcher
-
-
-def _loaded(model: Any, encoding: Mapping[str, Any], parts: Mapping[str, Any]) -> Retriever:
-    from retrievalkit.api.retriever import Retriever
-
-    named = {name: encoding[name] for name in ("encoder", "pooler") if name in encoding}
-    if not isinstance(model, Retriever):
-        return Retriever.load(model, **named, set=parts or None)
-    if named or parts:
-        msg = f"{', '.join([*named, *parts])} goes with the name of a model, and '{model.source}' is loaded already."
-        raise OptionError(msg)
-    return model
-
-
-@contextmanager
-def _encoded(
-    source: str, retriever: Retriever, output: Path, vectors: Any, encoding: Mapping[str, Any]
-) -> Iterator[str]:
-    """The folder of the encoded passages: a hidden one beside the output, unless it is to be kept."""
-    how = {name: encoding[name] for name in ("precision", "batch_tokens") if name in encoding}
-    if vectors is not None:
-        retriever.encode_documents(source, output=vectors, **how)
-        yield os.fspath(vectors)
-        return
-    place = artifacts.place_of(output)
-    with artifacts.work_folder(place.with_name(f".{place.name}.building")) as work:
-        identity = [retriever.model.fingerprint, fingerprint(source), how]
-        folder = work / f"vectors-{artifacts.fingerprint_value(identity)[:12]}"
-        if not folder.exists():
-            retriever.encode_documents(source, output=folder, **how)
-        yield str(folder)

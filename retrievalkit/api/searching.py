@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -13,7 +13,8 @@ from retrievalkit.api.options import known_keywords
 from retrievalkit.api.runs import Run
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.errors import InputError
-from retrievalkit.search.fusion import Candidates, Fusion
+from retrievalkit.search.encoders import EncodedBatch
+from retrievalkit.search.fusion import Candidates, Fusion, as_hits
 from retrievalkit.search.interactive import Reader, search_one
 from retrievalkit.search.program import HITS, HITS_TO_READ, find, hit_count
 from retrievalkit.search.searcher import Searcher
@@ -72,6 +73,7 @@ class Searching:
         Args:
             query: A text gives its hits, with their texts and reasons. Many queries give a run: a list of texts
                 (numbered from 0), a dict id -> text, a table, a data set, or the `pathlib.Path` of a file or folder.
+                Vectors do too (`Vectors`, arrays, tensors); a single vector (dim,) gives hits.
                 None = all queries of the runs that are fused.
             k: Hits per query; None = 10 for a text, 1,000 for many queries.
             split: Only the queries that are judged in this split of a BEIR folder.
@@ -82,6 +84,8 @@ class Searching:
         """
         if isinstance(query, str):
             return self._hits(query, hit_count(k, HITS_TO_READ), explain)
+        if given.are_vectors(query):
+            return self._by_vectors(query, k)
         wanted = None if query is None else read_queries(given.queries(query), split)
         if wanted is not None:
             check_queries(wanted)
@@ -131,6 +135,27 @@ class Searching:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _by_vectors(self, data: Any, k: int | None) -> Hits | Run:
+        import torch
+
+        from retrievalkit.api.arrays import as_vectors
+
+        vectors, alone = as_vectors(data), getattr(data, "ndim", 0) == 1
+        rows = {name: number for number, name in enumerate(vectors.ids)}
+        encoded, encoders = vectors.representation, self.searcher.encoders
+
+        def ask(queries: Sequence[Query]) -> EncodedBatch:
+            wanted = torch.tensor([rows[query.id] for query in queries])
+            return EncodedBatch(queries, encoders, encoded=encoded.rows(wanted))
+
+        queries = [Query(name, "") for name in vectors.ids]
+        count = hit_count(k, HITS_TO_READ if alone else HITS)
+        if not alone:
+            return Run.found(find(self.searcher, queries, count, self.fusion, depth=self.depth, ask=ask), self.name)
+        found = self.searcher.search(ask(queries), count, self.fusion, self.depth)
+        candidates = None if found.candidates is None else found.candidates[0]
+        return self._described(queries[0], as_hits(*found.rankings[0]), candidates, explain=False)
 
     def _hits(self, text: str, k: int, explain: bool) -> Hits:
         asked = _query(text)

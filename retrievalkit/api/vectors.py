@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from retrievalkit import artifacts
 from retrievalkit.api import notebook
-from retrievalkit.encode import EncodedShard
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.encode import SHARD_TEXTS, EncodedShard
 from retrievalkit.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -38,6 +41,22 @@ class Vectors:
     weights: csr_matrix | None = None
 
     @classmethod
+    def of(cls, data: Any, ids: Iterable[Any] | None = None) -> Vectors:
+        """Vectors that were made elsewhere; see `retrievalkit.api.arrays.as_vectors`.
+
+        Args:
+            data: An array or a tensor (texts, dim) or (texts, m, dim), a list of (m, dim) arrays, scipy.sparse weights
+                of terms, or a table with the columns `id` and `vector`.
+            ids: The ids of the texts; None = those of the table, else their numbers from 0.
+
+        Raises:
+            InputError: It is something else, or the ids do not fit.
+        """
+        from retrievalkit.api.arrays import as_vectors
+
+        return as_vectors(data, ids)
+
+    @classmethod
     def joined(cls, shards: Iterable[EncodedShard]) -> Vectors:
         """The shards that a program encoded, as one."""
         parts = list(shards)
@@ -56,6 +75,33 @@ class Vectors:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.to_numpy()
         return array.astype(dtype) if dtype is not None and dtype != array.dtype else array.copy() if copy else array
+
+    def write(self, folder: Path, **entries: Any) -> None:
+        """Write a vectors folder, which indexers read.
+
+        Args:
+            folder: A folder that exists and is empty.
+            **entries: Further entries of its manifest: `inputs`, `checkpoint` and `corpus`.
+
+        Raises:
+            DataError: An id cannot be written.
+        """
+        writer = VectorWriter(folder, identity={})
+        for number, start in enumerate(range(0, len(self), SHARD_TEXTS)):
+            part = self._shard(start)
+            writer.write_shard(number, part.ids, part.vectors, counts=part.counts, weights=part.weights)
+        counts, files = writer.finish(), writer.checksums()
+        artifacts.write_manifest(folder, "vectors", command="write", options={}, counts=counts, files=files, **entries)
+
+    def _shard(self, start: int) -> EncodedShard:
+        part = slice(start, start + SHARD_TEXTS)
+        vectors, counts = self.vectors, self.counts
+        if vectors is not None and counts is not None:
+            first, counts = int(counts[:start].sum()), counts[part]
+            vectors = vectors[first : first + int(counts.sum())]
+        elif vectors is not None:
+            vectors = vectors[part]
+        return EncodedShard(list(self.ids[part]), vectors, counts, None if self.weights is None else self.weights[part])
 
     def to_numpy(self) -> np.ndarray:
         """(texts, dim) float32; (texts, m, dim) where each text has m vectors.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit import artifacts
 from retrievalkit.consent import anonymously
 from retrievalkit.data.queries import Query
-from retrievalkit.errors import ArtifactError, InputError, OptionError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
 from retrievalkit.search.sources import OpenIndex, locate_input
 
 if TYPE_CHECKING:
@@ -52,7 +52,24 @@ class Encoders:
         self._given = None if self.model is None else _fingerprint_of(self.model)
         if self._given is not None and not any(self._fits(index) for index in encoded):
             raise _wrong_checkpoint(encoded[0], str(self.model), self._given)
-        self._folders = {str(index.folder): self._locate(index) for index in encoded}
+        self._folders = {str(index.folder): self._locate(index) for index in encoded if self._is_known(index)}
+
+    def check(self) -> None:
+        """Refuse queries that are texts, if it is not known which model encodes them for an index.
+
+        Raises:
+            ArtifactError: The manifest of an index does not name it, and none was given.
+        """
+        for index in self.indexes:
+            if index.needs_encoding and not self._is_known(index):
+                msg = (
+                    f"index '{index.folder}' does not say which checkpoint made it, so texts cannot be searched for. "
+                    f"Give it with --model."
+                )
+                raise ArtifactError(msg)
+
+    def _is_known(self, index: OpenIndex) -> bool:
+        return index.checkpoint is not None or self.model is not None
 
     def of(self, index: OpenIndex) -> Retriever:
         """The retriever that made an index.
@@ -139,9 +156,7 @@ class Encoders:
     def _locate(self, index: OpenIndex) -> str:
         if self.model is not None and self._fits(index):
             return str(self.model)
-        if index.checkpoint is None:
-            msg = f"index '{index.folder}' does not say which checkpoint made it. Give it with --model."
-            raise ArtifactError(msg)
+        assert index.checkpoint is not None
         if "description" in index.checkpoint:
             return locate_input(index.checkpoint, index.folder) or str(index.checkpoint["description"]["model"])
         folder = locate_input(index.checkpoint, index.folder)
@@ -185,6 +200,11 @@ class JoinedEncoders(Encoders):
         """As of the index's own encoders."""
         return self._owners[id(index.indexer)].options_for(index)
 
+    def check(self) -> None:
+        """As of each index's own encoders."""
+        for one in self._owners.values():
+            one.check()
+
 
 @dataclass
 class QueryBatch:
@@ -212,6 +232,35 @@ class QueryBatch:
             _check_finite(encoded, self.queries)
             self._encoded[key] = encoded
         return self._encoded[key]
+
+
+@dataclass
+class EncodedBatch(QueryBatch):
+    """Queries that were encoded elsewhere: vectors, for indexes of vectors that one model made.
+
+    Raises:
+        UnsupportedError: Several models made the indexes.
+    """
+
+    encoded: Representation = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse indexes whose vectors are not of one space."""
+        made_by = {(one.checkpoint or {}).get("fingerprint") for one in self.encoders.indexes if one.needs_encoding}
+        if len(made_by) > 1:
+            msg = "the indexes were made by different models, and a query has one vector. Search each by its own."
+            raise UnsupportedError(msg)
+
+    def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
+        """The representation that was given.
+
+        Raises:
+            UnsupportedError: The index searches words.
+        """
+        if not index.needs_encoding:
+            msg = f"the index '{index.label}' searches words, and the queries are vectors. Give texts."
+            raise UnsupportedError(msg)
+        return self.encoded
 
 
 def _fingerprint_of(model: str | Path) -> str:

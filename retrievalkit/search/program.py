@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from retrievalkit.data.runs import Hits, Run
 from retrievalkit.errors import InputError, OptionError, shortlist
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.report.terminal import printable_json
+from retrievalkit.search.encoders import QueryBatch
 from retrievalkit.search.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.hits import write_hits
 from retrievalkit.search.interactive import Reader
@@ -111,8 +112,18 @@ def find(
     *,
     depth: int | None = None,
     batch_size: int = BATCH_QUERIES,
+    ask: Callable[[Sequence[Query]], QueryBatch] | None = None,
 ) -> Iterator[tuple[str, Hits]]:
     """Search open indexes; gives each query's id with its hits, of which one batch is in memory; see `search`.
+
+    Args:
+        searcher: The indexes.
+        queries: As for `search`.
+        k: As for `search`.
+        fusion: How the indexes are fused; None for one.
+        depth: As for `search`.
+        batch_size: As for `search`.
+        ask: Prepares a batch of queries; None = their texts are encoded.
 
     Raises:
         InputError: There are no queries, or a run has none of them.
@@ -120,7 +131,7 @@ def find(
     wanted = _all_queries(searcher) if queries is None else queries
     _check_runs(searcher, wanted)
     for batch in _batches(wanted, queries_at_once(k, depth, batch_size)):
-        found = searcher.search(searcher.ask(batch), k, fusion, depth)
+        found = searcher.search((ask or searcher.ask)(batch), k, fusion, depth)
         for query, hits in zip(batch, found.rankings, strict=True):
             yield query.id, as_hits(*hits)
     if depth is not None:

@@ -114,7 +114,12 @@ class Searcher:
                 self.note(f"the run '{source.label}' ends before rank {depth:,}, so --depth looks no further.")
 
     def ask(self, queries: Sequence[Query]) -> QueryBatch:
-        """Prepare queries for `search`."""
+        """Prepare queries for `search`.
+
+        Raises:
+            ArtifactError: It is not known which model encodes them.
+        """
+        self.encoders.check()
         return QueryBatch(queries, self.encoders)
 
     def search(self, queries: QueryBatch, k: int, fusion: Fusion | None, depth: int | None = None) -> Findings:

@@ -176,10 +176,7 @@ def late_interaction(tiny_model):
 def test_pairs_of_similar_tokens_are_named(late_interaction):
     """By ColBERT: pairs of words, without the tokens that the encoder adds to the query."""
     corpus = Corpus.of([Passage("a", "", "the capital of peru"), Passage("b", "Peru", "people pay with the sol")])
-    searcher = SimpleNamespace(
-        sources=[index("colbert", late_interaction)],
-        encoders=encoders_with(late_interaction),
-    )
+    searcher = searcher_of([index("colbert", late_interaction)], late_interaction)
     query = Query("q", "the capital of peru")
     [[first], [second]] = explain(searcher, query, [("a", 2.0), ("b", 1.0)], corpus=corpus)
     assert {pair.query for pair in first.tokens} == {"the", "capital", "of", "peru"}

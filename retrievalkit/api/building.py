@@ -1,0 +1,166 @@
+"""What an index is built of: texts, passages that a model encodes, or vectors that were made elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit import artifacts
+from retrievalkit.api import given
+from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.sources import fingerprint
+from retrievalkit.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from retrievalkit.api.retriever import Retriever
+    from retrievalkit.api.vectors import Vectors
+
+_OF_MODEL = ("encoder", "pooler")
+_OF_ENCODING = ("precision", "batch_tokens")
+
+
+@dataclass
+class Material:
+    """The arguments of `Index.build` that say what is indexed.
+
+    Attributes:
+        texts: The address of the passages, or of a vectors folder; None = there are only vectors.
+        vectors: Vectors that were made elsewhere; or a path, where those that the model makes are kept; or None.
+        ids: The ids of vectors that were made elsewhere.
+        model: What encodes; None = `texts` are indexed as they are, and queries of vectors are vectors.
+        encoding: `precision` and `batch_tokens`, where they were given.
+        named: The encoder and the pooler of a model that is not loaded, where they were named.
+        parts: Their options.
+    """
+
+    texts: str | None
+    vectors: Any
+    ids: Iterable[Any] | None
+    model: Any
+    encoding: Mapping[str, Any]
+    named: Mapping[str, Any]
+    parts: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        texts: Any,
+        vectors: Any,
+        ids: Iterable[Any] | None,
+        model: Any,
+        options: dict[str, Any],
+        settings: dict[str, Any],
+    ) -> Material:
+        """What was given; the options and settings of models are taken out of the others.
+
+        Raises:
+            InputError: There is nothing to index, or an option has nothing to apply to.
+        """
+        named = {name: options.pop(name) for name in _OF_MODEL if name in options}
+        encoding = {name: options.pop(name) for name in _OF_ENCODING if name in options}
+        parts = {key: settings.pop(key) for key in list(settings) if key.split(".")[0] in _OF_MODEL}
+        ready = vectors is not None and not isinstance(vectors, str | os.PathLike)
+        if texts is None and not ready:
+            msg = "there is nothing to index. Give passages, or vectors that were made elsewhere: vectors=..., ids=..."
+            raise InputError(msg)
+        if ids is not None and not ready:
+            msg = "ids are for vectors that were made elsewhere. Give passages with ids as dicts with 'id' and 'text'."
+            raise OptionError(msg)
+        if ready and encoding:
+            msg = f"{', '.join(encoding)} has no effect on vectors that were made elsewhere. Leave it out."
+            raise OptionError(msg)
+        if model is None and (named or encoding or (vectors is not None and not ready)):
+            what = ", ".join([*named, *encoding]) or "vectors"
+            msg = f"{what} goes with a model to encode with, and there is none. Give it."
+            raise OptionError(msg)
+        address = None if texts is None else given.passages(texts)
+        return cls(address, vectors, ids, model, encoding, named, parts)
+
+    @cached_property
+    def retriever(self) -> Retriever | None:
+        """The model, loaded.
+
+        Raises:
+            OptionError: Parts were named for a model that is loaded already.
+        """
+        if self.model is None:
+            return None
+        from retrievalkit.api.retriever import Retriever
+
+        if not isinstance(self.model, Retriever):
+            return Retriever.load(self.model, **self.named, set=self.parts or None)
+        if self.named or self.parts:
+            what, source = ", ".join([*self.named, *self.parts]), self.model.source
+            msg = f"{what} goes with the name of a model, and '{source}' is loaded already."
+            raise OptionError(msg)
+        return self.model
+
+    def folder(self, output: Path) -> AbstractContextManager[str]:
+        """What the indexer reads: the texts, or a folder of vectors beside the output while the block lasts."""
+        if self.vectors is not None and not isinstance(self.vectors, str | os.PathLike):
+            return self._written(output)
+        assert self.texts is not None
+        return nullcontext(self.texts) if self.retriever is None else self._encoded(self.retriever, self.texts, output)
+
+    @contextmanager
+    def _encoded(self, model: Retriever, texts: str, output: Path) -> Iterator[str]:
+        if self.vectors is not None:
+            model.encode_documents(texts, output=self.vectors, **self.encoding)
+            yield os.fspath(self.vectors)
+            return
+        with _beside(output) as work:
+            identity = [model.model.fingerprint, model.model.changed, fingerprint(texts), dict(self.encoding)]
+            folder = work / f"vectors-{artifacts.fingerprint_value(identity)[:12]}"
+            if not folder.exists():
+                model.encode_documents(texts, output=folder, **self.encoding)
+            yield str(folder)
+
+    @contextmanager
+    def _written(self, output: Path) -> Iterator[str]:
+        # torch takes seconds to import.
+        from retrievalkit.api.arrays import as_vectors
+        from retrievalkit.model.retriever import describe_retriever
+
+        entries: dict[str, Any] = {}
+        if self.retriever is not None:
+            entries["checkpoint"] = describe_retriever(self.retriever.source, self.retriever.model)
+        if self.texts is None:
+            made = as_vectors(self.vectors, self.ids)
+        else:
+            corpus = open_corpus(self.texts)
+            made = _of_passages(self.vectors, self.ids, corpus)
+            described = artifacts.describe_input(self.texts, corpus.fingerprint())
+            entries["inputs"] = {"texts": described}
+            entries["corpus"] = {"source": described["path"], "fingerprint": corpus.fingerprint()}
+        with _beside(output) as work:
+            folder = work / "vectors"
+            with artifacts.write_folder(folder, overwrite=True) as staging:
+                made.write(staging, **entries)
+            yield str(folder)
+
+
+def _of_passages(vectors: Any, ids: Iterable[Any] | None, corpus: Corpus) -> Vectors:
+    """Vectors with their own ids, or else with those of the passages."""
+    from retrievalkit.api.arrays import as_vectors
+    from retrievalkit.api.vectors import Vectors
+
+    named = ids is not None or isinstance(vectors, Vectors) or hasattr(vectors, "columns")
+    made = as_vectors(vectors, ids if named else corpus.ids())
+    if lacking := corpus.missing(made.ids):
+        first = next(one for one in made.ids if one in lacking)
+        msg = f"there is a vector of '{first}', and no passage with this id. Give the passages of the vectors."
+        raise InputError(msg)
+    return made
+
+
+@contextmanager
+def _beside(output: Path) -> Iterator[Path]:
+    """A hidden folder beside the output, which stays after an interruption."""
+    place = artifacts.place_of(output)
+    with artifacts.work_folder(place.with_name(f".{place.name}.building")) as work:
+        yield work

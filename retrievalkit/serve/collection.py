@@ -101,6 +101,7 @@ class Collection:
         of_queries = {"--precision": request.precision, "--set encoder.query_length": query_length}
         check_effect(of_queries, encoded, "an index of vectors")
         self.encoders = self._all.encoders
+        self.encoders.check()
         if before is not None:
             self.encoders.adopt(before.encoders)
         self.indexes = dict(zip(self._all.labels, self._all.indexes, strict=True))

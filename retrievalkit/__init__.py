@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker
 
 if TYPE_CHECKING:
+    from retrievalkit.api.commands import check_plugin, clean, command, doctor, new_plugin, plugins, show_plugin
     from retrievalkit.api.comparison import Comparison, compare
     from retrievalkit.api.evaluation import Evaluation
     from retrievalkit.api.hits import Hit, Hits
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     from retrievalkit.api.index import Index
     from retrievalkit.api.mining import Examples, mine_negatives
     from retrievalkit.api.places import Folder
-    from retrievalkit.api.recipes import convert, run
+    from retrievalkit.api.recipes import convert, quickstart, run
     from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.runs import Run
+    from retrievalkit.api.tables import Table
     from retrievalkit.api.training import pretrain, train, train_reranker
     from retrievalkit.api.vectors import Vectors
 
@@ -36,6 +38,7 @@ hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
 _MODULES = {
+    "commands": ("check_plugin", "clean", "command", "doctor", "new_plugin", "plugins", "show_plugin"),
     "comparison": ("Comparison", "compare"),
     "evaluation": ("Evaluation",),
     "hits": ("Hit", "Hits"),
@@ -43,10 +46,11 @@ _MODULES = {
     "index": ("Index",),
     "mining": ("Examples", "mine_negatives"),
     "places": ("Folder",),
-    "recipes": ("convert", "run"),
+    "recipes": ("convert", "quickstart", "run"),
     "reranking": ("rerank",),
     "retriever": ("Retriever",),
     "runs": ("Run",),
+    "tables": ("Table",),
     "training": ("pretrain", "train", "train_reranker"),
     "vectors": ("Vectors",),
 }
@@ -66,15 +70,24 @@ __all__ = [
     "Index",
     "Retriever",
     "Run",
+    "Table",
     "Vectors",
     "__version__",
+    "check_plugin",
+    "clean",
+    "command",
     "compare",
     "convert",
+    "doctor",
     "hookimpl",
     "mine_negatives",
+    "new_plugin",
+    "plugins",
     "pretrain",
+    "quickstart",
     "rerank",
     "run",
+    "show_plugin",
     "train",
     "train_reranker",
 ]

@@ -32,6 +32,8 @@ from retrievalkit.artifacts import (
 )
 from retrievalkit.artifacts.leftovers import remove_temporary_leftovers
 from retrievalkit.cli.options import (
+    echo,
+    is_called,
     json_option,
     output_option,
     overwrite_option,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from retrievalkit.model.retriever import Retriever
 
 __all__ = [
+    "echo",
+    "is_called",
     "precision_option",
     "json_option",
     "output_option",

@@ -16,7 +16,7 @@ from retrievalkit.errors import InputError
 from retrievalkit.report.terminal import printable
 
 
-@dataclass
+@dataclass(eq=False)
 class _Oddities:
     """What a command has met."""
 

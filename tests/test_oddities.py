@@ -286,3 +286,12 @@ def test_few_scores_of_a_sampled_question_are_kept():
     assert row["negatives"] == 5_000
     assert len(row["scores"]) <= _SCORES
     assert (row["scores"][0], row["scores"][-1]) == (0.0, -4_995.0)
+
+
+def test_a_command_within_another_ends_itself_alone(capsys):
+    """Even where both have nothing to tell by then: threads of Python search at once."""
+    with oddities.collected():
+        with oddities.collected():
+            pass
+        oddities.note("A sentence.")
+    assert capsys.readouterr().err == "Note: A sentence.\n"

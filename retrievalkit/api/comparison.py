@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit.api import given, notebook
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.runs import Run, as_address, as_run
+from retrievalkit.api.tables import Tabular
 from retrievalkit.data.sources import InMemory
 from retrievalkit.evaluate.compare import result
 
@@ -20,7 +21,7 @@ _COLUMNS = ("metric", "run", "mean", "interval", "against", "difference", "inter
 
 
 @dataclass(frozen=True)
-class Comparison(result.Comparison):
+class Comparison(result.Comparison, Tabular):
     """What `compare` found: means, differences with intervals and tests, wins and losses."""
 
     def to_pandas(self) -> DataFrame:

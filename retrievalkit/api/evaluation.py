@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit.api import notebook
+from retrievalkit.api.tables import Tabular
 from retrievalkit.evaluate import program
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-class Evaluation(program.Evaluation):
+class Evaluation(program.Evaluation, Tabular):
     """The quality of a run: a mapping from metric to its mean; `per_query` has the values of each query."""
 
     def to_pandas(self) -> DataFrame:
@@ -21,6 +22,12 @@ class Evaluation(program.Evaluation):
         table = pandas.DataFrame(self.per_query)
         table.index.name = "query_id"
         return table
+
+    def to_arrow(self) -> Any:
+        """The same as an Arrow table, with the queries in the column `query_id`."""
+        import pyarrow
+
+        return pyarrow.Table.from_pandas(self.to_pandas().reset_index(), preserve_index=False)
 
     def __repr__(self) -> str:
         return f"Evaluation({', '.join(f'{name}: {value:.4f}' for name, value in self.items())})"

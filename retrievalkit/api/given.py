@@ -165,6 +165,10 @@ class _Table:
 def _address(data: Any) -> str | None:
     """The address that was given; None for data in memory."""
     if isinstance(data, str):
+        # As far as possible told apart from an address that is wrong.
+        if not isinstance(data, InMemory) and len(data.split()) > 1 and ":" not in data and not os.path.exists(data):
+            msg = f"'{data:.60}' is no file: a text by itself is an address. Give texts in a list: [text]."
+            raise InputError(msg)
         return data
     return os.fspath(data) if isinstance(data, os.PathLike) else None
 

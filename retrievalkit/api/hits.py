@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsIndex, overload
 
 from retrievalkit.api import notebook
+from retrievalkit.api.tables import Tabular
 from retrievalkit.search.hits import DescribedHit, Found, reasons_of
 
 if TYPE_CHECKING:
@@ -51,11 +52,11 @@ class Hit:
         return f"Hit(id={self.id!r}, score={self.score:.4f}{fields})"
 
 
-class Hits(Sequence[Hit]):
+class Hits(Sequence[Hit], Tabular):
     """The hits of one query, best first.
 
     Attributes:
-        query: The text of the query.
+        query: The text of the query; "" if it was a vector.
     """
 
     def __init__(self, query: str, hits: Iterable[Hit]) -> None:
@@ -86,7 +87,11 @@ class Hits(Sequence[Hit]):
         return hash((self.query, tuple(hit.id for hit in self)))
 
     def __repr__(self) -> str:
-        return "\n".join([f"Hits({self.query!r}):", *(f"  {hit!r}" for hit in self)])
+        return "\n".join([f"Hits({self._title!r}):", *(f"  {hit!r}" for hit in self)])
 
     def _repr_html_(self) -> str:
-        return notebook.hits(self.query, self)
+        return notebook.hits(self._title, self)
+
+    @property
+    def _title(self) -> str:
+        return self.query or "(a vector)"

@@ -13,6 +13,7 @@ from retrievalkit.api.index import Index
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.places import scratch
 from retrievalkit.api.runs import Run
+from retrievalkit.api.tables import Tabular
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, OptionError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-class Examples(Sequence[Example]):
+class Examples(Sequence[Example], Tabular):
     """Training examples: queries with the ids of documents that answer them, and of others that do not.
 
     Args:

@@ -7,7 +7,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import click
@@ -16,7 +16,7 @@ from retrievalkit import oddities
 from retrievalkit.cli.main import main
 from retrievalkit.cli.options import CALLED
 from retrievalkit.data.sources import InMemory
-from retrievalkit.errors import OptionError, nearest, shortlist
+from retrievalkit.errors import OptionError, UnknownNameError, nearest, shortlist
 from retrievalkit.recipe.settings import flatten
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,12 +25,27 @@ _FOR_TERMINALS = ("as_json", "interactive", "help_all", "help")
 
 
 def command_named(name: str) -> click.Command:
-    """A command by its words, such as "rerank train"."""
+    """A command by its words, such as "rerank train".
+
+    Raises:
+        UnknownNameError: There is none.
+    """
     command: click.Command = main
     for word in name.split():
-        assert isinstance(command, click.Group)
-        command = command.commands[word]
+        below = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if below is None:
+            raise UnknownNameError("command", name, command_names())
+        command = below
     return command
+
+
+def command_names(group: click.Group = main) -> list[str]:
+    """The words of all commands, those of plugins included."""
+    names: list[str] = []
+    for name in group.list_commands(click.Context(group)):
+        below = group.commands.get(name)
+        names += [f"{name} {one}" for one in command_names(below)] if isinstance(below, click.Group) else [name]
+    return names
 
 
 def parameters_of(command: click.Command) -> dict[str, click.Parameter]:
@@ -67,7 +82,7 @@ def settled(name: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """
     with _context(name, given) as context:
         values = dict(context.params)
-        with oddities.collected(strict=True) if values.pop("strict", False) else nullcontext():
+        with oddities.collected(strict=bool(values.pop("strict", False))):
             yield values
 
 

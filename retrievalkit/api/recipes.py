@@ -1,4 +1,4 @@
-"""Recipes run, and files converted."""
+"""Recipes run, the quickstart among them, and files converted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from retrievalkit.api import given
 from retrievalkit.api.options import call, options_of
+from retrievalkit.api.tables import Table
 from retrievalkit.errors import OptionError
 
 
@@ -26,6 +27,24 @@ def run(recipe: str | os.PathLike[str], output: str | os.PathLike[str] | None = 
         RetrievalkitError: A step failed.
     """
     return call("run", {"recipe": given.place(recipe, "the recipe"), "output": output, **options})
+
+
+@options_of("quickstart", without=("output",))
+def quickstart(output: str | os.PathLike[str] = "quickstart", **options: Any) -> Table:
+    """Train, index, search and compare on real text: every step of `rkit quickstart`; called again it goes on.
+
+    Args:
+        output: The folder for everything that the steps write; `compare.html` in it shows question by question.
+        **options: Of `rkit quickstart`; own `corpus`, `examples`, `queries` and `qrels` are files or other sources.
+
+    Returns:
+        A row for each system with its figures, and how it compares with the one that it should beat.
+
+    Raises:
+        RetrievalkitError: A step failed, or a package is missing.
+    """
+    place = given.place(output, "the output")
+    return Table(f"Quickstart in {place}", call("quickstart", {"output": place, **options}))
 
 
 @options_of("convert", without=("source", "output"))

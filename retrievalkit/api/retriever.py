@@ -84,7 +84,13 @@ class Retriever:
 
     @options_of("encode", without=_OF_CALL)
     def encode_queries(self, texts: Any, output: str | os.PathLike[str] | None = None, **options: Any) -> Any:
-        """Encode queries; see `encode_documents`."""
+        """Encode queries; see `encode_documents`.
+
+        Args:
+            texts: A list of texts or dicts, a dict id -> text, a table, a data set, or the address of queries.
+            output: The vectors folder to write; None = in memory.
+            **options: Of `rkit encode`.
+        """
         return self._encode(given.queries(texts), "query", output, options)
 
     def _encode(self, texts: str, side: Side, output: Any, options: dict[str, Any]) -> Vectors | Path:
@@ -110,6 +116,14 @@ class Retriever:
     def pooler(self) -> str:
         """The name of the pooler, such as "mean"."""
         return str(self.model.description["pooler"]["name"])
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The encoder, the pooler and their options that were given to `load`, as `rk.train` takes them."""
+        chosen = {"encoder": self._options.encoder, "pooler": self._options.pooler}
+        parts = {part: getattr(self._options, f"{part}_options") for part in _OF_MODEL}
+        settings = {f"{part}.{name}": value for part, values in parts.items() for name, value in (values or {}).items()}
+        return {name: value for name, value in (chosen | {"set": settings}).items() if value}
 
     def __repr__(self) -> str:
         return f"Retriever.load({self.source!r})"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrievalkit.api import given, notebook
 from retrievalkit.api.options import call, options_of
+from retrievalkit.api.tables import Tabular
 from retrievalkit.data.run_file import open_run
 from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_run
 from retrievalkit.data.sources import InMemory
@@ -26,7 +27,7 @@ _FIELDS = (
 )
 
 
-class Run(dict[str, Hits]):
+class Run(dict[str, Hits], Tabular):
     """What a search found: query id -> (document id, score), best first.
 
     Args:
@@ -111,12 +112,6 @@ class Run(dict[str, Hits]):
 
         columns = ["query_id", "document_id", "rank", "score"]
         return pandas.DataFrame([(row[0], row[1], row[2], row[3]) for row in self._table()], columns=columns)
-
-    def to_arrow(self) -> Any:
-        """The same as an Arrow table, also for polars."""
-        import pyarrow
-
-        return pyarrow.Table.from_pandas(self.to_pandas(), preserve_index=False)
 
     def _table(self) -> Iterable[tuple[str, str, int, float]]:
         for query, hits in self.items():

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
 
+from retrievalkit import oddities
 from retrievalkit.api import given
 from retrievalkit.api.hits import Hit, Hits
 from retrievalkit.api.options import known_keywords
@@ -61,12 +62,20 @@ class Searching:
         return self._searcher
 
     @overload
-    def search(self, query: str, k: int | None = None, *, explain: bool = True) -> Hits: ...
+    def search(self, query: str, k: int | None = None, *, explain: bool = True, strict: bool = False) -> Hits: ...
     @overload
-    def search(self, query: Any = None, k: int | None = None, *, split: str | None = None) -> Run: ...
+    def search(
+        self, query: Any = None, k: int | None = None, *, split: str | None = None, strict: bool = False
+    ) -> Run: ...
     @known_keywords
     def search(
-        self, query: Any = None, k: int | None = None, *, split: str | None = None, explain: bool = True
+        self,
+        query: Any = None,
+        k: int | None = None,
+        *,
+        split: str | None = None,
+        explain: bool = True,
+        strict: bool = False,
     ) -> Hits | Run:
         """Search for a text, or for many queries.
 
@@ -78,19 +87,21 @@ class Searching:
             k: Hits per query; None = 10 for a text, 1,000 for many queries.
             split: Only the queries that are judged in this split of a BEIR folder.
             explain: Whether to find the reasons for the scores of a text's hits.
+            strict: Take what a note would tell (queries that were cut ...) for an error.
 
         Raises:
             InputError: A query is empty, or an option does not fit.
         """
-        if isinstance(query, str):
-            return self._hits(query, hit_count(k, HITS_TO_READ), explain)
-        if given.are_vectors(query):
-            return self._by_vectors(query, k)
-        wanted = None if query is None else read_queries(given.queries(query), split)
-        if wanted is not None:
-            check_queries(wanted)
-        found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, depth=self.depth)
-        return Run.found(found, self.name)
+        with oddities.collected(strict=strict):
+            if isinstance(query, str):
+                return self._hits(query, hit_count(k, HITS_TO_READ), explain)
+            if given.are_vectors(query):
+                return self._by_vectors(query, k)
+            wanted = None if query is None else read_queries(given.queries(query), split)
+            if wanted is not None:
+                check_queries(wanted)
+            found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, depth=self.depth)
+            return Run.found(found, self.name)
 
     @known_keywords
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:

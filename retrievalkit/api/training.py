@@ -20,7 +20,7 @@ def train(
     """Train a retriever on examples.
 
     Args:
-        model: The model to start from: a name, a folder, or a loaded `Retriever`.
+        model: The model to start from: a name, a folder, or a loaded `Retriever`, with the pooler it was loaded with.
         examples: Training examples: a file or another source, rows (dicts, a table, a data set), or `Examples`.
         corpus: The passages that the examples name; None = those of `Examples`, or the examples bring their own.
         dev: Held-out examples for selecting the best state.
@@ -33,6 +33,9 @@ def train(
     Raises:
         InputError: Something about the input is wrong; nothing was written.
     """
+    named = dict(getattr(model, "named", {}))
+    settings = named.pop("set", {}) | (options.pop("set", None) or {})
+    options = named | options | ({"set": settings} if settings else {})
     return _train("train", model, examples, corpus, {"dev": dev, "output": output} | options)
 
 

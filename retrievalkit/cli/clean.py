@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from retrievalkit.cli.options import json_option
+from retrievalkit.cli.options import echo, json_option
 
 
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[FOLDER...]")
 @click.option("--remove", "--yes", "remove", is_flag=True, help="Remove them, instead of listing them.")
 @json_option
-def clean(folders: tuple[str, ...], remove: bool, as_json: bool) -> None:
+def clean(folders: tuple[str, ...], remove: bool, as_json: bool) -> list[dict[str, Any]]:
     """List what killed commands left in FOLDERs, by default the current one, and remove it with --remove.
 
     Also looks into the folder for temporary files. A folder that lost its name while it was replaced gets it back. What
@@ -28,16 +27,13 @@ def clean(folders: tuple[str, ...], remove: bool, as_json: bool) -> None:
     for one in found:
         row: dict[str, Any] = {"path": str(one.path), "bytes": one.size, "kind": one.kind, "made_by": one.made_by}
         rows.append(row | ({"removed": leftovers.remove(one)} if remove else {}))
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        click.echo(f"{_done(row)}{row['path']}  {row['bytes']:,} bytes, of {row['made_by']}")
+    lines = [f"{_done(row)}{row['path']}  {row['bytes']:,} bytes, of {row['made_by']}" for row in rows]
     if not rows:
-        click.echo("nothing left by killed commands")
+        lines.append("nothing left by killed commands")
     elif not remove:
         total = sum(one.size for one in found)
-        click.echo(f"{len(rows):,} leftovers, {total:,} bytes; rkit clean --remove removes them")
+        lines.append(f"{len(rows):,} leftovers, {total:,} bytes; rkit clean --remove removes them")
+    return echo(as_json, rows, "\n".join(lines))
 
 
 def _done(row: dict[str, Any]) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import platform
 import sys
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from retrievalkit import registry
-from retrievalkit.cli.options import json_option
+from retrievalkit.cli.options import echo, is_called, json_option
 from retrievalkit.errors import OptionError, PluginError, RetrievalkitError
 from retrievalkit.hookspecs import Finding
 
@@ -103,12 +103,13 @@ def _plugin(plugin: registry.Plugin) -> Finding:
 
 @click.command()
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(as_json: bool) -> list[dict[str, Any]]:
     """Examine this machine: Python, packages, processor, plugins and what they need, and report problems.
 
     Exits with code 1 if anything is wrong.
     """
     findings = examine()
-    click.echo(json.dumps([asdict(one) for one in findings], indent=2) if as_json else report(findings))
-    if any(not one.ok for one in findings):
+    found = echo(as_json, [asdict(one) for one in findings], report(findings))
+    if any(not one.ok for one in findings) and not is_called():
         sys.exit(1)
+    return found

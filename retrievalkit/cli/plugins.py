@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import shutil
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import click
 from retrievalkit import registry
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.cli.new_plugin import KINDS, new
-from retrievalkit.cli.options import json_option, output_option, parse, set_option
+from retrievalkit.cli.options import echo, json_option, output_option, parse, set_option
 from retrievalkit.cli.summaries import summary
 from retrievalkit.errors import InputError, UnknownNameError
 
@@ -163,20 +162,18 @@ def plugins() -> None:
 
 @plugins.command("list")
 @json_option
-def list_plugins(as_json: bool) -> None:
+def list_plugins(as_json: bool) -> list[dict[str, Any]]:
     """List the components of all plugins with a sentence each; name clashes and broken plugins with the reason."""
-    if as_json:
-        click.echo(json.dumps(listing_as_json(), indent=2))
-    else:
-        # In a pipe a component is one line, for grep.
-        click.echo(listing(shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize))
+    # In a pipe a component is one line, for grep.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    return echo(as_json, listing_as_json(), listing(width))
 
 
 @plugins.command("show")
 @click.argument("name")
-def show_plugin(name: str) -> None:
+def show_plugin(name: str) -> str:
     """Show the documentation of the component NAME, and its options with types and defaults."""
-    click.echo(show(name))
+    return _echo(show(name))
 
 
 @plugins.command("new")
@@ -185,15 +182,19 @@ def show_plugin(name: str) -> None:
     "--kind", type=click.Choice(KINDS), default="pooler", show_default=True, help="The kind of component to start with."
 )
 @output_option
-def new_plugin(name: str, kind: str, output: str) -> None:
+def new_plugin(name: str, kind: str, output: str) -> str:
     """Write a plugin package with a component called NAME, ready to install and to change."""
-    click.echo(new(name, kind, output))
+    return _echo(new(name, kind, output))
 
 
 @plugins.command("check")
 @click.argument("name")
 @click.option("--model", help="The model to check poolers and pretrainers with; by default a tiny one.")
 @set_option
-def check_plugin(name: str, model: str | None, settings: tuple[str, ...]) -> None:
+def check_plugin(name: str, model: str | None, settings: tuple[str, ...]) -> str:
     """Check that the component NAME keeps the contract of its kind."""
-    click.echo(check(name, model=model, options=parse(settings)))
+    return _echo(check(name, model=model, options=parse(settings)))
+
+
+def _echo(text: str) -> str:
+    return echo(False, text, text)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import json_option, parse, root_group, set_option, strict_option
+from retrievalkit.cli.options import is_called, json_option, parse, root_group, set_option, strict_option
 
 
 @click.command()
@@ -21,8 +21,9 @@ from retrievalkit.cli.options import json_option, parse, root_group, set_option,
 @strict_option
 @json_option
 @set_option
-def quickstart(as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
+def quickstart(as_json: bool, settings: tuple[str, ...], **flags: Any) -> Any:
     """Train, index, search and compare on real text: all steps, a table of results, a page and a search line."""
     from retrievalkit.recipe.quickstart import quickstart as program
 
-    program(cli=root_group(), overrides=parse(settings), as_json=as_json, **flags)
+    shown = None if is_called() else "json" if as_json else "text"
+    return program(cli=root_group(), overrides=parse(settings), shown=shown, **flags)

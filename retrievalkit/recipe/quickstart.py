@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -79,7 +79,7 @@ def quickstart(
     overrides: Mapping[str, Any] | None = None,
     force: bool = False,
     verbose: bool = False,
-    as_json: bool = False,
+    shown: Literal["text", "json"] | None = "text",
 ) -> list[dict[str, Any]]:
     """Run the quickstart and print its results.
 
@@ -94,7 +94,7 @@ def quickstart(
         overrides: Other values of the recipe.
         force: Run every step again.
         verbose: Show the command line of each step.
-        as_json: Print JSON instead of tables.
+        shown: How the results are printed: as tables, or as JSON; None = not at all.
 
     Returns:
         The content of `results.json`: one row a system.
@@ -110,9 +110,9 @@ def quickstart(
     results = _Results(recipe, steps, Path(output))
     rows = results.rows()
     artifacts.write_json(Path(output) / RESULTS, rows)
-    if as_json:
+    if shown == "json":
         click.echo(json.dumps(rows, indent=2))
-    else:
+    elif shown == "text":
         click.echo(f"\n{times(steps)}\n")
         _print_tables(rows, TITLE if corpus is None else OWN_TITLE)
         _print_closing(results)

@@ -112,6 +112,7 @@ def test_examples_of_every_kind():
         ([{"id": "a"}], "memory:passages:1: no form of a passage has these fields: id."),
         ([ROWS[0], ROWS[0]], "memory:passages:2: the id 'a' is already used at line 1."),
         ([], "memory:passages: the corpus is empty"),
+        ("where is Rome", "Give texts in a list"),
         (datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), "Choose a split: data['train']"),
         (pandas.DataFrame({"text": ["a", 3]}), "the table of passages cannot be read"),
     ],

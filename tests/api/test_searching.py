@@ -255,3 +255,12 @@ def test_a_checkpoint_that_was_loaded_with_other_lengths_encodes_queries_with_th
     assert rk.Index.open(index.folder).search(["where do people speak Spanish today"], k=5) == run
     whole = rk.Retriever.load(checkpoint)
     assert rk.Index.open(index.folder, model=whole).search(["where do people speak Spanish today"], k=5) == run
+
+
+def test_queries_that_are_cut_are_told_of(dense, capsys):
+    """Once, as the command line does; with `strict` they are an error."""
+    long = ["people " * 600]
+    dense.search(long, k=1)
+    assert "1 queries had more than" in capsys.readouterr().err
+    with pytest.raises(InputError, match="would be cut"):
+        dense.search(long, k=1, strict=True)

@@ -58,31 +58,6 @@ def test_a_package_of_the_same_name_can_be_called_too(module, name):
         getattr(rk, name)("model", "examples", corpsu="x", output="out")
 
 
-COMMANDS = {
-    "train": (rk.train, {"model", "examples"}),
-    "rerank train": (rk.train_reranker, {"model", "examples"}),
-    "pretrain": (rk.pretrain, {"model", "corpus"}),
-    "rerank apply": (rk.rerank, {"reranker", "run", "queries", "corpus"}),
-    "mine-negatives": (rk.mine_negatives, {"source", "examples", "corpus"}),
-    "compare": (rk.compare, {"runs", "qrels"}),
-    "evaluate": (rk.Run.evaluate, {"self", "qrels"}),
-    "run": (rk.run, {"recipe", "output"}),
-    "convert": (rk.convert, {"source", "output"}),
-}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_function_has_the_options_of_its_command(name):
-    """All of them, in its signature and its documentation: notebooks complete and show them."""
-    function, own = COMMANDS[name]
-    known = set(options.parameters_of(options.command_named(name)))
-    shown = set(inspect.signature(function).parameters)
-    assert known - {"from", "runs", "run", "per_query"} <= shown | own
-    assert shown - known - own <= {"output", "source"}
-    for option in shown & known - own:
-        assert f"{option}:" in (inspect.getdoc(function) or "")
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

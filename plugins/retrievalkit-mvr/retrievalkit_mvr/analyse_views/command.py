@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from retrievalkit.commands import (
+    echo,
+    is_called,
     json_option,
     output_option,
     overwrite_option,
@@ -44,7 +45,7 @@ from retrievalkit.commands import (
 @strict_option
 @json_option
 @set_option
-def analyse_views(model: str, as_json: bool, settings: tuple[str, ...], **flags: Any) -> None:
+def analyse_views(model: str, as_json: bool, settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
     """Show which of a document's vectors (viewers, layers, tokens) answers which query.
 
     MODEL is a checkpoint, or a pretrained model with --pooler. Writes a table, a plot and a line for each pair.
@@ -59,6 +60,7 @@ def analyse_views(model: str, as_json: bool, settings: tuple[str, ...], **flags:
     refuse(values, "analyse-views", "encoder.OPTION and pooler.OPTION")
     found = program(model, encoder_options=encoder_options, pooler_options=pooler_options, **flags)
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
-    else:
+        return echo(as_json, found.to_json(), "")
+    if not is_called():
         render(found, Console())
+    return found.to_json()

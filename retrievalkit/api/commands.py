@@ -1,0 +1,124 @@
+"""The commands about this machine and about plugins, and any command by its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from retrievalkit.api import given
+from retrievalkit.api.options import call, options_of
+from retrievalkit.api.tables import Table
+
+
+def command(name: str, **options: Any) -> Any:
+    """Run any command of `rkit`, also one that a plugin brings.
+
+    Args:
+        name: Its words, such as "analyse-views" or "rerank train".
+        **options: Its arguments and options, with underscores.
+
+    Returns:
+        What it prints with `--json`, as a value; None of a plugin's command that returns nothing.
+
+    Raises:
+        OptionError: There is no such command, or an option does not fit.
+        RetrievalkitError: It failed.
+    """
+    return call(name, options)
+
+
+@options_of("doctor")
+def doctor() -> Table:
+    """Examine this machine: Python, packages, processor, plugins and what they need.
+
+    Returns:
+        A row for each finding with `ok`, `name`, `value` and `hint`, which says what to do where something is wrong.
+    """
+    columns = ("ok", "name", "value", "hint")
+    return Table("This machine", [{name: one[name] for name in columns} for one in call("doctor", {})])
+
+
+@options_of("clean", without=("folders", "yes"))
+def clean(*folders: str | os.PathLike[str], remove: bool = False) -> Table:
+    """List what killed processes left in folders and in the folder for temporary files, or remove it.
+
+    Args:
+        *folders: The folders; none = the current one.
+        remove: Remove it, instead of listing it. What a running process holds is left alone.
+
+    Returns:
+        A row for each with `path`, `bytes`, `kind` and `made_by`; with `remove` also `removed`.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    places = [given.place(one, "a folder") for one in folders]
+    return Table("Left by killed processes", call("clean", {"folders": places, "remove": remove}))
+
+
+def plugins() -> Table:
+    """List the components of all plugins, and the plugins that could not be loaded.
+
+    Returns:
+        A row for each with `kind`, `name`, `plugin`, `version`, `summary` and `problem`; the kind of a broken plugin
+        is "broken".
+    """
+    rows: list[Mapping[str, Any]] = []
+    for plugin in call("plugins list", {}):
+        owner = {"plugin": plugin["distribution"], "version": plugin["version"]}
+        if plugin["error"]:
+            rows.append({"kind": "broken", "name": plugin["plugin"], **owner, "problem": plugin["error"]})
+        for one in plugin["components"]:
+            clash = f"also registered by {' and '.join(one['clashes_with'])}" if one["clashes_with"] else ""
+            shown = {"kind": one["kind"], "name": one["name"], **owner, "summary": one["summary"]}
+            rows.append(shown | ({"problem": clash} if clash else {}))
+    return Table("Components", rows)
+
+
+def show_plugin(name: str) -> str:
+    """The documentation of a component and its options.
+
+    Args:
+        name: Such as "self_contrastive" or "flat"; "trainer", "pretraining" and "reranker_training" have the options
+            of the trainings.
+
+    Raises:
+        UnknownNameError: There is no such component.
+    """
+    return str(call("plugins show", {"name": name}))
+
+
+@options_of("plugins check", without=("name",))
+def check_plugin(name: str, **options: Any) -> str:
+    """Check that a component keeps the contract of its kind.
+
+    Args:
+        name: The component.
+        **options: Of `rkit plugins check`.
+
+    Returns:
+        What was checked.
+
+    Raises:
+        InputError: It does not keep the contract; says where.
+    """
+    return str(call("plugins check", {"name": name, **options}))
+
+
+@options_of("plugins new", without=("name", "output"))
+def new_plugin(name: str, output: str | os.PathLike[str], **options: Any) -> str:
+    """Write a plugin package with a component, ready to install and to change.
+
+    Args:
+        name: What the component is called, in snake_case.
+        output: The folder to write.
+        **options: Of `rkit plugins new`.
+
+    Returns:
+        What to do next.
+
+    Raises:
+        InputError: The name does not fit, or the folder exists.
+    """
+    return str(call("plugins new", {"name": name, "output": output, **options}))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from retrievalkit import oddities
+from retrievalkit.api.words import in_python
 from retrievalkit.cli.main import main
 from retrievalkit.cli.options import CALLED
 from retrievalkit.data.sources import InMemory
@@ -91,13 +92,20 @@ def _context(name: str, given: Mapping[str, Any]) -> Iterator[click.Context]:
     command = command_named(name)
     parent = click.Context(main, info_name="rkit")
     parent.meta[CALLED] = True
-    try:
+    with in_python(), _click_errors(name, command):
         words = _words_of(name, command, given)
         context = command.make_context(name, list(words), parent=parent)
         _restore(context, words)
         # Its resources, such as --verify, are given back at the end.
         with context:
             yield context
+
+
+@contextmanager
+def _click_errors(name: str, command: click.Command) -> Iterator[None]:
+    """Turn exceptions of click into ours."""
+    try:
+        yield
     except click.Abort as error:
         raise error.__cause__ or KeyboardInterrupt from error
     except click.MissingParameter as error:

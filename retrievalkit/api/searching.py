@@ -12,6 +12,7 @@ from retrievalkit.api import given
 from retrievalkit.api.hits import Hit, Hits
 from retrievalkit.api.options import known_keywords
 from retrievalkit.api.runs import Run
+from retrievalkit.api.words import in_python
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.errors import InputError
 from retrievalkit.search.encoders import EncodedBatch
@@ -92,7 +93,7 @@ class Searching:
         Raises:
             InputError: A query is empty, or an option does not fit.
         """
-        with oddities.collected(strict=strict):
+        with in_python(), oddities.collected(strict=strict):
             if isinstance(query, str):
                 return self._hits(query, hit_count(k, HITS_TO_READ), explain)
             if given.are_vectors(query):

@@ -11,6 +11,7 @@ import pytest
 
 import retrievalkit as rk
 from retrievalkit.api import options
+from retrievalkit.api.words import reworded
 from retrievalkit.errors import OptionError
 
 HEAVY = {"click", "datasets", "faiss", "jinja2", "numpy", "pandas", "pyarrow", "pydantic", "rich", "scipy", "torch"}
@@ -77,6 +78,25 @@ def test_a_wrong_option_is_one_error(given, message):
         options.settled("search", {"indexes": ["a"]} | given),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "'x' exists. Choose another --output, or replace it with --overwrite.",
+            "another output=..., or replace it with overwrite=True.",
+        ),
+        ("Give --run RUN.", "Give run=RUN."),
+        ("Invalid value for '--k': 'x'", "Invalid value for 'k': 'x'"),
+        ("Set it: --set encoder.document_length=512.", 'Set it: set={"encoder.document_length": 512}.'),
+        ("Type rkit index a.b --output c. Or give --model.", "Type rkit index a.b --output c. Or give model=..."),
+        ("a --strange-thing of others", "a --strange-thing of others"),
+    ],
+)
+def test_messages_name_options_as_python_does(message, words):
+    """Commands to type stay as they are."""
+    assert words in reworded(message)
 
 
 def test_values_reach_the_program_as_they_are():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,9 @@ from starlette.responses import Response
 
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 from retrievalkit.report.terminal import printable, without_credentials
+
+_FIELD = re.compile(r"--(fusion|weights|normalization|missing|rrf-k|depth|k)\b")
+"""Options of the command line that a request has too."""
 
 
 class NotFoundError(InputError):
@@ -96,8 +100,9 @@ def failure(error: RetrievalkitError) -> Json:
 
 
 def words_of(error: RetrievalkitError) -> str:
-    """The message, as the command line prints it."""
-    return printable(without_credentials(str(error)), lines=True)
+    """The message as the command line prints it, but that `--rrf-k` is the field `rrf_k`."""
+    message = _FIELD.sub(lambda match: match[1].replace("-", "_"), str(error))
+    return printable(without_credentials(message), lines=True)
 
 
 def told(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Json:

@@ -175,7 +175,12 @@ def _refusal(indexes, **options):
         ("/search", {"query": QUERY, "fusion": "rff"}, 422, "unknown fusion method 'rff'; did you mean 'rrf'?"),
         ("/search", {"query": QUERY, "indexes": ["dnse"]}, 422, "unknown index 'dnse'; did you mean 'dense'?"),
         ("/search", {"query": QUERY, "indexes": []}, 422, "each may be named once. Known: dense, late."),
-        ("/search", {"query": QUERY, "indexes": ["late"], "fusion": "rrf"}, 422, "there is only one. Give more"),
+        (
+            "/search",
+            {"query": QUERY, "indexes": ["late"], "fusion": "rrf"},
+            422,
+            "fusion combines several indexes, but there",
+        ),
         ("/search", {"query": QUERY, "k": 61}, 422, "k is 61; this service gives 60 hits at most."),
         ("/search", {"query": "x" * 201}, 422, "query has 201 characters; this service takes 200 at most."),
         ("/search", {"query": QUERY, "rerank": -1}, 422, "rerank is -1; it must be a number of hits"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.serve.app import create_app
 from retrievalkit.serve.mcp import AgentServer
 from retrievalkit.serve.service import Service
@@ -34,6 +34,7 @@ def serve(settings: Settings) -> None:
         InputError: Something cannot be opened, or the port is in use.
     """
     settings.check()
+    _check_no_loop()
     # First: it would be a pity to find out after the models were loaded.
     with _bound(settings) as listener:
         _warn(settings)
@@ -169,6 +170,22 @@ def _refused(settings: Settings, error: OSError) -> InputError:
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _check_no_loop() -> None:
+    """Refuse to serve inside of an event loop.
+
+    Raises:
+        UnsupportedError: One is running in this thread, as in a notebook.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    msg = (
+        "an event loop is running here, as in a notebook, and the service has its own. Start rkit serve in a terminal."
+    )
+    raise UnsupportedError(msg)
 
 
 def _warn(settings: Settings) -> None:

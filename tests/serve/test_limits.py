@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
+import retrievalkit as rk
 from retrievalkit.cli import main
+from retrievalkit.errors import InputError, OptionError, UnsupportedError
 from services import TOKEN, service
 
 pytestmark = pytest.mark.precision
@@ -158,3 +161,17 @@ def test_the_encoder_is_loaded_before_the_first_request(folders):
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 2
     assert "Traceback" not in ran.stderr
+
+
+def test_python_serves_with_the_same_words(folders):
+    """`rk.serve` takes the options of the command; in a notebook it says where to start it."""
+
+    async def in_a_notebook():
+        rk.serve(folders / "dense", port=0)
+
+    with pytest.raises(InputError, match="does not exist. Give index folders"):
+        rk.serve(folders / "nothere")
+    with pytest.raises(OptionError, match="did you mean 'port'"):
+        rk.serve(folders / "dense", prot=1)
+    with pytest.raises(UnsupportedError, match="as in a notebook"):
+        asyncio.run(in_a_notebook())

@@ -169,7 +169,7 @@ def test_python_serves_with_the_same_words(folders):
     async def in_a_notebook():
         rk.serve(folders / "dense", port=0)
 
-    with pytest.raises(InputError, match="does not exist. Give index folders"):
+    with pytest.raises(InputError, match="does not exist"):
         rk.serve(folders / "nothere")
     with pytest.raises(OptionError, match="did you mean 'port'"):
         rk.serve(folders / "dense", prot=1)

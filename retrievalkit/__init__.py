@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.runs import Run
+    from retrievalkit.api.serving import serve
     from retrievalkit.api.tables import Table
     from retrievalkit.api.training import pretrain, train, train_reranker
     from retrievalkit.api.vectors import Vectors
@@ -50,11 +51,12 @@ _MODULES = {
     "reranking": ("rerank",),
     "retriever": ("Retriever",),
     "runs": ("Run",),
+    "serving": ("serve",),
     "tables": ("Table",),
     "training": ("pretrain", "train", "train_reranker"),
     "vectors": ("Vectors",),
 }
-_MODULES_TOO = ("rerank", "train")
+_MODULES_TOO = ("rerank", "serve", "train")
 """Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -87,6 +89,7 @@ __all__ = [
     "quickstart",
     "rerank",
     "run",
+    "serve",
     "show_plugin",
     "train",
     "train_reranker",

@@ -32,7 +32,7 @@ COMMAND_GROUPS = {
 
 BUILT_IN_COMMANDS = frozenset((
     "clean", "compare", "convert", "doctor", "encode", "evaluate", "index", "mine-negatives", "plugins", "pretrain",
-    "quickstart", "rerank", "run", "search", "train",
+    "quickstart", "rerank", "run", "search", "serve", "train",
 ))  # fmt: skip
 """Commands of retrievalkit itself: no plugin may register these names."""
 

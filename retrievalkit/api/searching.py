@@ -14,11 +14,11 @@ from retrievalkit.api.options import known_keywords
 from retrievalkit.api.runs import Run
 from retrievalkit.api.words import in_python
 from retrievalkit.data.queries import Query, check_queries, read_queries
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.errors import InputError
 from retrievalkit.search.encoders import EncodedBatch
 from retrievalkit.search.fusion import Candidates, Fusion, as_hits
 from retrievalkit.search.interactive import Reader, search_one
-from retrievalkit.search.program import HITS, HITS_TO_READ, find
+from retrievalkit.search.program import HITS, HITS_TO_READ, find, hit_count
 from retrievalkit.search.searcher import Searcher
 
 
@@ -95,13 +95,13 @@ class Searching:
         """
         with in_python(), oddities.collected(strict=strict):
             if isinstance(query, str):
-                return self._hits(query, _count(k, HITS_TO_READ), explain)
+                return self._hits(query, hit_count(k, HITS_TO_READ), explain)
             if given.are_vectors(query):
                 return self._by_vectors(query, k)
             wanted = None if query is None else read_queries(given.queries(query), split)
             if wanted is not None:
                 check_queries(wanted)
-            found = find(self.searcher, wanted, _count(k, HITS), self.fusion, depth=self.depth)
+            found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, depth=self.depth)
             return Run.found(found, self.name)
 
     @known_keywords
@@ -162,7 +162,7 @@ class Searching:
             return EncodedBatch(queries, encoders, encoded=encoded.rows(wanted))
 
         queries = [Query(name, "") for name in vectors.ids]
-        count = _count(k, HITS_TO_READ if alone else HITS)
+        count = hit_count(k, HITS_TO_READ if alone else HITS)
         if not alone:
             return Run.found(find(self.searcher, queries, count, self.fusion, depth=self.depth, ask=ask), self.name)
         found = self.searcher.search(ask(queries), count, self.fusion, self.depth)
@@ -191,12 +191,3 @@ def _query(text: str) -> Query:
     query = Query("query", text)
     check_queries([query])
     return query
-
-
-def _count(k: Any, default: int) -> int:
-    if k is None:
-        return default
-    if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:
-        msg = f"k is {k!r}, and must be a whole number of hits, at least 1."
-        raise OptionError(msg)
-    return int(k)

@@ -21,6 +21,7 @@ from retrievalkit.cli.quickstart import quickstart
 from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
 from retrievalkit.cli.search import search
+from retrievalkit.cli.serve import serve
 from retrievalkit.cli.train import train
 
 
@@ -36,6 +37,6 @@ def main() -> None:
 main.add_section("recipes", quickstart, run)
 main.add_section("data", convert, mine_negatives)
 main.add_section("train", pretrain, train, rerank)
-main.add_section("search", encode, index, search, export)
+main.add_section("search", encode, index, search, serve, export)
 main.add_section("judge", evaluate, compare)
 main.add_section("plugins", plugins, doctor, clean)

@@ -28,7 +28,7 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
         return text
     wanted = _Wanted(query, terms)
     found = [wanted.of(text[start:end]) for start, end in spans]
-    weights = [_weight(found[start : start + words]) for start in range(len(spans) - words + 1)]
+    weights = _weights(found, words)
     first = last = weights.index(max(weights))
     while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
         last += 1
@@ -41,7 +41,7 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
 def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
     """The positions of words of the query, or words with these stems, in a text."""
     wanted = _Wanted(query, terms)
-    return tuple(match.span() for match in _WORD.finditer(text) if wanted.of(match[0]))
+    return tuple(match.span() for match in _WORD.finditer(text) if wanted.key(match[0]))
 
 
 class _Wanted:
@@ -50,11 +50,17 @@ class _Wanted:
     def __init__(self, query: str, terms: Sequence[str] = ()) -> None:
         self._stems = _stems(query)
         self._terms = {term.casefold() for term in terms if term.casefold() not in _COMMON}
+        self._keys: dict[str, str] = {}
 
     def of(self, text: str) -> set[str]:
         """Those that occur in a text."""
-        words = {word.casefold() for word in _WORD.findall(text)}
-        return {key for word in words if (key := self._key(word))}
+        return {key for word in _WORD.findall(text) if (key := self.key(word))}
+
+    def key(self, word: str) -> str:
+        """What a word is one of; "" if it is none. Texts repeat their words, so each is looked at once."""
+        if word not in self._keys:
+            self._keys[word] = self._key(word.casefold())
+        return self._keys[word]
 
     def _key(self, word: str) -> str:
         if (stem := _stem(word)) in self._stems:
@@ -65,9 +71,20 @@ class _Wanted:
         return next((word[:end] for end in lengths if word[:end] in self._terms), "")
 
 
-def _weight(found: Sequence[set[str]]) -> tuple[int, int]:
-    """Distinct words of the query count first, then repeated ones."""
-    return len(set().union(*found)), sum(map(len, found))
+def _weights(found: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
+    """For each run of so many words: distinct words of the query count first, then repeated ones."""
+    weights: list[tuple[int, int]] = []
+    counts: dict[str, int] = {}
+    for place, keys in enumerate(found):
+        for key in keys:
+            counts[key] = counts.get(key, 0) + 1
+        for key in found[place - words] if place >= words else ():
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]
+        if place >= words - 1:
+            weights.append((len(counts), sum(counts.values())))
+    return weights
 
 
 def _stems(text: str) -> set[str]:

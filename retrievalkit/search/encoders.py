@@ -115,6 +115,15 @@ class Encoders:
         if not fits:
             raise _wrong_checkpoint(encoded[0], str(self.model), retriever.fingerprint)
 
+    def adopt(self, other: Encoders) -> None:
+        """Use the retrievers that other encoders loaded, where they are those that made the indexes."""
+        self.lock = other.lock
+        for index in self.indexes:
+            if index.needs_encoding and index.checkpoint is not None:
+                loaded = other._loaded.get(key := self._key(index))
+                if loaded is not None and loaded.fingerprint == index.checkpoint["fingerprint"]:
+                    self._loaded[key] = loaded
+
     def _key(self, index: OpenIndex) -> str:
         # An untrained model may have been used with several poolers.
         description = (index.checkpoint or {}).get("description")

@@ -77,6 +77,8 @@ def _reasons(
             return [Found("", terms=terms) for terms in source.indexer.contributions(query.text, ids)]
         except UnsupportedError:
             return [unknown] * len(ids)
+    if source.label in searcher.without_reasons:
+        return [unknown] * len(ids)
     lacking = set(ids) if corpus is None else corpus.missing(ids)
     passages = {} if corpus is None else {document: corpus.get(document) for document in ids if document not in lacking}
     texts = [(passage.title, passage.text) for passage in passages.values()]
@@ -86,6 +88,8 @@ def _reasons(
         from retrievalkit.search.similarities import compared
 
         reasons = compared(searcher, query.text, texts, source)
-    # For an index of one vector per text there are no reasons at all.
+        if not reasons:
+            # One vector per text and query: another query need not be encoded to find that out.
+            searcher.without_reasons.add(source.label)
     by_id = dict(zip(passages, reasons, strict=False))
     return [by_id.get(document, unknown) for document in ids]

@@ -133,7 +133,7 @@ class Reader:
     indent: int | None = 2
 
     def __post_init__(self) -> None:
-        self._texts = self._open_texts()
+        self._texts = open_texts(self.searcher, self.corpus)
         if self._texts is not None:
             # They were told of when the corpus was indexed, and hits are shown one by one.
             self._texts.counts_empty = False
@@ -198,22 +198,24 @@ class Reader:
 
         converse(answer, k)
 
-    def _open_texts(self) -> Corpus | None:
-        if self.corpus is not None:
-            return open_corpus(self.corpus)
-        problem = "no index was given"
-        for index in self.searcher.indexes:
-            entry = index.manifest.get("corpus")
-            try:
-                if entry is not None:
-                    # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
-                    with anonymously():
-                        return open_corpus(locate_input(entry, index.folder) or entry["source"])
-                problem = f"the manifest of '{index.folder}' names no corpus"
-            except InputError as error:
-                problem = str(error)
-        self.searcher.note(f"the texts are not available ({problem}). Give them with --corpus.")
-        return None
+
+def open_texts(searcher: Searcher, corpus: Place | None = None) -> Corpus | None:
+    """The texts of hits: of a given source, or of the corpus that was indexed; None, which is told, if it is gone."""
+    if corpus is not None:
+        return open_corpus(corpus)
+    problem = "no index was given"
+    for index in searcher.indexes:
+        entry = index.manifest.get("corpus")
+        try:
+            if entry is not None:
+                # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
+                with anonymously():
+                    return open_corpus(locate_input(entry, index.folder) or entry["source"])
+            problem = f"the manifest of '{index.folder}' names no corpus"
+        except InputError as error:
+            problem = str(error)
+    searcher.note(f"the texts are not available ({problem}). Give them with --corpus.")
+    return None
 
 
 def search_one(

@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -136,6 +136,20 @@ def find(
             yield query.id, as_hits(*hits)
     if depth is not None:
         searcher.note_short_runs(depth)
+
+
+def hit_count(k: Any, default: int) -> int:
+    """The number of hits that a Python program or a request asks for; None = the default.
+
+    Raises:
+        OptionError: It is not a whole number, or less than 1.
+    """
+    if k is None:
+        return default
+    if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:
+        msg = f"k is {k!r}, and must be a whole number of hits, at least 1."
+        raise OptionError(msg)
+    return int(k)
 
 
 def queries_at_once(k: int, depth: int | None = None, most: int = BATCH_QUERIES) -> int:

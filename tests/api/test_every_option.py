@@ -31,6 +31,7 @@ WHOLE = {
     "rerank apply": rk.rerank,
     "rerank train": rk.train_reranker,
     "run": rk.run,
+    "serve": rk.serve,
     "train": rk.train,
 }
 """Command -> the function that takes all of its options."""

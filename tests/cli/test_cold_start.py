@@ -9,9 +9,9 @@ import sys
 import pytest
 
 HEAVY = (
-    "accelerate", "datasets", "faiss", "grpc", "ir_datasets", "ir_measures", "jnius", "matplotlib",
+    "accelerate", "datasets", "faiss", "fastapi", "grpc", "ir_datasets", "ir_measures", "jnius", "matplotlib", "mcp",
     "milvus_lite", "numpy", "pandas", "pydantic", "pymilvus", "pyserini", "safetensors", "scipy", "sklearn",
-    "tokenizers", "torch", "transformers",
+    "starlette", "tokenizers", "torch", "transformers", "uvicorn",
 )  # fmt: skip
 # Of a BERT model that only encodes.
 UNUSED = {
@@ -40,7 +40,7 @@ def modules_after(arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["plugins", "list"], ["train", "--help"], ["pretrain", "--help"]],
+    [["--help"], ["--version"], ["plugins", "list"], ["train", "--help"], ["pretrain", "--help"], ["serve", "--help"]],
     ids=" ".join,
 )
 def test_help_and_the_list_of_plugins_import_nothing_heavy(arguments):

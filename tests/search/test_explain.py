@@ -65,9 +65,13 @@ def encoders_with(retriever):
     return SimpleNamespace(using=lambda _: nullcontext(retriever), encode=encode)
 
 
-def explained(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, **options):
+def searcher_of(sources, retriever):
+    return SimpleNamespace(sources=sources, encoders=encoders_with(retriever), without_reasons=set())
+
+
+def explained(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, searcher=None, **options):
     sources = [source] if not isinstance(source, list) else source
-    searcher = SimpleNamespace(sources=sources, encoders=encoders_with(retriever))
+    searcher = searcher or searcher_of(sources, retriever)
     return explain(searcher, Query("q", "asked"), hits, corpus=corpus, **options)
 
 
@@ -99,13 +103,17 @@ def test_the_nearest_of_several_vectors_is_named():
 
 
 def test_a_single_vector_has_nothing_to_say_and_costs_nothing():
-    """Where the index's manifest says so, the texts are not even encoded."""
+    """Where the index's manifest says so, the texts are not even encoded, nor is the next query."""
     retriever = FakeRetriever(vectors([[1, 1]]), vectors([[1, 0]], [[0, 1]]))
     assert explained(index("dense", retriever), retriever)[0] == (Found("dense", 1, 2.0),)
     assert retriever.encoded == ["asked", "first", "second"]
     retriever.encoded = []
-    explained(index("dense", retriever, {"texts": 2, "vectors": 2}), retriever)
+    source = index("dense", retriever, {"texts": 2, "vectors": 2})
+    searcher = searcher_of([source], retriever)
+    explained(source, searcher=searcher)
     assert retriever.encoded == ["asked"]
+    explained(source, searcher=searcher)
+    assert retriever.encoded == ["asked"]  # known by now
 
 
 def test_terms_that_query_and_text_share_are_weighed():
@@ -168,10 +176,7 @@ def late_interaction(tiny_model):
 def test_pairs_of_similar_tokens_are_named(late_interaction):
     """By ColBERT: pairs of words, without the tokens that the encoder adds to the query."""
     corpus = Corpus.of([Passage("a", "", "the capital of peru"), Passage("b", "Peru", "people pay with the sol")])
-    searcher = SimpleNamespace(
-        sources=[index("colbert", late_interaction)],
-        encoders=encoders_with(late_interaction),
-    )
+    searcher = searcher_of([index("colbert", late_interaction)], late_interaction)
     query = Query("q", "the capital of peru")
     [[first], [second]] = explain(searcher, query, [("a", 2.0), ("b", 1.0)], corpus=corpus)
     assert {pair.query for pair in first.tokens} == {"the", "capital", "of", "peru"}

@@ -157,7 +157,7 @@ class BM25(Indexer):
         ids = searcher.ids()
         if len(ids) >= MANY:
             # So that what a search needs is among the classes.
-            searcher.few("text", 1), searcher.contributions("text", 0)
+            searcher.few("text", 1), searcher.contributions("text", [0])
             quicken_next_start()
         searcher.close()
         with path.open("w", encoding="utf-8", newline="\n") as stream:
@@ -296,8 +296,7 @@ class BM25(Indexer):
         if self.rm3 is not None:
             msg = "bm25 with rm3 cannot compute the contributions of query terms. Drop rm3."
             raise UnsupportedError(msg)
-        numbers = map(self._known().get, ids)
-        return [{} if number is None else searcher.contributions(query, number) for number in numbers]
+        return searcher.contributions(query, list(map(self._known().get, ids)))
 
     def _known(self) -> dict[str, int]:
         """Lucene's number of each text."""

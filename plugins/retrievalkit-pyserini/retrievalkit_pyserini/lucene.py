@@ -173,12 +173,16 @@ class Searcher:
         """For each query, the float32 scores of texts given by document number; 0 for texts that share no term."""
         return given_scores(self._anserini.searcher, self._queries(queries), numbers, threads=threads)
 
-    def contributions(self, query: str, number: int) -> dict[str, float]:
-        """The contribution of each query term to a document's score, largest first, from Lucene's explanation."""
+    def contributions(self, query: str, numbers: Sequence[int | None]) -> list[dict[str, float]]:
+        """The contribution of each query term to documents' scores, largest first; None = not in the index."""
         searcher = self._anserini
         built = searcher.generator.buildQuery("contents", searcher.analyzer, java_text(query))
         with lucene_errors("explain a score"):
-            text = str(searcher.searcher.explain(built, number).toString())
+            return [{} if number is None else self._contributions(built, number) for number in numbers]
+
+    def _contributions(self, query: Any, number: int) -> dict[str, float]:
+        """Read from Lucene's explanation."""
+        text = str(self._anserini.searcher.explain(query, number).toString())
         found = {match[2]: float(match[1]) for match in _CONTRIBUTION.finditer(text)}
         return dict(sorted(found.items(), key=lambda one: -one[1]))
 

@@ -1,0 +1,192 @@
+"""Queries a second of `rkit serve`, and how long 50, 95 and 99 of 100 of them take, at 1, 8 and 64 clients.
+
+    python benchmarks/serving.py [--passages 100000] [--folder DIR] [--only bm25,flat,hybrid] [--clients 1,8,64]
+    python benchmarks/serving.py --passages 500 --requests 50      # tiny, to try it
+
+Against a loop in Python that asks the same open index one query at a time. Clients are coroutines of this process, each
+with a connection of its own, which send the next query when the last is answered; a round ends after `--requests`
+queries or `--seconds`, whichever is first, and begins with a tenth of them that are not counted. Every query is another
+one, as long as there are enough. Hits come with texts and reasons (`--k` of them), as readers get them. What was made
+(chunks, vectors, indexes) stays in `--folder` for the next time. Writes results/serving.json and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from bench import BUILD, machine
+
+import data
+
+HERE = Path(__file__).parent
+SYSTEMS = {"bm25": ["bm25"], "flat": ["flat"], "hybrid": ["flat", "bm25"]}
+_RUN = [sys.executable, "-m", "retrievalkit"]
+
+
+def prepare(folder: Path, passages: int) -> None:
+    """Make the indexes that are not there yet."""
+    data.write(folder, HERE.parent)
+    place = folder / f"serving-{passages}"
+    place.mkdir(exist_ok=True)
+    if not (place / "corpus.jsonl").exists():
+        with (folder / "chunks.jsonl").open(encoding="utf-8") as chunks:
+            (place / "corpus.jsonl").write_text("".join(itertools.islice(chunks, passages)), encoding="utf-8")
+    model = folder / "model"
+    steps = {
+        "vectors": ["encode", model, "corpus.jsonl", "--pooler", "mean", "--precision", "auto", "--output", "vectors"],
+        "flat": ["index", "vectors", "--indexer", "flat", "--output", "flat"],
+        "bm25": ["index", "corpus.jsonl", "--indexer", "bm25", "--output", "bm25"],
+    }
+    for name, words in steps.items():
+        if not (place / name / "manifest.json").exists():
+            subprocess.run([*_RUN, *map(str, words)], cwd=place, check=True)
+
+
+@contextmanager
+def service(place: Path, indexes: Sequence[str], options: Sequence[str]) -> Iterator[str]:
+    """`rkit serve`; gives its address."""
+    command = [*_RUN, "serve", *indexes, "--port", "0", *options]
+    child = subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stderr is not None
+        line = next((one for one in child.stderr if " at http://" in one), None)
+        if line is None:
+            sys.exit("rkit serve did not start.")
+        yield line.split(" at ")[1].split()[0]
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
+
+
+class Client:
+    """A connection that asks one query after the other: less work than the service has, on the same processors."""
+
+    def __init__(self, address: str, k: int) -> None:
+        self._place = urlsplit(address)
+        self._k = k
+
+    async def open(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(self._place.hostname, self._place.port)
+
+    async def ask(self, query: str) -> None:
+        body = json.dumps({"query": query, "k": self._k}).encode()
+        head = (
+            f"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        self._writer.write(head.encode() + b"\r\n\r\n" + body)
+        answer = await self._reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in answer.split(b"\r\n", 1)[0]:
+            sys.exit(answer.decode())
+        length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await self._reader.readexactly(int(length.split(b":")[1]))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def load(address: str, queries: Sequence[str], clients: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Figures of a round."""
+    most, seconds = options.requests, options.seconds
+    asked = itertools.cycle(queries)
+    open_clients = [Client(address, options.k) for _ in range(clients)]
+    await asyncio.gather(*(client.open() for client in open_clients))
+    times: list[float] = []
+
+    async def ask_on(client: Client, numbers: Iterator[int], end: float) -> None:
+        for _ in numbers:
+            start = time.perf_counter()
+            if start > end:
+                return
+            await client.ask(next(asked))
+            times.append(time.perf_counter() - start)
+
+    async def round_of(count: int) -> float:
+        times.clear()
+        numbers, start = iter(range(count)), time.perf_counter()
+        await asyncio.gather(*(ask_on(client, numbers, start + seconds) for client in open_clients))
+        return time.perf_counter() - start
+
+    await round_of(max(clients, most // 10))
+    took = await round_of(most)
+    for client in open_clients:
+        client.close()
+    return {"clients": clients, **figures(times, took)}
+
+
+def figures(times: Sequence[float], took: float) -> dict[str, Any]:
+    p50, p95, p99 = (1000 * float(value) for value in np.percentile(times, [50, 95, 99]))
+    return {"queries": len(times), "per_second": len(times) / took, "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
+
+
+def loop(place: Path, indexes: Sequence[str], queries: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Figures of one query at a time, in this process."""
+    import retrievalkit as rk
+
+    opened = [rk.Index.open(place / name) for name in indexes]
+    index = (opened[0] if len(opened) == 1 else rk.Hybrid(opened)).warm()
+    times: list[float] = []
+    for query in queries[: options.requests // 10]:
+        index.search(query, k=options.k)
+    begin = time.perf_counter()
+    for query in itertools.islice(itertools.cycle(queries), options.requests):
+        start = time.perf_counter()
+        index.search(query, k=options.k)
+        times.append(time.perf_counter() - start)
+        if time.perf_counter() - begin > options.seconds:
+            break
+    return {"clients": "a loop", **figures(times, time.perf_counter() - begin)}
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
+    rows = ["| index | clients | queries/s | p50 ms | p95 ms | p99 ms |", "|---|--:|--:|--:|--:|--:|"]
+    for name, measured in results.items():
+        for one in measured:
+            numbers = " | ".join(f"{one[key]:,.1f}" for key in ("per_second", "p50_ms", "p95_ms", "p99_ms"))
+            rows.append(f"| {name} | {one['clients']} | {numbers} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passages", type=int, default=100_000)
+    parser.add_argument("--folder", type=Path, default=BUILD / "data")
+    parser.add_argument("--only", default=",".join(SYSTEMS))
+    parser.add_argument("--clients", default="1,8,64")
+    parser.add_argument("--requests", type=int, default=2_000, help="Queries of a round, at most.")
+    parser.add_argument("--seconds", type=float, default=30.0, help="Seconds of a round, at most.")
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--options", default="", help="Of rkit serve, such as '--threads 1 --depth 100'.")
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "serving.json")
+    options = parser.parse_args()
+    prepare(options.folder, options.passages)
+    place = options.folder / f"serving-{options.passages}"
+    rows = (options.folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    queries = [json.loads(row)["text"] for row in rows]
+    results: dict[str, list[dict[str, Any]]] = {}
+    for name in options.only.split(","):
+        measured = [loop(place, SYSTEMS[name], queries, options)]
+        with service(place, SYSTEMS[name], options.options.split()) as address:
+            for clients in map(int, options.clients.split(",")):
+                measured.append(asyncio.run(load(address, queries, clients, options)))
+        results[name] = measured
+        sys.stderr.write(table({name: measured}) + "\n")
+    about = {"machine": machine(), "passages": options.passages, "k": options.k, "options": options.options}
+    options.output.write_text(json.dumps({**about, "results": results}, indent=2) + "\n", encoding="utf-8")
+    sys.stdout.write(table(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""What a service counts and measures, in Prometheus's text form."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """The figures of one service.
+
+    Attributes:
+        refused: Requests refused because too many were waiting.
+        queue: Requests that wait or are answered now.
+        reloads: By outcome, "swapped" or "failed".
+        generation: How often the indexes were opened.
+        texts: By index.
+    """
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        self._registry = registry
+        self._requests = Counter("rkit_requests", "Requests answered.", ["path", "status"], registry=registry)
+        self._seconds = Histogram(
+            "rkit_request_seconds",
+            "From the first byte of a request to the last of its answer.",
+            ["path"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._batches = Histogram(
+            "rkit_batch_requests", "Requests answered together.", ["kind"], buckets=_SIZES, registry=registry
+        )
+        self._batch_seconds = Histogram(
+            "rkit_batch_seconds", "Time that a batch took.", ["kind"], buckets=_SECONDS, registry=registry
+        )
+        self.refused = Counter("rkit_refused", "Requests refused because too many were waiting.", registry=registry)
+        self.queue = Gauge("rkit_queue_requests", "Requests that wait or are answered now.", registry=registry)
+        self.reloads = Counter("rkit_reloads", "Indexes opened anew.", ["outcome"], registry=registry)
+        self.generation = Gauge("rkit_generation", "How often the indexes were opened.", registry=registry)
+        self.texts = Gauge("rkit_index_texts", "Texts of an index.", ["index"], registry=registry)
+        ProcessCollector(registry=registry)
+
+    def request(self, path: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def batch(self, kind: str, requests: int, seconds: float) -> None:
+        """Count a batch that was answered."""
+        self._batches.labels(kind).observe(requests)
+        self._batch_seconds.labels(kind).observe(seconds)
+
+    def text(self) -> bytes:
+        """All figures."""
+        return bytes(generate_latest(self._registry))

@@ -1,0 +1,372 @@
+"use strict";
+const byId = (id) => document.getElementById(id);
+const [box, views, message, count, why] = ["query", "views", "message", "count", "why"].map(byId);
+const FUSIONS = [
+  ["", "as served", {}],
+  ["rrf", "rrf", { fusion: "rrf" }],
+  ["sum", "sum", { fusion: "sum" }],
+  ["min_max", "linear, min-max", { fusion: "linear", normalization: "min_max" }],
+  ["z_score", "linear, z-score", { fusion: "linear", normalization: "z_score" }],
+];
+const COUNTS = [5, 10, 20, 50, 100];
+const MOST_VIEWS = 4;
+let served = { indexes: [], reranker: null, rerank: 0 };
+let state = { query: "", k: 10, why: true, views: [] };
+
+// Whatever comes from the service is put in as text, never as HTML; marks that reorder text are shown as signs.
+const plain = (text) => String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+const make = (name, className, text) => {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = plain(text);
+  return element;
+};
+
+// Spans count characters, of which JavaScript's strings may have two for one.
+const marked = (element, text, spans) => {
+  const characters = Array.from(plain(text));
+  let last = 0;
+  for (const [start, end] of spans) {
+    element.append(characters.slice(last, start).join(""), make("mark", "", characters.slice(start, end).join("")));
+    last = end;
+  }
+  element.append(characters.slice(last).join(""));
+};
+
+const ask = async (path, body, signal) => {
+  const headers = body ? { "Content-Type": "application/json" } : {};
+  const token = sessionStorage.getItem("token");
+  if (token) headers.Authorization = `Bearer ${token}`;
+  const options = body ? { method: "POST", body: JSON.stringify(body) } : {};
+  const response = await fetch(path, { ...options, headers, signal });
+  const answer = await response.json().catch(() => ({}));
+  if (response.status === 401) {
+    byId("locked").open || byId("locked").showModal();
+    throw new Error("The token is missing or wrong.");
+  }
+  if (!response.ok) {
+    throw new Error(answer.error?.message ?? `The service answered with status ${response.status}.`);
+  }
+  return answer;
+};
+
+// The address keeps the state: ?q=...&k=20&view=INDEX,INDEX~FUSION&view=INDEX
+const written = (view) => {
+  const flags = [view.fusion, view.rerank === usuallyRead() ? "" : view.rerank ? "read" : "plain"].filter(Boolean);
+  return [view.indexes.map(encodeURIComponent).join(","), ...flags].join("~");
+};
+const address = () => {
+  const values = new URLSearchParams();
+  if (state.query) values.set("q", state.query);
+  if (state.k !== 10) values.set("k", state.k);
+  if (!state.why) values.set("why", "0");
+  const usual = state.views.length === 1 && written(state.views[0]) === written(usualView());
+  if (!usual) for (const view of state.views) values.append("view", written(view));
+  const text = values.toString();
+  return text ? `?${text}` : location.pathname;
+};
+const usuallyRead = () => served.rerank > 0;
+const usualView = () => ({ indexes: served.indexes.map((one) => one.name), fusion: "", rerank: usuallyRead() });
+const readView = (text) => {
+  const [names, ...flags] = text.split("~");
+  const known = new Set(served.indexes.map((one) => one.name));
+  const decoded = names.split(",").map((name) => { try { return decodeURIComponent(name); } catch { return ""; } });
+  const fusion = flags.find((flag) => FUSIONS.some(([name]) => name === flag)) ?? "";
+  return { indexes: decoded.filter((name) => known.has(name)), fusion, rerank: !flags.includes("plain") && (usuallyRead() || flags.includes("read")) };
+};
+const readAddress = () => {
+  const values = new URLSearchParams(location.search);
+  const wanted = values.getAll("view").slice(0, MOST_VIEWS).map(readView).filter((view) => view.indexes.length);
+  const k = parseInt(values.get("k") ?? "10", 10);
+  state = {
+    query: values.get("q") ?? "", k: k > 0 ? k : 10, why: values.get("why") !== "0",
+    views: wanted.length ? wanted : [usualView()],
+  };
+};
+
+const formatted = (number) => {
+  if (number === null || number === undefined) return "";
+  return Number(number.toPrecision(5)).toString();
+};
+
+const chips = (hit) => {
+  const row = make("div", "found");
+  for (const one of hit.found) {
+    const chip = make("span");
+    chip.append(make("b", "", one.index), ` ${one.rank === null ? "not found" : `#${one.rank}`} ${formatted(one.score)}`);
+    row.append(chip);
+  }
+  if (hit.retrieved) {
+    row.append(make("span", "", `before re-ranking #${hit.retrieved.rank} ${formatted(hit.retrieved.score)}`));
+  }
+  // With several indexes a sentence begins with what the chips say already.
+  for (const [place, line] of hit.why.entries()) {
+    const one = hit.found.length > 1 ? hit.found[place] : null;
+    const rest = one && line.startsWith(`${one.index} `) ? line.split("  ").slice(1).join("  ") : line;
+    if (rest) row.append(make("span", "why", one ? `${one.index}: ${rest}` : rest));
+  }
+  return row;
+};
+
+const hitElement = (hit) => {
+  const item = make("li", "hit");
+  item.tabIndex = -1;
+  item.dataset.id = hit.id;
+  item.append(make("span", "rank", hit.rank));
+  const body = make("div");
+  body.append(make("span", "title", hit.title || hit.id));
+  if (hit.title && hit.title !== hit.id) body.append(make("span", "id", hit.id));
+  body.append(make("span", "score", formatted(hit.score)), make("span", "elsewhere"));
+  const snippet = make("div", "snippet");
+  marked(snippet, hit.snippet, hit.spans);
+  body.append(snippet, chips(hit));
+  item.append(body);
+  item.addEventListener("click", (event) => {
+    if (!event.target.closest(".whole") && !getSelection().toString()) { item.focus(); open(item); }
+  });
+  item.addEventListener("focus", () => showSame(hit.id));
+  item.addEventListener("mouseenter", () => showSame(hit.id));
+  return item;
+};
+
+const open = async (item) => {
+  const shown = item.querySelector(".whole");
+  const snippet = item.querySelector(".snippet");
+  snippet.hidden = !shown;
+  if (shown) { shown.remove(); item.removeAttribute("aria-expanded"); return; }
+  const whole = make("div", "whole", "…");
+  item.setAttribute("aria-expanded", "true");
+  snippet.after(whole);
+  try {
+    const values = new URLSearchParams({ id: item.dataset.id, query: state.query });
+    const found = await ask(`/document?${values}`);
+    whole.textContent = "";
+    marked(whole, found.text, found.spans);
+  } catch (error) { whole.textContent = error.message; }
+};
+
+const hitsOf = (view) => [...view.element.querySelectorAll(".hit")];
+const showSame = (id) => {
+  for (const item of document.querySelectorAll(".hit")) {
+    item.classList.toggle("same", state.views.length > 1 && item.dataset.id === id);
+  }
+};
+// Beside the hits of a column, their ranks in the others.
+const compareRanks = () => {
+  const ranks = state.views.map((view) => new Map(hitsOf(view).map((item, row) => [item.dataset.id, row + 1])));
+  for (const [number, view] of state.views.entries()) {
+    for (const item of hitsOf(view)) {
+      const others = ranks.flatMap((rank, other) => {
+        if (other === number) return [];
+        const place = rank.get(item.dataset.id);
+        return [place ? `#${place} in column ${other + 1}` : `not in column ${other + 1}`];
+      });
+      item.querySelector(".elsewhere").textContent = others.join(", ");
+    }
+  }
+};
+
+const showState = (view, text, bad = false) => {
+  view.status.textContent = text;
+  view.status.classList.toggle("bad", bad);
+};
+
+const search = async (view) => {
+  view.request?.abort();
+  const list = view.element.querySelector("ol");
+  if (!state.query.trim()) { list.replaceChildren(); showState(view, ""); return; }
+  const request = view.request = new AbortController();
+  showState(view, "searching …");
+  const several = view.indexes.length > 1;
+  const body = {
+    query: state.query, k: state.k, indexes: view.indexes,
+    ...(several ? FUSIONS.find(([name]) => name === view.fusion)[2] : {}),
+    ...(served.reranker && view.rerank !== usuallyRead() ? { rerank: view.rerank ? Math.min(100, served.limits.k) : 0 } : {}),
+  };
+  const start = performance.now();
+  try {
+    const found = await ask("/search", body, request.signal);
+    list.replaceChildren(...found.hits.map(hitElement));
+    const seen = Math.round(performance.now() - start);
+    const number = found.hits.length === 1 ? "1 hit" : `${found.hits.length} hits`;
+    const method = found.fusion ? `, ${found.fusion.method}` : "";
+    const read = found.reranker ? `, re-ranked by ${found.reranker}` : "";
+    showState(view, `${found.hits.length ? number : "Nothing found"} in ${found.took_ms} ms (${seen} ms here)${method}${read}`);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    list.replaceChildren();
+    showState(view, error.message, true);
+  }
+  compareRanks();
+};
+
+const keep = () => history.pushState(null, "", address());
+const changed = (view) => { keep(); search(view); };
+
+const viewElement = (view, number) => {
+  const element = view.element = make("section", "view");
+  element.setAttribute("aria-label", `Column ${number + 1}`);
+  const choice = make("div", "choice");
+  for (const index of served.indexes) {
+    const chip = make("label", "chip");
+    const box = make("input");
+    box.type = "checkbox";
+    box.checked = view.indexes.includes(index.name);
+    box.addEventListener("change", () => {
+      const now = served.indexes.map((one) => one.name).filter((name) => name === index.name ? box.checked : view.indexes.includes(name));
+      if (!now.length) { box.checked = true; return; }
+      view.indexes = now;
+      fusion.hidden = now.length < 2;
+      changed(view);
+    });
+    chip.title = `${index.indexer}, ${index.texts.toLocaleString()} texts${index.model ? `, ${index.model}` : ""}`;
+    chip.append(box, ` ${index.name}`);
+    choice.append(chip);
+  }
+  const fusion = make("select");
+  fusion.setAttribute("aria-label", "Fusion");
+  for (const [name, label] of FUSIONS) fusion.append(new Option(name || !served.fusion ? label : `${label} (${served.fusion.method})`, name));
+  fusion.value = view.fusion;
+  fusion.hidden = view.indexes.length < 2;
+  fusion.addEventListener("change", () => { view.fusion = fusion.value; changed(view); });
+  choice.append(fusion);
+  if (served.reranker) {
+    const label = make("label");
+    const box = make("input");
+    box.type = "checkbox";
+    box.checked = view.rerank;
+    box.addEventListener("change", () => { view.rerank = box.checked; changed(view); });
+    label.append(box, " re-rank");
+    choice.append(label);
+  }
+  if (state.views.length > 1) {
+    const close = make("button", "", "×");
+    close.type = "button";
+    close.title = "Close this column (x)";
+    close.setAttribute("aria-label", `Close column ${number + 1}`);
+    close.addEventListener("click", () => drop(view));
+    choice.append(close);
+  }
+  view.status = make("p", "state");
+  view.status.setAttribute("role", "status");
+  element.append(choice, view.status, make("ol"));
+  return element;
+};
+
+const draw = () => {
+  if (!COUNTS.includes(state.k)) COUNTS.push(state.k);
+  count.replaceChildren(...COUNTS.sort((one, other) => one - other).map((number) => new Option(number, number)));
+  count.value = state.k;
+  why.checked = state.why;
+  document.body.classList.toggle("plain", !state.why);
+  document.title = state.query ? `${state.query} – Search` : "Search";
+  views.replaceChildren(...state.views.map(viewElement));
+  byId("add").disabled = state.views.length >= MOST_VIEWS;
+  for (const view of state.views) search(view);
+};
+
+const add = () => {
+  if (state.views.length >= MOST_VIEWS) return;
+  const shown = new Set(state.views.map(written));
+  const singles = served.indexes.map((one) => ({ ...usualView(), indexes: [one.name] }));
+  const fusions = FUSIONS.slice(1).map(([fusion]) => ({ ...usualView(), fusion }));
+  const fresh = [usualView(), ...singles, ...(served.indexes.length > 1 ? fusions : [])].find((view) => !shown.has(written(view)));
+  state.views.push(fresh ?? usualView());
+  keep();
+  draw();
+};
+const drop = (view) => {
+  if (state.views.length < 2) return;
+  state.views = state.views.filter((one) => one !== view);
+  keep();
+  draw();
+};
+const submit = () => {
+  state.query = box.value;
+  document.title = state.query ? `${state.query} – Search` : "Search";
+  keep();
+  for (const view of state.views) search(view);
+};
+const switchWhy = () => {
+  state.why = why.checked;
+  document.body.classList.toggle("plain", !state.why);
+  keep();
+};
+const switchTheme = () => {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
+  setTheme(now === "dark" ? "light" : "dark");
+};
+const setTheme = (name) => {
+  document.documentElement.dataset.theme = name;
+  try { localStorage.setItem("theme", name); } catch { /* a browser that keeps nothing */ }
+};
+
+// Of the hit with the focus: the column and the row; -1 where none has it.
+const place = () => {
+  const item = document.activeElement?.closest?.(".hit");
+  const column = state.views.findIndex((view) => item && view.element.contains(item));
+  return { item, column, row: column < 0 ? -1 : hitsOf(state.views[column]).indexOf(item) };
+};
+const goTo = (column, row) => {
+  const items = state.views[column] ? hitsOf(state.views[column]) : [];
+  const item = items[Math.max(0, Math.min(row, items.length - 1))];
+  if (item) { item.focus({ preventScroll: true }); item.scrollIntoView({ block: "nearest", inline: "nearest" }); }
+};
+const moves = {
+  ArrowDown: (at) => goTo(Math.max(0, at.column), at.row + 1),
+  ArrowUp: (at) => at.row > 0 ? goTo(at.column, at.row - 1) : at.row === 0 && box.focus(),
+  ArrowRight: (at) => at.column >= 0 && goTo(at.column + 1, at.row),
+  ArrowLeft: (at) => at.column > 0 && goTo(at.column - 1, at.row),
+  Enter: (at) => at.item && open(at.item),
+  "/": () => { box.focus(); box.select(); },
+  Escape: () => { box.focus(); box.select(); },
+  "?": () => byId("help").showModal(),
+  c: add,
+  x: (at) => drop(state.views[Math.max(0, at.column)]),
+  w: () => { why.checked = !why.checked; switchWhy(); },
+  t: switchTheme,
+};
+Object.assign(moves, { j: moves.ArrowDown, k: moves.ArrowUp, l: moves.ArrowRight, h: moves.ArrowLeft });
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const field = event.target.closest("input, select, button, a");
+  // In a field only these two mean something else than to type.
+  if (field && !(field === box && ["ArrowDown", "Escape"].includes(event.key))) {
+    if (event.key === "Escape") box.focus();
+    return;
+  }
+  if (!Object.hasOwn(moves, event.key)) return;
+  event.preventDefault();
+  moves[event.key](place());
+});
+byId("form").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
+count.addEventListener("change", () => { state.k = Number(count.value); submit(); });
+why.addEventListener("change", switchWhy);
+byId("add").addEventListener("click", add);
+byId("theme").addEventListener("click", switchTheme);
+byId("keys").addEventListener("click", () => byId("help").showModal());
+byId("unlock").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("token", byId("token").value);
+  byId("locked").close();
+  begin();
+});
+addEventListener("popstate", () => { readAddress(); box.value = state.query; draw(); });
+
+const begin = async () => {
+  message.className = "";
+  message.textContent = "";
+  try {
+    served = await ask("/indexes");
+    readAddress();
+    if (!box.value) box.value = state.query; // whoever types already goes on
+    draw();
+  } catch (error) {
+    message.className = "bad";
+    message.textContent = error.message;
+  }
+};
+try { if (localStorage.getItem("theme")) setTheme(localStorage.getItem("theme")); } catch { /* as above */ }
+begin();

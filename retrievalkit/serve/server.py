@@ -1,0 +1,202 @@
+"""The program behind `rkit serve`: opens what is served, answers until it is told to stop, and loses no request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import uvicorn
+
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.serve.app import create_app
+from retrievalkit.serve.mcp import AgentServer
+from retrievalkit.serve.service import Service
+from retrievalkit.serve.settings import TOKEN, Settings
+
+_SETTLE = 1.0
+"""Seconds in which connections that wait may still send a request, after no more are taken."""
+
+_TICK = 0.02
+_BACKLOG = 2048
+
+
+def serve(settings: Settings) -> None:
+    """Serve over HTTP, until SIGTERM or Ctrl-C.
+
+    Raises:
+        InputError: Something cannot be opened, or the port is in use.
+    """
+    settings.check()
+    _check_no_loop()
+    # First: it would be a pity to find out after the models were loaded.
+    with _bound(settings) as listener:
+        _warn(settings)
+        service = Service(settings)
+        asyncio.run(_serve(service, listener))
+    _say("stopped: all requests were answered.")
+
+
+def serve_on_pipes(settings: Settings) -> None:
+    """Serve an agent that started this process, on standard input and output.
+
+    Raises:
+        InputError: Something cannot be opened.
+    """
+    settings.check()
+    service = Service(settings)
+    _say(f"serving {service.summary()} on standard input and output")
+    try:
+        asyncio.run(AgentServer(service).run_on_pipes())
+    finally:
+        service.close()
+
+
+async def _serve(service: Service, listener: socket.socket) -> None:
+    limits = service.settings.limits
+    config = uvicorn.Config(
+        create_app(service),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=int(limits.timeout) + 5,
+    )
+    await _Server(config, service, _address(listener)).serve([listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, but it says when it is ready, opens indexes anew on SIGHUP, and closes no connection too early."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, address: str) -> None:
+        super().__init__(config)
+        self._service = service
+        self._address = address
+        self._reloads: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where."""
+        try:
+            await super().startup(sockets)
+        except OSError as error:
+            raise _refused(self._service.settings, error) from error
+        _say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, answer what was asked, and close connections after their next answer.
+
+        A connection that waits for its next request is closed only after some time: closed at once, it would lose a
+        request that is on its way.
+        """
+        self._service.stopping = True
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        settled = loop.time() + _SETTLE
+        while self.server_state.connections and loop.time() < settled:
+            await asyncio.sleep(_TICK)
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGINT and SIGTERM, at once on the second; open the indexes anew on SIGHUP.
+
+        The event loop watches for signals meanwhile, in place of the command line (`cli.signals`).
+        """
+        loop = asyncio.get_running_loop()
+        actions: dict[int, Any] = {one: partial(self._stop, one) for one in (signal.SIGINT, signal.SIGTERM)}
+        if hasattr(signal, "SIGHUP"):
+            actions[signal.SIGHUP] = self._reload
+        try:
+            for number, action in actions.items():
+                loop.add_signal_handler(number, action)
+        except NotImplementedError:  # Windows
+            with super().capture_signals():
+                yield
+            return
+        try:
+            yield
+        finally:
+            for number in actions:
+                loop.remove_signal_handler(number)
+
+    def _stop(self, number: int) -> None:
+        if self.should_exit:
+            _say("ended at once: requests were lost.")
+            # What is being computed cannot be interrupted, and Python would wait for it.
+            os._exit(128 + number)
+        self.should_exit = True
+
+    def _reload(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._service.reload_and_tell())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+
+@contextmanager
+def _bound(settings: Settings) -> Iterator[socket.socket]:
+    """A socket of the address, which does not listen yet."""
+    listener: socket.socket | None = None
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise _refused(settings, error) from error
+    with listener:
+        yield listener
+
+
+def _refused(settings: Settings, error: OSError) -> InputError:
+    msg = (
+        f"cannot listen at {settings.host}, port {settings.port}: {error.strerror or error}. Choose another --host or "
+        f"--port (0 = any that is free), or end the program that uses it."
+    )
+    return InputError(msg)
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _check_no_loop() -> None:
+    """Refuse to serve inside of an event loop.
+
+    Raises:
+        UnsupportedError: One is running in this thread, as in a notebook.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    msg = (
+        "an event loop is running here, as in a notebook, and the service has its own. Start rkit serve in a terminal."
+    )
+    raise UnsupportedError(msg)
+
+
+def _warn(settings: Settings) -> None:
+    if not settings.stays_here and settings.token is None:
+        _say(
+            f"Warning: whoever reaches {settings.host} can search and read all texts, as there is no token, and "
+            f"requests are not encrypted. Set {TOKEN} or --token-file and put a proxy with TLS in front, or leave out "
+            f"--host."
+        )
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -244,8 +244,8 @@ class _Job:
         lexical = _stacked(weights)[order] if weights else None
         if not vectors:
             return EncodedShard(ids, None, None, lexical)
-        rows, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
-        return EncodedShard(ids, _in_half(rows, ids, counts) if self.halved else rows, counts, lexical)
+        matrix, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
+        return EncodedShard(ids, _in_half(matrix, ids, counts) if self.halved else matrix, counts, lexical)
 
 
 def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) -> np.ndarray:

@@ -23,11 +23,12 @@ _OPTION = re.compile(
 
 @contextmanager
 def in_python() -> Iterator[None]:
-    """Let errors of the block name options as Python does."""
+    """Let errors of the block name options as Python does, unless a command of the command line runs the block."""
     try:
         yield
     except RetrievalkitError as error:
-        error.args = (reworded(str(error)),)
+        if click.get_current_context(silent=True) is None:
+            error.args = (reworded(str(error)),)
         raise
 
 
@@ -43,6 +44,8 @@ def _reworded(match: re.Match[str]) -> str:
     if match["key"]:
         return f'set={{"{match["key"]}": {match["value"]}}}'
     name = match["name"].replace("-", "_")
+    if name == "set":
+        return f"{match['quote']}set"
     if name not in _flags():
         return match[0]
     if match["quote"]:

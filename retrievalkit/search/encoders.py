@@ -61,12 +61,16 @@ class Encoders:
             ArtifactError: The manifest of an index does not name it, and none was given.
         """
         for index in self.indexes:
-            if index.needs_encoding and not self._is_known(index):
-                msg = (
-                    f"index '{index.folder}' does not say which checkpoint made it, so texts cannot be searched for. "
-                    f"Give it with --model."
-                )
-                raise ArtifactError(msg)
+            if index.needs_encoding:
+                self._check(index)
+
+    def _check(self, index: OpenIndex) -> None:
+        if not self._is_known(index):
+            msg = (
+                f"index '{index.folder}' does not say which checkpoint made it, so texts cannot be searched for. "
+                f"Give it with --model."
+            )
+            raise ArtifactError(msg)
 
     def _is_known(self, index: OpenIndex) -> bool:
         return index.checkpoint is not None or self.model is not None
@@ -130,6 +134,7 @@ class Encoders:
         return artifacts.fingerprint_value([self._folders[str(index.folder)], description, self.options_for(index)])
 
     def _of(self, index: OpenIndex) -> Retriever:
+        self._check(index)
         folder, key, options = self._folders[str(index.folder)], self._key(index), self.options_for(index)
         if key not in self._loaded:
             # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.

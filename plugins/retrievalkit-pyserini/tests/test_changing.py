@@ -4,12 +4,16 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from retrievalkit.artifacts import read_manifest
 from retrievalkit.change import change_index
-from retrievalkit.errors import DataError, InputError
+from retrievalkit.contracts import Representation
+from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.errors import DataError, InputError, UnsupportedError
 from retrievalkit.index import build_index
 from retrievalkit.search.sources import open_index
 
@@ -82,6 +86,45 @@ def test_any_changes_give_what_an_index_built_anew_gives(tmp_path_factory, first
     assert_same(index, anew)
     counts, wanted = (read_manifest(one, "index")["counts"] for one in (index, anew))
     assert (counts["texts"], counts["empty"]) == (wanted["texts"], wanted["empty"])
+
+
+def vectors(folder, names, *, weights):
+    """A vectors folder; of whole numbers, so that no sum is rounded."""
+    folder.mkdir()
+    writer = VectorWriter(folder)
+    rows = [np.random.default_rng(int(name[1:])).integers(0, 5, 8).astype(np.float32) for name in names]
+    matrix = np.stack(rows)
+    writer.write_shard(0, names, None if weights else matrix[:, None], weights=csr_matrix(matrix) if weights else None)
+    writer.finish()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("indexer", "options"), [("lucene_hnsw", {}), ("impact", {"scale": 10.0, "sample": 0})], ids=["hnsw", "impact"]
+)
+def test_vectors_in_lucene_are_changed_in_segments(tmp_path, indexer, options):
+    """Each a Lucene index of its own; of so few texts a graph misses none."""
+    weights = indexer == "impact"
+    build = {"indexer": indexer, "options": options}
+    build_index(vectors(tmp_path / "v", NAMES[:5], weights=weights), output=tmp_path / "index", **build)
+    more = vectors(tmp_path / "more", NAMES[4:], weights=weights)
+    change_index(tmp_path / "index", delete=["p1"], add=more)
+    left = [*NAMES[:1], *NAMES[2:]]
+    build_index(vectors(tmp_path / "all", left, weights=weights), output=tmp_path / "anew", **build)
+    asked = torch.arange(16.0).reshape(2, 1, 8)
+    queries = Representation(weights=asked[:, 0]) if weights else Representation(asked)
+    (ids, scores), (wanted, right) = (
+        open_index(tmp_path / name).indexer.search(queries, 6) for name in ("index", "anew")
+    )
+    assert ids == wanted
+    np.testing.assert_allclose(scores, right, rtol=1e-6)
+
+
+def test_impacts_whose_scale_depends_on_all_texts_are_refused(tmp_path):
+    """The message says that the index is built again."""
+    build_index(vectors(tmp_path / "v", NAMES[:5], weights=True), indexer="impact", output=tmp_path / "index")
+    with pytest.raises(UnsupportedError, match=r"cannot be added to: .*Index the whole collection again"):
+        change_index(tmp_path / "index", add=vectors(tmp_path / "more", NAMES[5:], weights=True))
 
 
 def test_what_a_reader_has_open_goes_on(tmp_path):

@@ -33,7 +33,8 @@ def in_python() -> Iterator[None]:
 
 def reworded(message: str) -> str:
     """A message with `--name` as `name=...`, `name=True` for flags, and `--set a.b=1` as `set={"a.b": 1}`."""
-    return _OPTION.sub(_reworded, message)
+    # At the end of a sentence three dots are enough.
+    return _OPTION.sub(_reworded, message).replace("=....", "=...")
 
 
 def _reworded(match: re.Match[str]) -> str:

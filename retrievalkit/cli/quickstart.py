@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -25,5 +25,5 @@ def quickstart(as_json: bool, settings: tuple[str, ...], **flags: Any) -> Any:
     """Train, index, search and compare on real text: all steps, a table of results, a page and a search line."""
     from retrievalkit.recipe.quickstart import quickstart as program
 
-    shown = None if is_called() else "json" if as_json else "text"
+    shown: Literal["text", "json"] | None = None if is_called() else "json" if as_json else "text"
     return program(cli=root_group(), overrides=parse(settings), shown=shown, **flags)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,8 @@ def quantize(retriever: Retriever, folder: Path, options: ExportOptions) -> dict
     graphs: dict[Side, str] = {side: "model" if one_graph else side for side in SIDES}
     for name in sorted(set(graphs.values())):
         source, target = (str(folder / f"{name}{suffix}.onnx") for suffix in ("", ".int8"))
-        quantize_dynamic(source, target, weight_type=QuantType.QInt8)
+        with _without_advice():
+            quantize_dynamic(source, target, weight_type=QuantType.QInt8)
     passages = list(islice(open_corpus(options.texts), _MOST_TEXTS))
     texts = [(one.title, one.text) for one in passages]
     documents = _both(retriever, folder, graphs["document"], texts, "document")
@@ -64,6 +67,17 @@ def quantize(retriever: Retriever, folder: Path, options: ExportOptions) -> dict
         for pair in zip(asked, documents, strict=True)
     ]
     return figures | {f"{name}, fp32 -> int8": f"{values[0][name]:.4f} -> {values[1][name]:.4f}" for name in values[0]}
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Silences onnxruntime's advice to prepare the graph, which torch's exporter has done."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _both(

@@ -235,8 +235,8 @@ class _Job:
         lexical = _stacked(weights)[order] if weights else None
         if not vectors:
             return _EncodedShard(ids, None, None, lexical)
-        rows, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
-        return _EncodedShard(ids, _in_half(rows, ids, counts) if self.halved else rows, counts, lexical)
+        stacked, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
+        return _EncodedShard(ids, _in_half(stacked, ids, counts) if self.halved else stacked, counts, lexical)
 
 
 def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) -> np.ndarray:

@@ -94,7 +94,10 @@ def test_it_is_made_of_a_sum_and_added_to_another():
 def test_names_and_options_are_described():
     described = describe_loss(" matryoshka( contrastive )", {"matryoshka": {"dimensions": [4]}})
     assert described["name"] == "matryoshka(contrastive)"
-    assert described["options"] == {"matryoshka": {"dimensions": [4]}, "contrastive": {}}
+    assert described["options"] == {
+        "matryoshka": {"dimensions": (4,), "weights": None},
+        "contrastive": {"temperature": 1.0},
+    }
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from retrievalkit.contracts import Needs, Pooler, Representation
 
 @hookimpl
 def register_poolers(register):
-    register("projected", "projected_pooler:Projected")
+    register("mapped", "projected_pooler:Projected")
     register("variable", "projected_pooler:Variable")
     register("lexical", "projected_pooler:Lexical")
     register("both_layers_in_training", "projected_pooler:Moody")
@@ -196,7 +196,7 @@ def test_separate_towers_are_two_encoders_with_equal_initial_weights(tiny_model)
 def test_weights_that_are_not_pretrained_follow_the_seed(tiny_model, plugin):
     """Two processes that encode documents and queries with an untrained model must agree."""
     state = torch.get_rng_state()
-    one, same, other = (Retriever.create(tiny_model, pooler="projected", seed=seed) for seed in (1, 1, 2))
+    one, same, other = (Retriever.create(tiny_model, pooler="mapped", seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers stay as they are"
     assert torch.equal(one.pooler.linear.weight, same.pooler.linear.weight)
     assert not torch.equal(one.pooler.linear.weight, other.pooler.linear.weight)
@@ -248,7 +248,7 @@ def changed_by_training(retriever):
 def test_a_loaded_checkpoint_gives_equal_vectors(request, tmp_path, plugin, model, separate):
     made = Retriever.create(
         request.getfixturevalue(model),
-        pooler="projected",
+        pooler="mapped",
         pooler_options={"size": 6},
         encoder_options={"query_length": 7, "document_length": 20, "query_prefix": "what is ", "title": "space"},
         separate_towers=separate,
@@ -315,7 +315,7 @@ def test_a_fingerprint_is_compared_with_the_weights(tiny_model, tmp_path, listed
 
 def test_an_untrained_retriever_is_restored_from_its_description(tiny_model, plugin):
     made = Retriever.create(
-        tiny_model, pooler="projected", encoder_options={"query_prefix": "what is "}, separate_towers=True
+        tiny_model, pooler="mapped", encoder_options={"query_prefix": "what is "}, separate_towers=True
     ).eval()
     described = json.loads(json.dumps(made.description))
     again = Retriever.from_description(described)
@@ -327,11 +327,11 @@ def test_an_untrained_retriever_is_restored_from_its_description(tiny_model, plu
 
 
 def test_a_missing_plugin_is_named_with_its_version(tiny_model, tmp_path, plugin):
-    made = Retriever.create(tiny_model, pooler="projected")
+    made = Retriever.create(tiny_model, pooler="mapped")
     (tmp_path / "checkpoint").mkdir()
     made.save(tmp_path / "checkpoint")
     plugin()
-    message = r"was made with the pooler 'projected' of .*projected_pooler\.py local file, which is not installed"
+    message = r"was made with the pooler 'mapped' of .*projected_pooler\.py local file, which is not installed"
     with pytest.raises(ArtifactError, match=message):
         Retriever.load(tmp_path / "checkpoint")
     with pytest.raises(ArtifactError, match=message):
@@ -347,7 +347,7 @@ def test_a_folder_that_is_not_a_checkpoint_is_refused(tmp_path):
 
 @pytest.mark.parametrize("damage", ["no pooler", "cut pooler", "cut json", "other pooler", "no encoder"])
 def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, plugin, damage):
-    Retriever.create(tiny_model, pooler="projected").save(tmp_path)
+    Retriever.create(tiny_model, pooler="mapped").save(tmp_path)
     weights, description = tmp_path / "pooler.safetensors", tmp_path / "retrievalkit.json"
     if damage == "no pooler":
         weights.unlink()

@@ -44,7 +44,7 @@ class Stub:
         self.masks = masks
         self.pooler = SimpleNamespace(view_names=lambda count: [f"view {number}" for number in range(count)])
         self.description = {"pooler": {"name": "stub"}}
-        self.fingerprint, self.changed = "stub", {}
+        self.fingerprint, self.changed, self.dimensions = "stub", {}, None
 
     def encode(self, texts, side, precision):
         vectors = torch.tensor(np.stack([self.tables[side][text] for _, text in texts]))

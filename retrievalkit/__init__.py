@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from retrievalkit.api.commands import check_plugin, clean, command, doctor, new_plugin, plugins, show_plugin
     from retrievalkit.api.comparison import Comparison, compare
     from retrievalkit.api.evaluation import Evaluation
+    from retrievalkit.api.exporting import export
     from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
@@ -42,6 +43,7 @@ _MODULES = {
     "commands": ("check_plugin", "clean", "command", "doctor", "new_plugin", "plugins", "show_plugin"),
     "comparison": ("Comparison", "compare"),
     "evaluation": ("Evaluation",),
+    "exporting": ("export",),
     "hits": ("Hit", "Hits"),
     "hybrid": ("Hybrid",),
     "index": ("Index",),
@@ -56,7 +58,7 @@ _MODULES = {
     "training": ("pretrain", "train", "train_reranker"),
     "vectors": ("Vectors",),
 }
-_MODULES_TOO = ("rerank", "serve", "train")
+_MODULES_TOO = ("export", "rerank", "serve", "train")
 """Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -81,6 +83,7 @@ __all__ = [
     "compare",
     "convert",
     "doctor",
+    "export",
     "hookimpl",
     "mine_negatives",
     "new_plugin",

@@ -130,6 +130,9 @@ def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> d
     found: dict[str, Any] = {"inputs": {"vectors": artifacts.describe_input(source, opened.fingerprint)}}
     if "checkpoint" in manifest:
         found["checkpoint"] = _located(manifest["checkpoint"], manifest["checkpoint"]["path"], output)
+    if "dimensions" in manifest:
+        # Vectors of a model that is not known; what encodes queries is given when it is opened.
+        found["dimensions"] = manifest["dimensions"]
     if "corpus" in manifest:
         path = manifest["inputs"].get("texts", {}).get("path", manifest["corpus"]["source"])
         found["corpus"] = _located(manifest["corpus"], path, output)

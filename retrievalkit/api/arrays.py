@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def as_vectors(data: Any, ids: Iterable[Any] | None = None) -> Vectors:
         InputError: It is something else, or the ids do not fit.
     """
     if isinstance(data, Vectors):
-        made = data if ids is None else Vectors(_ids(ids, len(data)), data.vectors, data.counts, data.weights)
+        made = data if ids is None else replace(data, ids=_ids(ids, len(data)))
     elif hasattr(data, "columns") and hasattr(data, "__arrow_c_stream__"):
         made = _of_table(data, ids)
     elif hasattr(data, "tocsr"):

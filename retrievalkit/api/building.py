@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts
 from retrievalkit.api import given
-from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.sources import fingerprint
+from retrievalkit.api.places import scratch
+from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
+from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from retrievalkit.api.vectors import Vectors
 
 _OF_MODEL = ("encoder", "pooler")
-_OF_ENCODING = ("precision", "batch_tokens")
+_OF_ENCODING = ("precision", "batch_tokens", "dimensions", "stored")
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Material:
         vectors: Vectors that were made elsewhere; or a path, where those that the model makes are kept; or None.
         ids: The ids of vectors that were made elsewhere.
         model: What encodes; None = `texts` are indexed as they are, and queries of vectors are vectors.
-        encoding: `precision` and `batch_tokens`, where they were given.
+        encoding: `precision`, `batch_tokens`, `dimensions` and `stored`, where they were given.
         named: The encoder and the pooler of a model that is not loaded, where they were named.
         parts: Their options.
     """
@@ -127,8 +128,6 @@ class Material:
         from retrievalkit.model.retriever import describe_retriever
 
         entries: dict[str, Any] = {}
-        if self.retriever is not None:
-            entries["checkpoint"] = describe_retriever(self.retriever.source, self.retriever.model)
         if self.texts is None:
             made = as_vectors(self.vectors, self.ids)
         else:
@@ -137,11 +136,43 @@ class Material:
             described = artifacts.describe_input(self.texts, corpus.fingerprint())
             entries["inputs"] = {"texts": described}
             entries["corpus"] = {"source": described["path"], "fingerprint": corpus.fingerprint()}
+        if self.retriever is not None:
+            with self.retriever.lock:
+                # It may have encoded other texts since.
+                self.retriever.model.dimensions = made.dimensions
+                entries["checkpoint"] = describe_retriever(self.retriever.source, self.retriever.model)
         with _beside(output) as work:
             folder = work / "vectors"
             with artifacts.write_folder(folder, overwrite=True) as staging:
                 made.write(staging, **entries)
             yield str(folder)
+
+
+@contextmanager
+def added(texts: Any, vectors: Any, ids: Iterable[Any] | None, index: Path) -> Iterator[str]:
+    """What a change of an index reads while the block lasts: passages, or a folder of vectors.
+
+    Raises:
+        InputError: There is nothing to add, or the vectors have no ids.
+    """
+    if vectors is None and texts is not None and given.are_vectors(texts):
+        texts, vectors = None, texts
+    known = ids is not None or texts is not None or hasattr(vectors, "representation") or hasattr(vectors, "columns")
+    if vectors is None and texts is None:
+        msg = "there is nothing to add. Give passages, or vectors with ids=..."
+        raise InputError(msg)
+    if not known:
+        msg = "the vectors have no ids, and would take the places of texts with their numbers. Give ids=..."
+        raise InputError(msg)
+    address = None if texts is None else given.passages(texts, numbered=False)
+    with scratch() as work:
+        if vectors is not None and isinstance(address, InMemory):
+            # The change looks its texts up by the address in the folder of vectors.
+            kept = work / "texts.jsonl"
+            write_corpus(kept, open_corpus(address))
+            address = str(kept)
+        with Material(address, vectors, ids, None, {}, {}, {}).folder(index) as place:
+            yield place
 
 
 def _of_passages(vectors: Any, ids: Iterable[Any] | None, corpus: Corpus) -> Vectors:

@@ -25,15 +25,15 @@ _KNOWN = (
 )
 
 
-def passages(data: Any) -> str:
-    """The address of passages; those without ids are numbered from 0.
+def passages(data: Any, *, numbered: bool = True) -> str:
+    """The address of passages; those without ids are numbered from 0, or refused when read.
 
     Raises:
         InputError: They are of an unknown type.
     """
     if isinstance(data, Mapping):
         data = [_passage(name, value) for name, value in data.items()]
-    return _address(data) or InMemory.of("memory:passages", passages=Rows(data, "passages", PASSAGE_IDS))
+    return _address(data) or InMemory.of("memory:passages", passages=Rows(data, "passages", PASSAGE_IDS, numbered))
 
 
 def queries(data: Any) -> str:
@@ -97,14 +97,15 @@ class Rows:
     Args:
         data: A table, a data set, or any iterable.
         what: What the rows are, for messages.
-        ids: The fields that may hold a row's id; a text or a row without one is numbered. () = rows are dicts.
+        ids: The fields that may hold a row's id. () = rows are dicts, whatever they hold.
+        numbered: Whether a text or a row without an id is numbered from 0; else it is refused.
 
     Raises:
         InputError: The data is of an unknown type.
     """
 
-    def __init__(self, data: Any, what: str, ids: tuple[str, ...] = ()) -> None:
-        self._data, self._what, self._ids = _iterable(data, what), what, ids
+    def __init__(self, data: Any, what: str, ids: tuple[str, ...] = (), numbered: bool = True) -> None:
+        self._data, self._what, self._ids, self._numbered = _iterable(data, what), what, ids, numbered
 
     def __len__(self) -> int:
         return len(self._data)
@@ -115,15 +116,21 @@ class Rows:
 
     def _row(self, number: int, value: Any) -> Row:
         if isinstance(value, str) and self._ids:
-            return {"id": str(number), "text": value}
+            return self._named(number, {"text": value})
         row = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
         if not isinstance(row, Mapping):
             should = "a text or a dict" if self._ids else "a dict"
             msg = f"the row is {value!r:.80}, and should be {should}."
             raise DataError(msg, file=f"memory:{self._what}", line=number + 1)
         if self._ids and not any(name in row for name in self._ids):
-            return {"id": str(number), **row}
+            return self._named(number, row)
         return row
+
+    def _named(self, number: int, row: Row) -> Row:
+        if not self._numbered:
+            msg = "it has no id, and would replace a text by its number. Give dicts with 'id' and 'text'."
+            raise DataError(msg, file=f"memory:{self._what}", line=number + 1)
+        return {"id": str(number), **row}
 
 
 def _iterable(data: Any, what: str) -> Any:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.api import given, notebook
-from retrievalkit.api.building import Material
+from retrievalkit.api.building import Material, added
 from retrievalkit.api.options import call, options_of, settled
 from retrievalkit.api.searching import Searching
 from retrievalkit.cli.options import parse
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 _OF_FUSION = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth", "tune", "tune_queries", "tune_metric")
 _OF_SEARCH = ("queries", "split", "query", "k", "explain", "output")
 _CHECK = ("check", "check_queries", "check_count", "check_k")
+_CHANGE = ("add", "delete", "compact")
+_BUILDING = ("source", "indexer", "output", "overwrite", "set", *_CHECK, *_CHANGE)
 
 
 class Index(Searching):
@@ -39,15 +43,18 @@ class Index(Searching):
         settings: How it was opened: `precision` and `set`, where they were given.
     """
 
-    def __init__(self, folder: Path, searcher: Searcher, *, corpus: str | None, model: str | None) -> None:
+    def __init__(self, folder: Path, opened: Callable[[], Searcher], *, corpus: str | None, model: str | None) -> None:
+        searcher = opened()
         super().__init__(folder.name, searcher, corpus=corpus)
         self.folder = folder
         self.manifest = searcher.indexes[0].manifest
         self.model = model
         self.settings: dict[str, Any] = {}
+        self._opened = opened
+        self._changing = threading.Lock()
 
     @classmethod
-    @options_of("index", without=("source", *_CHECK, "model", "precision"))
+    @options_of("index", without=("source", *_CHECK, *_CHANGE, "model", "precision"))
     def build(
         cls,
         texts: Any = None,
@@ -71,7 +78,8 @@ class Index(Searching):
                 `model` is what encodes queries, if not they are given as vectors. Or a path, where to keep the vectors
                 that the model makes, for other indexes of them; None = they are removed.
             ids: The ids of vectors that were made elsewhere; None = those of the texts, or their numbers from 0.
-            **options: Of `rkit index`; with a model also `encoder`, `pooler`, `precision` and `batch_tokens`.
+            **options: Of `rkit index`; with a model also `encoder` and `pooler`, and of `rkit encode`
+                `precision`, `batch_tokens`, `dimensions` and `stored`.
 
         Raises:
             InputError: A text is damaged, or an option does not fit.
@@ -128,13 +136,13 @@ class Index(Searching):
                 msg = f"'{place}' is not a folder. Give an index that rk.Index.build wrote."
                 raise InputError(msg)
             request = Request((place,), precision=values["precision"], options=parse(values["settings"]))
-            searcher = _searcher(request, lent, values["model"])
-        texts = None if corpus is None else given.passages(corpus)
-        index = cls(Path(place), searcher, corpus=texts, model=values["model"])
+            opened = partial(_searcher, request, lent, values["model"])
+            texts = None if corpus is None else given.passages(corpus)
+            index = cls(Path(place), opened, corpus=texts, model=values["model"])
         index.settings = {name: value for name, value in options.items() if name in ("precision", "set") and value}
         return index.warm() if encoder else index
 
-    @options_of("index", without=("source", "indexer", "output", "overwrite", *_CHECK))
+    @options_of("index", without=("source", "indexer", "output", "overwrite", *_CHECK, *_CHANGE))
     def check(self, queries: Any = None, count: int | None = None, k: int | None = None, **options: Any) -> Any:
         """Compare the index with brute force, and write the result into its manifest.
 
@@ -152,6 +160,88 @@ class Index(Searching):
         """
         words = {"check_queries": None if queries is None else given.queries(queries), "check_count": count}
         return call("index", {"source": str(self.folder), "check": True, **words, "check_k": k, **options})
+
+    @options_of("index", without=_BUILDING)
+    def add(
+        self,
+        texts: Any = None,
+        *,
+        vectors: Any = None,
+        ids: Iterable[Any] | None = None,
+        model: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> dict[str, int]:
+        """Add passages, or vectors, to the index; only new texts and changed ones are encoded.
+
+        A text of an id that the index has takes its place. The index searches the new state at once; a hybrid or a
+        service that was made of it before goes on with the old one.
+
+        Args:
+            texts: Passages with ids, as `Index.build` takes them; or vectors, or a vectors folder of the same model.
+            vectors: Vectors that were made elsewhere; then `texts` may be left out, and their texts are not known.
+            ids: The ids of these vectors; None = their own, or those of the texts.
+            model: Where the model is that encodes the passages, if it is not where the index knows it.
+            **options: Of `rkit index --add`: `precision` to encode in; None = as before.
+
+        Returns:
+            What was done: `added`, `changed`, `unchanged`, `deleted`, and `texts` and `segments` from now on.
+
+        Raises:
+            InputError: A text has no id or is damaged, the vectors do not fit, or the indexer cannot add.
+        """
+        place = self.moved_model if model is None else given.place(model, "the model")
+        with added(texts, vectors, ids, self.folder) as coming:
+            return self._change({"add": coming, "model": place, **options})
+
+    @options_of("index", without=(*_BUILDING, "model", "precision"))
+    def delete(self, ids: str | Iterable[Any], **options: Any) -> dict[str, int]:
+        """Delete texts: they are found no more, here and by whoever opens the index from now on.
+
+        Args:
+            ids: Their ids, or one.
+            **options: Of `rkit index --delete`.
+
+        Returns:
+            What was done, as of `add`.
+
+        Raises:
+            InputError: No text would be left.
+        """
+        gone = [ids] if isinstance(ids, str) else [str(one) for one in ids]
+        if not gone:
+            msg = "there are no ids to delete. Give at least one."
+            raise OptionError(msg)
+        return self._change({"delete": gone, **options})
+
+    @options_of("index", without=(*_BUILDING, "model", "precision"))
+    def compact(self, **options: Any) -> dict[str, int]:
+        """Make one segment of the index, as if it was built anew of what it holds.
+
+        Args:
+            **options: Of `rkit index --compact`.
+
+        Returns:
+            What was done, as of `add`.
+
+        Raises:
+            UnsupportedError: It holds no vectors to make one index of.
+        """
+        return self._change({"compact": True, **options})
+
+    def _change(self, words: dict[str, Any]) -> dict[str, int]:
+        """Change the folder, and search what it became; models that are loaded stay."""
+        from retrievalkit import change
+
+        with self._changing, settled("index", {"source": self.folder, **words}) as values:
+            before = self.searcher
+            wanted = {name: values[name] for name in ("add", "delete", "compact", "model", "precision")}
+            outcome = change.change_index(self.folder, **wanted)
+            after = self._opened()
+            after.encoders.adopt(before.encoders)
+            with self._reading:
+                self._searcher, self._reader = after, None
+                self.manifest = after.indexes[0].manifest
+        return change.as_json(outcome)
 
     def __len__(self) -> int:
         return int(self.manifest["counts"]["texts"])

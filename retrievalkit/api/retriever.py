@@ -13,9 +13,12 @@ from retrievalkit.api.vectors import Vectors
 from retrievalkit.cli.encode import encode_options
 from retrievalkit.contracts import Side
 from retrievalkit.encode import EncodeOptions, encode, encoded_shards
+from retrievalkit.errors import OptionError
 from retrievalkit.model import retriever as program
+from retrievalkit.model.dimensions import note_untrained_dimensions
 
 _OF_MODEL = ("encoder", "pooler")
+_OF_VECTORS = ("dimensions", "stored")
 _OF_CALL = ("model", "texts", "side", "output", *_OF_MODEL, "set")
 _NOT_FLAGS = ("model", "texts", "side", "output", "overwrite", "as_json", "settings")
 
@@ -37,7 +40,7 @@ class Retriever:
         self._options = options
 
     @classmethod
-    @options_of("encode", without=("model", "texts", "side", "output", "overwrite"))
+    @options_of("encode", without=("model", "texts", "side", "output", "overwrite", *_OF_VECTORS))
     def load(cls, model: str | os.PathLike[str], **options: Any) -> Retriever:
         """Load a checkpoint of `rk.train`, or a model of the hub or of sentence-transformers.
 
@@ -72,7 +75,7 @@ class Retriever:
                 address of a corpus.
             output: The vectors folder to write, for more texts than memory holds; interrupted and called again it
                 goes on. None = in memory.
-            **options: Of `rkit encode`.
+            **options: Of `rkit encode`; `stored` goes with `output`.
 
         Returns:
             `Vectors`, or the folder as a `Path`.
@@ -89,7 +92,7 @@ class Retriever:
         Args:
             texts: A list of texts or dicts, a dict id -> text, a table, a data set, or the address of queries.
             output: The vectors folder to write; None = in memory.
-            **options: Of `rkit encode`.
+            **options: Of `rkit encode`; `stored` goes with `output`.
         """
         return self._encode(given.queries(texts), "query", output, options)
 
@@ -100,7 +103,12 @@ class Retriever:
         with settled("encode", words | chosen) as values, self.lock:
             settings = _settings(values)
             if output is None:
-                return Vectors.joined(encoded_shards(self.model, texts, side, settings))
+                if settings.stored is not None:
+                    msg = "stored is the number format of a vectors folder. Give output, or leave it out."
+                    raise OptionError(msg)
+                note_untrained_dimensions(self.source, settings.dimensions)
+                shards = encoded_shards(self.model, texts, side, settings)
+                return Vectors.joined(shards, settings.dimensions)
             encode(
                 self.source,
                 texts,

@@ -117,23 +117,24 @@ class Searching:
             InputError: The indexes do not find one of them for this query.
         """
         pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in hits]
-        asked = _query(query)
+        asked, reader = _query(query), self._open_reader()
         candidates = None
         if self.fusion is not None and pairs:
-            batch = self.searcher.ask([asked])
-            candidates = self.searcher.candidates(batch, len(pairs), self.fusion, self.depth)[0]
+            batch = reader.searcher.ask([asked])
+            candidates = reader.searcher.candidates(batch, len(pairs), self.fusion, self.depth)[0]
             if unknown := [name for name, _ in pairs if name not in set(candidates.ids)]:
                 msg = f"'{unknown[0]}' is not among the hits of '{query}'. Give hits of this query."
                 raise InputError(msg)
-        return self._described(asked, pairs, candidates, explain)
+        return self._described(reader, asked, pairs, candidates, explain)
 
     def warm(self) -> Self:
         """Load what the first query would load: the models that encode queries, and the index of the texts."""
         for index in self.searcher.indexes:
             if index.needs_encoding:
                 self.searcher.encoders.of(index)
+        reader = self._open_reader()
         with self._reading:
-            self._open_reader().warm()
+            reader.warm()
         return self
 
     def close(self) -> None:
@@ -155,36 +156,45 @@ class Searching:
 
         vectors, alone = as_vectors(data), getattr(data, "ndim", 0) == 1
         rows = {name: number for number, name in enumerate(vectors.ids)}
-        encoded, encoders = vectors.representation, self.searcher.encoders
+        encoded = vectors.representation
+        reader = self._open_reader() if alone else None
+        searcher = self.searcher if reader is None else reader.searcher
 
         def ask(queries: Sequence[Query]) -> EncodedBatch:
             wanted = torch.tensor([rows[query.id] for query in queries])
-            return EncodedBatch(queries, encoders, encoded=encoded.rows(wanted))
+            return EncodedBatch(queries, searcher.encoders, encoded=encoded.rows(wanted))
 
         queries = [Query(name, "") for name in vectors.ids]
         count = hit_count(k, HITS_TO_READ if alone else HITS)
-        if not alone:
-            return Run.found(find(self.searcher, queries, count, self.fusion, depth=self.depth, ask=ask), self.name)
-        found = self.searcher.search(ask(queries), count, self.fusion, self.depth)
+        if reader is None:
+            return Run.found(find(searcher, queries, count, self.fusion, depth=self.depth, ask=ask), self.name)
+        found = searcher.search(ask(queries), count, self.fusion, self.depth)
         candidates = None if found.candidates is None else found.candidates[0]
-        return self._described(queries[0], as_hits(*found.rankings[0]), candidates, explain=False)
+        return self._described(reader, queries[0], as_hits(*found.rankings[0]), candidates, explain=False)
 
     def _hits(self, text: str, k: int, explain: bool) -> Hits:
-        asked = _query(text)
-        pairs, candidates = search_one(self.searcher, asked, k, self.fusion, self.depth)
-        return self._described(asked, pairs, candidates, explain)
+        # Its searcher finds and explains the same, though the index may change in between.
+        asked, reader = _query(text), self._open_reader()
+        pairs, candidates = search_one(reader.searcher, asked, k, self.fusion, self.depth)
+        return self._described(reader, asked, pairs, candidates, explain)
 
     def _described(
-        self, query: Query, pairs: list[tuple[str, float]], candidates: Candidates | None, explain: bool
+        self,
+        reader: Reader,
+        query: Query,
+        pairs: list[tuple[str, float]],
+        candidates: Candidates | None,
+        explain: bool,
     ) -> Hits:
         with self._reading:
-            described = self._open_reader().described(query, pairs, candidates, explain)
+            described = reader.described(query, pairs, candidates, explain)
         return Hits(query.text, map(Hit.of, described))
 
     def _open_reader(self) -> Reader:
-        if self._reader is None:
-            self._reader = Reader(self.searcher, self.fusion, self.corpus, self.depth)
-        return self._reader
+        with self._reading:
+            if self._reader is None:
+                self._reader = Reader(self.searcher, self.fusion, self.corpus, self.depth)
+            return self._reader
 
 
 def _query(text: str) -> Query:

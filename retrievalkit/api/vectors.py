@@ -33,12 +33,14 @@ class Vectors:
         vectors: (texts, m, dim) float32, m vectors a text; or (rows, dim) where their number varies; None = none.
         counts: (texts,) how many rows of `vectors` each text has, where their number varies; else None.
         weights: (texts, vocabulary) weights of terms, scipy.sparse.csr_matrix; None = none.
+        dimensions: How many numbers of each vector were kept, as an index of them cuts its queries; None = all.
     """
 
     ids: Sequence[str]
     vectors: np.ndarray | None = None
     counts: np.ndarray | None = None
     weights: csr_matrix | None = None
+    dimensions: int | None = None
 
     @classmethod
     def of(cls, data: Any, ids: Iterable[Any] | None = None) -> Vectors:
@@ -57,8 +59,8 @@ class Vectors:
         return as_vectors(data, ids)
 
     @classmethod
-    def joined(cls, shards: Iterable[EncodedShard]) -> Vectors:
-        """The shards that a program encoded, as one."""
+    def joined(cls, shards: Iterable[EncodedShard], dimensions: int | None = None) -> Vectors:
+        """The shards that a program encoded, as one, and to how many dimensions it cut them."""
         parts = list(shards)
         ids = [one for part in parts for one in part.ids]
         vectors = [part.vectors for part in parts if part.vectors is not None]
@@ -66,8 +68,8 @@ class Vectors:
         if len({one.shape[1:] for one in vectors}) > 1 or any(part.counts is not None for part in parts):
             counts = np.concatenate([_counts(part) for part in parts])
             rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in vectors])
-            return cls(ids, rows, counts, _stacked(weights))
-        return cls(ids, np.concatenate(vectors) if vectors else None, None, _stacked(weights))
+            return cls(ids, rows, counts, _stacked(weights), dimensions)
+        return cls(ids, np.concatenate(vectors) if vectors else None, None, _stacked(weights), dimensions)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -91,6 +93,8 @@ class Vectors:
             part = self._shard(start)
             writer.write_shard(number, part.ids, part.vectors, counts=part.counts, weights=part.weights)
         counts, files = writer.finish(), writer.checksums()
+        if self.dimensions is not None and "checkpoint" not in entries:
+            entries["dimensions"] = self.dimensions
         artifacts.write_manifest(folder, "vectors", command="write", options={}, counts=counts, files=files, **entries)
 
     def _shard(self, start: int) -> EncodedShard:

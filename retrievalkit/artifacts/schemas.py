@@ -112,6 +112,7 @@ class Vectors(Manifest):
     inputs: dict[str, Input]
     files: dict[PlainName, File] = _MISSING
     checkpoint: Checkpoint = _MISSING
+    dimensions: Count = _MISSING
     corpus: Source = _MISSING
 
 
@@ -132,6 +133,7 @@ class Index(Manifest):
     inputs: dict[str, Input]
     indexer: Part
     checkpoint: Checkpoint = _MISSING
+    dimensions: Count = _MISSING
     corpus: Source = _MISSING
     segments: Annotated[list[Segment], Field(min_length=1)] = _MISSING
     change: Count = _MISSING

@@ -26,7 +26,7 @@ from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
 from retrievalkit.index import build_index
 from retrievalkit.search.sources import OpenIndex, open_index
-from retrievalkit.segments import Segment, segments_of
+from retrievalkit.segments import Segment, joined_vectors, segments_of
 
 WORK = ".changing"
 """The folder in an index in which a change is prepared; encoding goes on from there if it was killed."""
@@ -290,7 +290,14 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
             f"'{ours['path']}', by their fingerprints): their vectors are not comparable. Give the passages."  # type: ignore[index]
         )
         raise ArtifactError(msg)
+    held = joined_vectors(index.folder, index.opened.manifest)
+    if held is not None and (held.dim, held.vocabulary) != (store.dim, store.vocabulary):
+        msg = (
+            f"'{vectors}' holds vectors of size {store.dim or store.vocabulary:,}, and '{index.folder}' of size "
+            f"{held.dim or held.vocabulary:,}: they are not comparable. Give vectors of the same model."
+        )
+        raise ArtifactError(msg)
     return store
 
 
-_SAME = ("fingerprint", "description", "encoder_options")
+_SAME = ("fingerprint", "description", "encoder_options", "dimensions")

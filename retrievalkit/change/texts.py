@@ -15,6 +15,7 @@ from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.vectors import Ids
 from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.index import TEXTS
 from retrievalkit.search.sources import locate_input
 from retrievalkit.segments import Segment
 
@@ -131,7 +132,9 @@ def _corpus_of(folder: Path, manifest: Mapping[str, Any]) -> Corpus | None:
         # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
         with anonymously():
             corpus = open_corpus(locate_input(entry, folder) or entry["source"])
-            return corpus if corpus.fingerprint() == entry["fingerprint"] else None
+            # Passages that were in memory are kept in the folder, under the fingerprint that they had there.
+            kept = entry.get("relative_path") == TEXTS
+            return corpus if kept or corpus.fingerprint() == entry["fingerprint"] else None
     except InputError:
         return None
 

@@ -135,18 +135,21 @@ def _recorded(index: OpenIndex) -> dict[str, Any]:
 
 def _settings(index: OpenIndex, precision: Precision | None) -> dict[str, Any]:
     recorded = _recorded(index)
-    known = {name: recorded[name] for name in ("precision", "batch_tokens", "shard_texts") if recorded.get(name)}
+    known = {
+        name: recorded[name] for name in ("precision", "stored", "batch_tokens", "shard_texts") if recorded.get(name)
+    }
     return known if precision is None else {**known, "precision": precision}
 
 
 def _model_options(index: OpenIndex) -> dict[str, Any]:
-    """What names the parts of a model that is no checkpoint, and the lengths of any."""
+    """What names the parts of a model that is no checkpoint, and the lengths and dimensions of any."""
     assert index.checkpoint is not None
     lengths: Mapping[str, Any] = index.checkpoint.get("encoder_options", {})
-    described = index.checkpoint.get("description")
+    described, dimensions = index.checkpoint.get("description"), index.checkpoint.get("dimensions")
     if described is None:
-        return {"encoder_options": dict(lengths)}
+        return {"encoder_options": dict(lengths), "dimensions": dimensions}
     return {
+        "dimensions": dimensions,
         "encoder": described["encoder"]["name"],
         "encoder_options": {**described["encoder"]["options"], **lengths},
         "pooler": described["pooler"]["name"],

@@ -31,7 +31,7 @@ from retrievalkit.export.targets import TARGETS
 @json_option
 def export(
     source: str, output: str, push: str | None, dry_run: bool, overwrite: bool, as_json: bool, **flags: Any
-) -> None:
+) -> dict[str, Any]:
     """Write SOURCE (a checkpoint, a model, or for Pyserini vectors) as another library opens it."""
     from retrievalkit.errors import InputError
     from retrievalkit.export.program import export as program
@@ -57,4 +57,4 @@ def export(
             lines.append("Nothing was uploaded. Upload with --no-dry-run.")
         else:
             lines.append(f"uploaded to {upload(output, push)}")
-    echo(as_json, manifest, "\n".join(lines))
+    return echo(as_json, manifest, "\n".join(lines))

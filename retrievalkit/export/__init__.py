@@ -2,3 +2,7 @@
 
 A target is a module with a function `write`; `targets` names them.
 """
+
+from retrievalkit.modules import make_callable
+
+make_callable(__name__, "retrievalkit.api.exporting:export")

@@ -159,7 +159,7 @@ class Encoders:
 
     def dimensions_for(self, index: OpenIndex) -> int | None:
         """How many numbers of a query's vectors are kept, as of those of an index's texts; None = all."""
-        dimensions: int | None = (index.checkpoint or {}).get("dimensions")
+        dimensions: int | None = (index.checkpoint or index.manifest).get("dimensions")
         return dimensions
 
     def _fits(self, index: OpenIndex) -> bool:

@@ -21,6 +21,7 @@ WHOLE = {
     "convert": rk.convert,
     "doctor": rk.doctor,
     "evaluate": rk.Run.evaluate,
+    "export": rk.export,
     "mine-negatives": rk.mine_negatives,
     "plugins check": rk.check_plugin,
     "plugins list": rk.plugins,
@@ -36,7 +37,7 @@ WHOLE = {
 }
 """Command -> the function that takes all of its options."""
 
-_ENCODES = "texts output precision batch_tokens verify overwrite strict"
+_ENCODES = "texts output precision dimensions stored batch_tokens verify overwrite strict"
 PARTS = {
     "encode": {
         rk.Retriever.load: "model encoder pooler precision batch_tokens set verify strict",
@@ -46,6 +47,9 @@ PARTS = {
     "index": {
         rk.Index.build: "indexer model output overwrite set strict verify",
         rk.Index.check: "model precision set strict verify",
+        rk.Index.add: "model precision strict verify",
+        rk.Index.delete: "strict verify",
+        rk.Index.compact: "strict verify",
     },
     "search": {
         rk.Index.open: "corpus model precision set strict verify",
@@ -62,6 +66,9 @@ OTHERWISE = {
     "evaluate": {"run": "the run itself", "per_query": "Evaluation.per_query"},
     "index": {
         "source": "texts",
+        "add": "Index.add",
+        "delete": "Index.delete",
+        "compact": "Index.compact",
         "check": "Index.check",
         "check_queries": "queries of Index.check",
         "check_count": "count of Index.check",

@@ -1,0 +1,132 @@
+"""`Index.add`, `delete` and `compact`: the open index searches what the folder became."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import retrievalkit as rk
+from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError
+from retrievalkit.search import encoders
+
+pytestmark = pytest.mark.precision
+
+ROWS = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], dtype=np.float32)
+
+
+@pytest.fixture
+def index(model, passages, tmp_path):
+    """All passages but the last ten."""
+    return rk.Index.build(passages[:-10], model, tmp_path / "index")
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """Three vectors without a model."""
+    return rk.Index.build(vectors=ROWS, ids="abc", output=tmp_path / "raw")
+
+
+def texts_of(index):
+    """The hits of a query with their texts."""
+    return [(hit.id, hit.score, hit.title, hit.text) for hit in index.search("peru", k=42)]
+
+
+def test_what_was_added_is_found_as_by_an_index_built_anew(index, dense, passages, queries, monkeypatch):
+    """With its texts, and the model that is loaded stays loaded."""
+    outcome = index.add(passages)
+    assert (outcome["added"], outcome["unchanged"], outcome["texts"]) == (10, 32, 42)
+    assert len(index) == 42
+    monkeypatch.setattr(encoders, "_load", None)
+    assert index.search(queries, k=5) == dense.search(queries, k=5)
+    assert texts_of(index) == texts_of(dense)
+
+
+def test_what_was_deleted_is_found_no_more_and_compacting_changes_no_hit(index, queries):
+    """Ids are ids, whatever files there are of these names; a single id may be given as it is."""
+    best = [hit.id for hit in index.search("peru", k=3)]
+    assert index.delete(best[0])["deleted"] == 1
+    assert index.delete(np.array(best[1:2]))["texts"] == 30
+    assert not {*best[:2]} & {hit.id for hit in index.search("peru", k=50)}
+    found = index.search(queries, k=5)
+    assert index.compact() == {"texts": 30, "added": 0, "changed": 0, "unchanged": 0, "deleted": 0, "segments": 1}
+    assert index.search(queries, k=5) == found
+    assert rk.Index.open(index.folder).search(queries, k=5) == found
+
+
+def test_an_id_is_never_read_as_a_file(raw, tmp_path, monkeypatch):
+    """As the command line would."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("b\n")
+    raw.delete(["a"])
+    assert raw.search(ROWS[:1], k=3) == {"0": [("c", pytest.approx(0.6)), ("b", 0.0)]}
+
+
+def test_threads_search_while_the_index_changes(index, passages):
+    """Each search finds one state, with its texts; changes take turns."""
+    with ThreadPoolExecutor(4) as pool:
+        waiting = []
+        for number in (0, 1, 2):
+            waiting.append(pool.submit(index.add, [passages[32 + number]]))
+            waiting.append(pool.submit(index.delete, passages[number]["_id"]))
+            searches = [pool.submit(texts_of, index) for _ in range(8)]
+            assert all(text for search in searches for *_, text in search.result())
+        assert [one.result()["deleted"] + one.result()["added"] for one in waiting] == [1] * 6
+    assert {name for name, *_ in texts_of(index)} == {one["_id"] for one in passages[3:35]}
+
+
+@pytest.mark.parametrize(
+    "coming",
+    [{"texts": rk.Vectors.of(ROWS[:1], ["d"])}, {"vectors": ROWS[:1], "ids": "d"}, {"texts": ROWS[:1], "ids": "d"}],
+)
+def test_vectors_are_added_to_vectors(raw, coming):
+    assert raw.add(**coming)["added"] == 1
+    assert {name for name, _ in raw.search(ROWS[:1], k=2)["0"]} == {"a", "d"}
+
+
+def test_vectors_with_their_passages(index, model, passages, queries, dense):
+    """Hits have the texts that came with the vectors."""
+    index.add(passages[-10:], vectors=np.asarray(model.encode_documents(passages[-10:])))
+    assert texts_of(index) == texts_of(dense)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "message"),
+    [
+        (lambda index: index.add(["a text"]), DataError, "it has no id, and would replace"),
+        (lambda index: index.add(ROWS), InputError, "the vectors have no ids"),
+        (lambda index: index.add(), InputError, "there is nothing to add"),
+        (lambda index: index.add(rk.Vectors.of(ROWS, "xyz")), ArtifactError, "of size 2"),
+        (
+            lambda index: index.add([{"id": "x", "text": "x"}], presicion="fp32"),
+            OptionError,
+            "did you mean 'precision'",
+        ),
+        (lambda index: index.delete([]), OptionError, "there are no ids to delete"),
+        (lambda index: index.delete("nowhere", strict=True), InputError, "no text of these ids"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_changes(index, queries, mistake, error, message):
+    before, found = index.manifest, index.search(queries, k=3)
+    with pytest.raises(error, match=message):
+        mistake(index)
+    assert rk.Index.open(index.folder).manifest == before
+    assert index.search(queries, k=3) == found
+
+
+def test_a_closed_index_is_not_changed(index):
+    index.close()
+    with pytest.raises(InputError, match="was closed"):
+        index.delete("x")
+
+
+def test_texts_added_to_an_index_of_cut_vectors_are_cut(model, passages, queries, tmp_path):
+    """And vectors that were not cut are refused."""
+    whole = rk.Index.build(passages, model, tmp_path / "whole", dimensions=8)
+    index = rk.Index.build(passages[:30], model, tmp_path / "index", dimensions=8)
+    index.add(passages)
+    assert index.search(queries, k=5) == whole.search(queries, k=5)
+    model.encode_documents([{"id": "new", "text": "new"}], output=tmp_path / "uncut")
+    with pytest.raises(ArtifactError, match="not comparable"):
+        index.add(tmp_path / "uncut")

@@ -71,9 +71,11 @@ def _check_options(options: ExportOptions) -> None:
 
 
 def _write(source: str, folder: Path, options: ExportOptions) -> tuple[Written, dict[str, Any]]:
-    if artifacts.kind_of(source) in _FOLDERS_OF_VECTORS:
+    kind = artifacts.kind_of(source)
+    if kind in _FOLDERS_OF_VECTORS:
         if options.to != "pyserini":
-            msg = f"'{source}' holds vectors, and {options.to} takes a model. Give a checkpoint, or --to pyserini."
+            held = "vectors" if kind == "vectors" else f"an {kind}"
+            msg = f"'{source}' holds {held}, and {options.to} takes a model. Give a checkpoint, or --to pyserini."
             raise UnsupportedError(msg)
         from retrievalkit.export import pyserini_index
 

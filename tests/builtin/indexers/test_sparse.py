@@ -148,7 +148,8 @@ def test_given_texts_get_their_score(tmp_path, monkeypatch, name):
     expected = asked @ weights.T
     if name != "sparse":
         expected = expected + queries.vectors[:, 0].numpy() @ vectors.T
-    np.testing.assert_allclose(found[0], [expected[0, 29], expected[0, 0], np.nan, expected[0, 0]], rtol=1e-5, atol=1e-6)
+    first = [expected[0, 29], expected[0, 0], np.nan, expected[0, 0]]
+    np.testing.assert_allclose(found[0], first, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found[2], expected[2], rtol=1e-4, atol=1e-5)
     assert [one.dtype for one in found] == [np.float32] * 3
 

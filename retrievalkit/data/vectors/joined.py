@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from retrievalkit import artifacts
-from retrievalkit.data.vectors.ids import Ids
+from retrievalkit.data.vectors.ids import Ids, RowIds
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
 
@@ -53,7 +53,7 @@ class Part:
         return counts if self.rows is None else counts[self.rows]
 
 
-class JoinedIds(Sequence[str]):
+class JoinedIds(RowIds):
     """The ids of the texts of all parts."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -62,21 +62,6 @@ class JoinedIds(Sequence[str]):
 
     def __len__(self) -> int:
         return self._parts[-1].first + len(self._parts[-1])
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return self.take(np.arange(len(self))[index])
-        return self.take(np.array([range(len(self))[index]]))[0]
-
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), 65_536):
-            yield from self[start : start + 65_536]
 
     def take(self, rows: np.ndarray) -> list[str]:
         """The ids of the texts at these rows."""

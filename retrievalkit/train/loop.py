@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from retrievalkit import artifacts
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import ArtifactError, RetrievalkitError
+from retrievalkit.model.allocation import Surplus
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.pretrained import load_weights, save_weights
 from retrievalkit.train import processes, states
@@ -99,6 +100,7 @@ class StepTrainer(transformers.Trainer):
         self.log_file = log_file
         self._terms: dict[str, list[Tensor]] = {}
         self._prefetched: tuple[Iterator[Inputs], Iterator[Inputs]] | None = None
+        self._surplus = Surplus()
         super().__init__(model=step.module, args=arguments, callbacks=[])
         # The progress display is ours.
         self.remove_callback(transformers.PrinterCallback)
@@ -134,6 +136,7 @@ class StepTrainer(transformers.Trainer):
             processes.add_gradients([one for one in self.model.parameters() if one.requires_grad])
         for name, value in values.items():
             self._terms.setdefault(name, []).append(value.detach().float())
+        self._surplus.after_step()
         return values["loss"].detach()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -19,7 +19,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from retrievalkit.builtin.encoders.allocation import keep_freed_memory
 from retrievalkit.builtin.encoders.architectures import (
     embed,
     first_position,
@@ -42,6 +41,7 @@ from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShap
 from retrievalkit.data.pieces import Vocabulary
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
+from retrievalkit.model.allocation import keep_freed_memory
 from retrievalkit.model.pretrained import (
     check_attention,
     code_refused,

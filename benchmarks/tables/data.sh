@@ -2,7 +2,7 @@
 # The data of the tables at CPU size, from collections in BEIR's layout: data.sh COLLECTIONS OUTPUT
 #
 #     OUTPUT/mlm/train.jsonl, dev.jsonl   documents to train the encoder on masked words; dev: 300 held out
-#     OUTPUT/squad                        squad-open with 4,000 training questions, of its Wikipedia part
+#     OUTPUT/squad                        squad-open with 4,000 training questions, of its Wikipedia part, and 4,000 test questions
 #
 # The same each time: shuffled from a fixed stream of bytes. The training questions on comments and reviews are left out,
 # because many of them cannot be understood without their passage.
@@ -22,11 +22,16 @@ tail -n +301 "$to"/mlm/all.jsonl > "$to"/mlm/train.jsonl
 rm "$to"/mlm/all.jsonl
 
 ln -sf "$from"/squad-open/{corpus,queries}.jsonl.gz "$to"/squad/
-for split in dev test; do zcat "$from/squad-open/qrels/$split.tsv.gz" > "$to/squad/qrels/$split.tsv"; done
+zcat "$from"/squad-open/qrels/dev.tsv.gz > "$to"/squad/qrels/dev.tsv
+zcat "$from"/squad-open/qrels/test.tsv.gz > "$to"/squad/test.tsv
+{
+  first 1 < "$to"/squad/test.tsv
+  tail -n +2 "$to"/squad/test.tsv | seeded | first 4000
+} > "$to"/squad/qrels/test.tsv
 zcat "$from"/squad-open/queries.jsonl.gz | grep -F squadshifts-new-wiki | cut -d '"' -f 4 > "$to"/squad/wiki.txt
 zcat "$from"/squad-open/qrels/train.tsv.gz > "$to"/squad/train.tsv
 {
   first 1 < "$to"/squad/train.tsv
   grep -wFf "$to"/squad/wiki.txt "$to"/squad/train.tsv | seeded | first 4000
 } > "$to"/squad/qrels/train.tsv
-rm "$to"/squad/train.tsv "$to"/squad/wiki.txt
+rm "$to"/squad/{train,test}.tsv "$to"/squad/wiki.txt

@@ -3,13 +3,16 @@
     rkit encode CHECKPOINT TEXTS --side document --output DIR
 
 Memory does not grow with the corpus: texts are read in shards, a thread tokenises the next shard while the model
-computes, and vectors are written shard by shard. A killed encoding resumes at the first incomplete shard.
+computes, and vectors are written shard by shard. A killed encoding resumes at the first incomplete shard. On the workers
+of a Ray cluster it goes faster, and gives the same folder.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,11 +22,12 @@ import numpy as np
 from pydantic import Field
 
 from retrievalkit import artifacts
+from retrievalkit.cluster import ClusterOptions, ordered_map
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.checkpoint import is_checkpoint
 from retrievalkit.model.dimensions import note_untrained_dimensions
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 SHARD_TEXTS = 8_192
+
+_Rows = list[tuple[str, Text]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +82,7 @@ def encode(
     options: EncodeOptions | None = None,
     overwrite: bool = False,
     opened: Retriever | None = None,
+    cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
     """Encode texts and write a vectors/ folder.
 
@@ -87,6 +94,7 @@ def encode(
         options: How the texts are encoded; None = the defaults.
         overwrite: Replace an output folder that exists already.
         opened: The model, if it is loaded already.
+        cluster: The Ray cluster whose workers encode; None = this process.
 
     Returns:
         The manifest of the folder.
@@ -96,14 +104,7 @@ def encode(
     if side == "query" and is_checkpoint(model) and "document_length" in (options.encoder_options or {}):
         msg = "encoder.document_length has no effect on queries. Set encoder.query_length, or leave it out."
         raise OptionError(msg)
-    retriever = opened or open_retriever(
-        model,
-        encoder=options.encoder,
-        pooler=options.pooler,
-        encoder_options=options.encoder_options,
-        pooler_options=options.pooler_options,
-        lean=True,
-    )
+    retriever = opened or _opened(model, options)
     note_untrained_dimensions(model, options.dimensions)
     source = _Texts.open(texts, side)
     job = _Job.of(retriever, source, options)
@@ -114,7 +115,8 @@ def encode(
         complete, changed = writer.completed_shards()
         if changed:
             click.echo(f"'{changed}' was changed after it was written: texts are encoded again from there", err=True)
-        for number, shard in job.shards(skip=complete):
+        shards = job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options)
+        for number, shard in shards:
             writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
         counts = writer.finish()
         corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
@@ -135,7 +137,7 @@ def encoded_shards(
     retriever: Retriever, texts: str | Path, side: Side, options: EncodeOptions
 ) -> Iterator[EncodedShard]:
     """The texts of a source as `encode` writes them, shard by shard; see `encode`."""
-    for _, shard in _Job.of(retriever, _Texts.open(texts, side), options).shards(skip=0):
+    for _, shard in _Job.of(retriever, _Texts.open(texts, side), options).shards(0):
         yield shard
 
 
@@ -168,9 +170,22 @@ class _Texts:
     def expected_size(self) -> int | None:
         return self.rows.expected_size() if isinstance(self.rows, Corpus) else len(self.rows)
 
+    def shards(self, size: int, skip: int) -> Iterator[tuple[int, _Rows]]:
+        """The texts in shards, after the first `skip`, with the numbers of the shards."""
+        rows = itertools.islice(iter(self), skip * size, None)
+        for number in itertools.count(skip):
+            shard = list(itertools.islice(rows, size))
+            if not shard:
+                return
+            yield number, shard
+
     def __iter__(self) -> Iterator[tuple[str, Text]]:
         for row in self.rows:
             yield row.id, (getattr(row, "title", ""), row.text)
+
+
+def _read_shards(texts: str | Path, side: Side, size: int, skip: int) -> Iterator[tuple[int, _Rows]]:
+    return _Texts.open(texts, side).shards(size, skip)
 
 
 @dataclass
@@ -205,27 +220,47 @@ class _Job:
 
     def shards(self, skip: int) -> Iterator[tuple[int, EncodedShard]]:
         """The encoded shards after the first `skip`, with their numbers."""
-        done, total = skip * self.shard_texts, self.texts.expected_size()
-        if skip:
-            click.echo(f"resuming at text {done + 1:,}" + ("" if total is None else f" of {total:,}"), err=True)
-        with ProgressBar(f"encode {self.side}s", total, unit="texts", done=done) as progress:
+        with self._progress(skip) as progress:
             for number, ids, token_ids in prefetch(self._tokenized(skip)):
                 if number == skip and self.precision == "int8":
                     click.echo(nearness(self.retriever, token_ids, self.side), err=True)
-                yield number, self._encode(ids, token_ids, progress)
+                yield number, self._encode(ids, token_ids, progress.advance)
+
+    def spread(
+        self, skip: int, cluster: ClusterOptions, model: str | Path, texts: str | Path, options: EncodeOptions
+    ) -> Iterator[tuple[int, EncodedShard]]:
+        """The same shards, encoded by the workers of a cluster."""
+        items = functools.partial(_read_shards, _on_disk(texts), self.side, self.shard_texts, skip)
+        make = functools.partial(_Worker, _on_disk(model), self.side, options, self.retriever.fingerprint)
+        with self._progress(skip) as progress:
+            for number, shard, note in ordered_map(make, items, cluster):
+                if number == skip and note:
+                    click.echo(note, err=True)
+                yield number, shard
+                progress.advance(len(shard.ids))
+
+    def encoded(self, number: int, rows: _Rows) -> tuple[int, EncodedShard, str]:
+        """A shard, and what is to be said of the precision of its vectors."""
+        _, ids, token_ids = self._tokenize(number, rows)
+        note = nearness(self.retriever, token_ids, self.side) if self.precision == "int8" else ""
+        return number, self._encode(ids, token_ids, lambda _: None), note
+
+    def _progress(self, skip: int) -> ProgressBar:
+        done, total = skip * self.shard_texts, self.texts.expected_size()
+        if skip:
+            click.echo(f"resuming at text {done + 1:,}" + ("" if total is None else f" of {total:,}"), err=True)
+        return ProgressBar(f"encode {self.side}s", total, unit="texts", done=done)
 
     def _tokenized(self, skip: int) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
-        rows = itertools.islice(iter(self.texts), skip * self.shard_texts, None)
-        tower = self.retriever.tower(self.side)
-        for number in itertools.count(skip):
-            shard = list(itertools.islice(rows, self.shard_texts))
-            if not shard:
-                return
-            token_ids = tower.tokenize([text for _, text in shard], self.side)
-            # Lists of Python integers would take many times the memory.
-            yield number, [one for one, _ in shard], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
+        for number, rows in self.texts.shards(self.shard_texts, skip):
+            yield self._tokenize(number, rows)
 
-    def _encode(self, ids: list[str], token_ids: list[np.ndarray], progress: ProgressBar) -> EncodedShard:
+    def _tokenize(self, number: int, rows: _Rows) -> tuple[int, list[str], list[np.ndarray]]:
+        token_ids = self.retriever.tower(self.side).tokenize([text for _, text in rows], self.side)
+        # Lists of Python integers would take many times the memory.
+        return number, [one for one, _ in rows], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
+
+    def _encode(self, ids: list[str], token_ids: list[np.ndarray], advance: Callable[[int], None]) -> EncodedShard:
         positions: list[list[int]] = []
         vectors: list[Representation] = []
         weights: list[csr_matrix] = []
@@ -233,7 +268,7 @@ class _Job:
             token_ids, self.side, batch_tokens=self.batch_tokens, precision=self.precision
         )
         for rows, part in batches:
-            progress.advance(len(rows))
+            advance(len(rows))
             positions.append(rows)
             if part.weights is not None:
                 weights.append(_sparse(part.weights.numpy()))
@@ -246,6 +281,36 @@ class _Job:
             return EncodedShard(ids, None, None, lexical)
         matrix, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
         return EncodedShard(ids, _in_half(matrix, ids, counts) if self.halved else matrix, counts, lexical)
+
+
+class _Worker:
+    """Encodes shards in a process of its own, which another machine may run."""
+
+    def __init__(self, model: str | Path, side: Side, options: EncodeOptions, fingerprint: str) -> None:
+        retriever = _opened(model, options)
+        if retriever.fingerprint != fingerprint:
+            msg = f"on {socket.gethostname()}, '{model}' is another model than where the command runs. Copy it there."
+            raise ArtifactError(msg)
+        self._job = _Job.of(retriever, _Texts([], side, ""), options)
+
+    def __call__(self, shard: tuple[int, _Rows]) -> tuple[int, EncodedShard, str]:
+        return self._job.encoded(*shard)
+
+
+def _opened(model: str | Path, options: EncodeOptions) -> Retriever:
+    return open_retriever(
+        model,
+        encoder=options.encoder,
+        pooler=options.pooler,
+        encoder_options=options.encoder_options,
+        pooler_options=options.pooler_options,
+        lean=True,
+    )
+
+
+def _on_disk(place: str | Path) -> str | Path:
+    """A file or folder by its whole name, which holds in other processes too; names of other places as they are."""
+    return Path(place).absolute() if Path(place).exists() else place
 
 
 def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) -> np.ndarray:

@@ -1,0 +1,160 @@
+"""A function applied to many items by the workers of a Ray cluster, with the results in the order of the items.
+
+    rkit encode CHECKPOINT corpus.jsonl --ray auto --output vectors
+
+Ray Data streams the items. The command's own machine reads and writes the files, so that input and output need not be
+visible from other machines; what the workers load (a model) must be at the same place on each. A worker or a machine
+that is lost costs what it was working on, which others do again; workers are added while the cluster grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import Field
+
+from retrievalkit.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_MOST_WORKERS = 1 << 16
+_LOCAL = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """Where and how work is spread.
+
+    Args:
+        ray: "auto" for the cluster that this machine belongs to, the address of a cluster (HOST:PORT), or "local" for
+            the processors of this machine.
+        workers: Most workers at a time; None = as many as the cluster has room for.
+        worker_cpus: Processors of a worker: the threads that it computes with.
+        worker_gpus: GPUs of a worker, or a share of one; None = 1 if the cluster has any.
+    """
+
+    ray: str
+    workers: Annotated[int, Field(ge=1, le=_MOST_WORKERS)] | None = None
+    worker_cpus: Annotated[int, Field(ge=1)] = 1
+    worker_gpus: Annotated[float, Field(ge=0)] | None = None
+
+
+def ordered_map(
+    make: Callable[[], Callable[[Item], Result]],
+    items: Callable[[], Iterable[Item]],
+    options: ClusterOptions,
+) -> Iterator[Result]:
+    """Apply a function to each item on the workers of a cluster.
+
+    Args:
+        make: Called in each worker, when it has its first item: gives the function. An item is done again if its worker
+            is lost.
+        items: Gives the items, called in a process on this machine. Each is large enough to be worth a journey.
+        options: Where.
+
+    Yields:
+        The results in the order of the items. Only so many items are read ahead as Ray's memory has room for.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        InputError: There is no such cluster, or it has no room for a worker.
+        Exception: As the function or the items raised it.
+    """
+    with _connected(options.ray):
+        from retrievalkit.cluster.source import Failure, unpacked
+
+        data = _data(make, items, options)
+        for table in data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            for result in unpacked(table):
+                if isinstance(result, Failure):
+                    result.error.add_note(f"On a worker of the cluster:\n{result.trace}")
+                    raise result.error
+                yield result
+
+
+def _data(
+    make: Callable[[], Callable[[Any], Any]], items: Callable[[], Iterable[Any]], options: ClusterOptions
+) -> Dataset:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from retrievalkit.cluster.source import Items, Worker
+
+    gpus = options.worker_gpus
+    if gpus is None:
+        gpus = float("GPU" in ray.cluster_resources())
+    _check_room(options.worker_cpus, gpus)
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    # An item is a shard: it does not wait for others to make a larger block.
+    context.target_max_block_size = context.target_min_block_size = 1
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    read = {"scheduling_strategy": here, "num_cpus": 0}
+    return ray.data.read_datasource(Items(items), override_num_blocks=1, ray_remote_args=read).map_batches(
+        Worker,
+        fn_constructor_kwargs={"make": make, "threads": options.worker_cpus},
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=options.workers or _MOST_WORKERS),
+        num_cpus=options.worker_cpus,
+        num_gpus=gpus,
+    )
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[None]:
+    """Connect to a cluster, unless this process is connected."""
+    try:
+        import ray
+        import ray.data
+    except ModuleNotFoundError as error:
+        msg = "Ray is not installed, which --ray needs. Install it: pip install 'retrievalkit[ray]'."
+        raise MissingDependencyError(msg) from error
+    if ray.is_initialized():
+        yield
+        return
+    # Ray's own lines (addresses, plans, retries) are in its logs and on its pages.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        where = {"num_cpus": os.cpu_count()} if address == _LOCAL else {"address": address}
+        ray.init(
+            **where,
+            include_dashboard=False if address == _LOCAL else None,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        known = "No Ray cluster runs on this machine" if address == "auto" else f"No Ray cluster answers at '{address}'"
+        msg = f"{known} ({error}). Start one (ray start --head), give its address, or --ray local for this machine."
+        raise InputError(msg) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_room(cpus: int, gpus: float) -> None:
+    """Refuse workers that no machine of the cluster can hold."""
+    import ray
+
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if any(one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus for one in machines):
+        return
+    most = {name: max(one.get(name, 0) for one in machines) for name in ("CPU", "GPU")}
+    msg = (
+        f"a worker has {cpus} CPUs and {gpus:g} GPUs, and the largest machine of the cluster {most['CPU']:g} and "
+        f"{most['GPU']:g}. Give fewer: --ray-cpus, --ray-gpus."
+    )
+    raise InputError(msg)

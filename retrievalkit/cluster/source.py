@@ -1,0 +1,103 @@
+"""The items of an iterable as a stream of Ray Data, and what a worker does with them."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa  # noqa: TID253 - this module is imported with Ray alone
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+
+COLUMN = "packed"
+
+
+class Items(Datasource):  # type: ignore[misc] - Ray has no types of it
+    """Each item a block of its own, read one after the other by a single task.
+
+    Args:
+        items: Gives the items.
+    """
+
+    def __init__(self, items: Callable[[], Iterable[Any]]) -> None:
+        super().__init__()
+        self._items = items
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Unknown."""
+        return None
+
+    def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:  # noqa: ARG002 - Ray's signature
+        """The task."""
+        nothing_known = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+        return [ReadTask(self._read, nothing_known)]
+
+    def _read(self) -> Iterator[pa.Table]:
+        try:
+            for item in self._items():
+                yield packed(item)
+        except Exception as error:  # noqa: BLE001 - handed to the command, which raises it
+            yield packed(Failure.of(error))
+
+
+@dataclass
+class Failure:
+    """An error of a function, on its way to the command."""
+
+    error: Exception
+    trace: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """An error being handled."""
+        trace = traceback.format_exc()
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # noqa: BLE001 - whatever an exception's own reduction raises
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        return cls(error, trace)
+
+
+class Worker:
+    """Applies the function of a worker to its items.
+
+    Args:
+        make: Gives the function.
+        threads: How many threads it may compute with.
+    """
+
+    def __init__(self, make: Callable[[], Callable[[Any], Any]], threads: int) -> None:
+        self._make = make
+        self._threads = threads
+        self._function: Callable[[Any], Any] | None = None
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """The result for the item of a table with a single row."""
+        item = unpacked(table)[0]
+        if isinstance(item, Failure):
+            return packed(item)
+        try:
+            return packed(self._apply(item))
+        except Exception as error:  # noqa: BLE001 - handed to the command, which raises it
+            return packed(Failure.of(error))
+
+    def _apply(self, item: Any) -> Any:
+        if self._function is None:
+            import torch
+
+            torch.set_num_threads(self._threads)
+            self._function = self._make()
+        return self._function(item)
+
+
+def packed(value: Any) -> pa.Table:
+    """A table of one row."""
+    return pa.table({COLUMN: pa.array([pickle.dumps(value, protocol=5)], type=pa.large_binary())})
+
+
+def unpacked(table: pa.Table) -> list[Any]:
+    """What its rows hold."""
+    return [pickle.loads(cell.as_py()) for cell in table[COLUMN]]

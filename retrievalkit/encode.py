@@ -3,8 +3,8 @@
     rkit encode CHECKPOINT TEXTS --side document --output DIR
 
 Memory does not grow with the corpus: texts are read in shards, a thread tokenises the next shard while the model
-computes, and vectors are written shard by shard. A killed encoding resumes at the first incomplete shard. On the workers
-of a Ray cluster it goes faster, and gives the same folder.
+computes, and vectors are written shard by shard. A killed encoding resumes at the first incomplete shard. The
+workers of a Ray cluster write the same folder.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,12 +22,13 @@ import click
 import numpy as np
 from pydantic import Field
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.cluster import ClusterOptions, ordered_map
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.data.vectors.writer import check_shard
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.checkpoint import is_checkpoint
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 SHARD_TEXTS = 8_192
+
+_TOLD = 5  # texts that were left out, in the note
 
 _Rows = list[tuple[str, Text]]
 
@@ -116,7 +120,9 @@ def encode(
         if changed:
             click.echo(f"'{changed}' was changed after it was written: texts are encoded again from there", err=True)
         shards = job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options)
+        left_out = _LeftOut(staging, complete)
         for number, shard in shards:
+            left_out.add(number, shard.left_out)
             writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
         counts = writer.finish()
         corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
@@ -130,6 +136,7 @@ def encode(
             checkpoint=checkpoint,
             files=writer.checksums(),
             **(corpus if side == "document" else {}),
+            **left_out.told(),
         )
 
 
@@ -143,12 +150,13 @@ def encoded_shards(
 
 @dataclass
 class EncodedShard:
-    """The encoded texts of a shard, in the order of the corpus."""
+    """The encoded texts of a shard, in the order of the corpus, and why others were left out: id -> reason."""
 
     ids: list[str]
     vectors: np.ndarray | None
     counts: np.ndarray | None
     weights: csr_matrix | None
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -240,10 +248,37 @@ class _Job:
                 progress.advance(len(shard.ids))
 
     def encoded(self, number: int, rows: _Rows) -> tuple[int, EncodedShard, str]:
-        """A shard, and what is to be said of the precision of its vectors."""
-        _, ids, token_ids = self._tokenize(number, rows)
+        """A shard, without texts that cannot be encoded, and what is to be said of the precision of its vectors.
+
+        Raises:
+            Exception: None of them can be encoded.
+        """
+        failing: dict[str, Exception] = {}
+        shard, note = self._encoded(rows, failing)
+        if shard is None:
+            raise next(iter(failing.values()))
+        shard.left_out = {one: f"{type(error).__name__}: {error}" for one, error in failing.items()}
+        return number, shard, note
+
+    def _encoded(self, rows: _Rows, failing: dict[str, Exception]) -> tuple[EncodedShard | None, str]:
+        if not rows:
+            return None, ""
+        try:
+            _, ids, token_ids = self._tokenize(0, rows)
+            shard = self._encode(ids, token_ids, lambda _: None)
+            check_shard(ids, shard.vectors, shard.counts, shard.weights)
+        except Exception as error:
+            if len(rows) == 1:
+                failing[rows[0][0]] = error
+                return None, ""
+            half, before = len(rows) // 2, len(failing)
+            for part in (rows[:half], rows[half:]):
+                self._encoded(part, failing)
+            if len(failing) == before:  # only all of them together: as if memory had run out
+                raise
+            return self._encoded([row for row in rows if row[0] not in failing], failing)
         note = nearness(self.retriever, token_ids, self.side) if self.precision == "int8" else ""
-        return number, self._encode(ids, token_ids, lambda _: None), note
+        return shard, note
 
     def _progress(self, skip: int) -> ProgressBar:
         done, total = skip * self.shard_texts, self.texts.expected_size()
@@ -281,6 +316,38 @@ class _Job:
             return EncodedShard(ids, None, None, lexical)
         matrix, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
         return EncodedShard(ids, _in_half(matrix, ids, counts) if self.halved else matrix, counts, lexical)
+
+
+class _LeftOut:
+    """The texts that workers could not encode, in a file of the staging folder until all are told of.
+
+    Args:
+        staging: The folder.
+        complete: How many shards earlier commands have written.
+    """
+
+    def __init__(self, staging: Path, complete: int) -> None:
+        self._path = staging / "left-out.jsonl"
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        self._rows = [row for row in map(artifacts.loads_json, lines) if row["shard"] < complete]
+
+    def add(self, number: int, texts: Mapping[str, str]) -> None:
+        """Texts of a shard that is about to be written, with the reasons."""
+        if not texts:
+            return
+        self._rows += [{"shard": number, "id": one, "reason": reason} for one, reason in texts.items()]
+        self._path.write_text("".join(f"{json.dumps(row)}\n" for row in self._rows), encoding="utf-8")
+
+    def told(self) -> dict[str, Any]:
+        """The entry of the manifest; the user gets a note."""
+        self._path.unlink(missing_ok=True)
+        if not self._rows:
+            return {}
+        first = "; ".join(f"'{row['id']}' ({row['reason']})" for row in self._rows[:_TOLD])
+        rest = f"; and {len(self._rows) - _TOLD:,} more, see left_out in manifest.json" if self._rows[_TOLD:] else ""
+        count = "1 text" if len(self._rows) == 1 else f"{len(self._rows):,} texts"
+        oddities.note(f"{count} could not be encoded, and the vectors are without: {first}{rest}.")
+        return {"left_out": [{"id": row["id"], "reason": row["reason"]} for row in self._rows]}
 
 
 class _Worker:

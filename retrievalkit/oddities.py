@@ -17,15 +17,16 @@ from retrievalkit.report.terminal import printable
 
 
 @dataclass(eq=False)
-class _Oddities:
-    """What a command has met."""
+class Oddities:
+    """What a command, or a worker of it on another machine, has met."""
 
-    strict: bool
+    strict: bool = False
     sentences: dict[str, None] = field(default_factory=dict)
     # (kind of text, limit) -> how many, and the most tokens that one lost
     cut: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def told(self) -> list[str]:
+        """What to say of them."""
         lengths = [
             f"{count:,} {kind} had more than {limit:,} tokens and were cut, by up to {most:,} tokens. Raise the "
             f"maximum length if the model takes more, or split them."
@@ -35,7 +36,7 @@ class _Oddities:
 
 
 # Commands, of which a recipe's step is an inner one.
-_commands: list[_Oddities] = []
+_commands: list[Oddities] = []
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def collected(*, strict: bool = False) -> Iterator[None]:
     Args:
         strict: Raise the first as an error instead; the steps of a strict recipe are strict too.
     """
-    oddities = _Oddities(strict or any(outer.strict for outer in _commands))
+    oddities = Oddities(strict or any(outer.strict for outer in _commands))
     _commands.append(oddities)
     try:
         yield
@@ -55,6 +56,34 @@ def collected(*, strict: bool = False) -> Iterator[None]:
     if os.environ.get("RANK", "0") == "0":
         for sentence in oddities.told():
             show(sentence)
+
+
+@contextmanager
+def gathered() -> Iterator[Oddities]:
+    """Gather oddities without a word, for a command in another process to `join`."""
+    oddities = Oddities()
+    _commands.append(oddities)
+    try:
+        yield oddities
+    finally:
+        _commands.remove(oddities)
+
+
+def join(met: Oddities) -> None:
+    """Take over what another process has met.
+
+    Raises:
+        InputError: The command is strict, and there is something.
+    """
+    check(*met.told())
+    if met.sentences:
+        note(*met.sentences)
+    if not _commands:
+        return
+    counts = _commands[-1].cut
+    for key, (count, most) in met.cut.items():
+        before, longest = counts.get(key, (0, 0))
+        counts[key] = before + count, max(longest, most)
 
 
 def note(*sentences: str) -> None:

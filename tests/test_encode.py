@@ -255,3 +255,64 @@ def test_bf16_vectors_point_the_way_of_float32_vectors(tiny_model, tiny_collecti
         )
     one, other = (torch.from_numpy(all_vectors(tmp_path / name)) for name in ("fp32", "bf16"))
     assert torch.nn.functional.cosine_similarity(one, other).min() > 0.9999
+
+
+def on_a_worker(make, items, cluster):
+    return map(make(), items())
+
+
+@pytest.fixture
+def poisoned(tiny_collection, tmp_path, monkeypatch):
+    """A corpus of whose texts the model can compute all but two, the third and the last."""
+    lines = tiny_collection.corpus.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    rows[2]["text"] += " poison"
+    rows[-1]["text"] += " poison"
+    path = tmp_path / "poisoned.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenize = program.Retriever.tower
+
+    def tower(self, side):
+        found = tokenize(self, side)
+
+        def refusing(texts, which):
+            if any("poison" in text for _, text in texts):
+                message = "no memory for this text"
+                raise MemoryError(message)
+            return type(found).tokenize(found, texts, which)
+
+        monkeypatch.setattr(found, "tokenize", refusing, raising=False)
+        return found
+
+    monkeypatch.setattr(program.Retriever, "tower", tower)
+    monkeypatch.setattr(program, "ordered_map", on_a_worker)
+    return path, [row["_id"] for row in rows]
+
+
+def test_on_a_cluster_texts_that_cannot_be_encoded_fail_alone(poisoned, tiny_model, tmp_path, capsys):
+    """They are named at the end, also those that an earlier, interrupted command met."""
+    path, ids = poisoned
+    options = program.EncodeOptions(shard_texts=10)
+    cluster = program.ClusterOptions(ray="local")
+    manifest = program.encode(
+        tiny_model, path, side="document", output=tmp_path / "v", options=options, cluster=cluster
+    )
+    told = [{"id": one, "reason": "MemoryError: no memory for this text"} for one in (ids[2], ids[-1])]
+    assert manifest["left_out"] == told
+    assert f"2 texts could not be encoded, and the vectors are without: '{ids[2]}'" in capsys.readouterr().err
+    assert list(VectorStore(tmp_path / "v").ids) == [one for one in ids if one not in (ids[2], ids[-1])]
+    assert not list((tmp_path / "v").glob("left-out*"))
+
+
+def test_a_shard_none_of_which_can_be_encoded_is_an_error(poisoned, tiny_model, tmp_path):
+    path, _ = poisoned
+    options = program.EncodeOptions(shard_texts=1)
+    with pytest.raises(MemoryError, match="no memory"):
+        program.encode(
+            tiny_model,
+            path,
+            side="document",
+            output=tmp_path / "v",
+            options=options,
+            cluster=program.ClusterOptions(ray="local"),
+        )

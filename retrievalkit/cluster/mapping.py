@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
 
+from retrievalkit import oddities
 from retrievalkit.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -78,14 +79,15 @@ def ordered_map(
                 if isinstance(result, Failure):
                     result.error.add_note(f"On a worker of the cluster:\n{result.trace}")
                     raise result.error
-                yield result
+                value, met = result
+                oddities.join(met)
+                yield value
 
 
 def _data(
     make: Callable[[], Callable[[Any], Any]], items: Callable[[], Iterable[Any]], options: ClusterOptions
 ) -> Dataset:
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from retrievalkit.cluster.source import Items, Worker
 
@@ -99,9 +101,8 @@ def _data(
     context.print_on_execution_start = False
     # An item is a shard: it does not wait for others to make a larger block.
     context.target_max_block_size = context.target_min_block_size = 1
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    read = {"scheduling_strategy": here, "num_cpus": 0}
-    return ray.data.read_datasource(Items(items), override_num_blocks=1, ray_remote_args=read).map_batches(
+    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    return ray.data.read_datasource(Items(items), override_num_blocks=1, num_cpus=0, label_selector=here).map_batches(
         Worker,
         fn_constructor_kwargs={"make": make, "threads": options.worker_cpus},
         batch_size=1,
@@ -125,7 +126,7 @@ def _connected(address: str) -> Iterator[None]:
         yield
         return
     # Ray's own lines (addresses, plans, retries) are in its logs and on its pages.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         where = {"num_cpus": os.cpu_count()} if address == _LOCAL else {"address": address}

@@ -12,6 +12,8 @@ import pyarrow as pa  # noqa: TID253 - this module is imported with Ray alone
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
+from retrievalkit import oddities
+
 COLUMN = "packed"
 
 
@@ -80,7 +82,9 @@ class Worker:
         if isinstance(item, Failure):
             return packed(item)
         try:
-            return packed(self._apply(item))
+            with oddities.gathered() as met:
+                result = self._apply(item)
+            return packed((result, met))
         except Exception as error:  # noqa: BLE001 - handed to the command, which raises it
             return packed(Failure.of(error))
 

@@ -88,8 +88,7 @@ class VectorWriter:
         if not ids:
             msg = f"shard {number} has no texts"
             raise ValueError(msg)
-        _check_ids(ids)
-        rows, counts = _as_rows(ids, vectors, counts)
+        rows, counts, matrix = check_shard(ids, vectors, counts, weights)
         ids_file, counts_file = _parts_of(number)
         parts = self._write(
             ids_file,
@@ -100,8 +99,7 @@ class VectorWriter:
             assert counts is not None
             files |= self._write(f"vectors-{number:05d}.npy", lambda path: _save(path, rows))
             parts |= self._write(counts_file, lambda path: _save(path, counts))
-        if weights is not None:
-            matrix = _as_csr(ids, weights)
+        if matrix is not None:
             files |= self._write(f"lexical-{number:05d}.npz", lambda path: _save_csr(path, matrix))
         record = {
             "texts": len(ids),
@@ -194,6 +192,15 @@ class VectorWriter:
         if varies:
             self._checksums |= self._write(OFFSETS, lambda path: _save(path, offsets))
         return int(offsets[-1])
+
+
+def check_shard(
+    ids: Sequence[str], vectors: np.ndarray | None, counts: np.ndarray | None, weights: Any
+) -> tuple[np.ndarray | None, np.ndarray | None, Any]:
+    """The rows, counts and weights of a shard as they are written; see `VectorWriter.write_shard`."""
+    _check_ids(ids)
+    rows, counts = _as_rows(ids, vectors, counts)
+    return rows, counts, None if weights is None else _as_csr(ids, weights)
 
 
 def _parts_of(number: int) -> tuple[str, str]:

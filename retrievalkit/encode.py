@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +22,13 @@ import numpy as np
 from pydantic import Field
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.cluster import ClusterOptions, ordered_map
+from retrievalkit.cluster import ClusterOptions, check_same_model, ordered_map
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.data.vectors.writer import check_shard
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.checkpoint import is_checkpoint
 from retrievalkit.model.dimensions import note_untrained_dimensions
@@ -238,8 +237,8 @@ class _Job:
         self, skip: int, cluster: ClusterOptions, model: str | Path, texts: str | Path, options: EncodeOptions
     ) -> Iterator[tuple[int, EncodedShard]]:
         """The same shards, encoded by the workers of a cluster."""
-        items = functools.partial(_read_shards, _on_disk(texts), self.side, self.shard_texts, skip)
-        make = functools.partial(_Worker, _on_disk(model), self.side, options, self.retriever.fingerprint)
+        items = functools.partial(_read_shards, texts, self.side, self.shard_texts, skip)
+        make = functools.partial(_Worker, artifacts.absolute(model), self.side, options, self.retriever.fingerprint)
         with self._progress(skip) as progress:
             for number, shard, note in ordered_map(make, items, cluster):
                 if number == skip and note:
@@ -355,9 +354,7 @@ class _Worker:
 
     def __init__(self, model: str | Path, side: Side, options: EncodeOptions, fingerprint: str) -> None:
         retriever = _opened(model, options)
-        if retriever.fingerprint != fingerprint:
-            msg = f"on {socket.gethostname()}, '{model}' is another model than where the command runs. Copy it there."
-            raise ArtifactError(msg)
+        check_same_model(model, retriever.fingerprint, fingerprint)
         self._job = _Job.of(retriever, _Texts([], side, ""), options)
 
     def __call__(self, shard: tuple[int, _Rows]) -> tuple[int, EncodedShard, str]:
@@ -373,11 +370,6 @@ def _opened(model: str | Path, options: EncodeOptions) -> Retriever:
         pooler_options=options.pooler_options,
         lean=True,
     )
-
-
-def _on_disk(place: str | Path) -> str | Path:
-    """A file or folder by its whole name, which holds in other processes too; names of other places as they are."""
-    return Path(place).absolute() if Path(place).exists() else place
 
 
 def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) -> np.ndarray:

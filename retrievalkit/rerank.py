@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ import click
 import numpy as np
 
 from retrievalkit import artifacts, oddities
+from retrievalkit.cluster import ClusterOptions, check_same_model, ordered_map
+from retrievalkit.contracts import Text
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
@@ -42,6 +45,7 @@ make_callable(__name__, "retrievalkit.api.reranking:rerank")
 
 WINDOW = 4_096
 DEPTH = 100
+_Window = list[tuple[str, Text]]
 _SCORES, _CHECKSUMS, _IDENTITY = "scores.f32", "checksums.txt", "identity.json"
 
 
@@ -72,6 +76,7 @@ def rerank_run(
     output: str | Path,
     k: int | None = None,
     settings: Settings | None = None,
+    cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
     """Re-rank the best documents of a run.
 
@@ -83,6 +88,7 @@ def rerank_run(
         output: The run to write: the first `k` documents of each query, by score; equal scores stay in their order.
         k: Documents per query; None = 100.
         settings: How to score.
+        cluster: The Ray cluster whose workers score; None = this process.
 
     Returns:
         Counts, for a report.
@@ -97,7 +103,7 @@ def rerank_run(
     texts = _texts_of(first, run, queries)
     opened = open_corpus(corpus)
     _check_documents(first, run, opened)
-    job = _Job.open(reranker, opened, settings or Settings())
+    job = _Job.open(reranker, opened, settings or Settings(), cluster)
     identity = {"run": fingerprint(run), "queries": fingerprint(queries), "k": k or DEPTH}
     count = sum(map(len, first.values()))
 
@@ -122,6 +128,7 @@ def score_examples(
     corpus: str | Path,
     output: str | Path,
     settings: Settings | None = None,
+    cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
     """Score all positives and negatives of training examples, for distillation.
 
@@ -131,6 +138,7 @@ def score_examples(
         corpus: The texts of their documents.
         output: The file to write: the examples with "teacher", document id -> score.
         settings: How to score.
+        cluster: The Ray cluster whose workers score; None = this process.
 
     Returns:
         Counts, for a report.
@@ -143,7 +151,7 @@ def score_examples(
     read = against_corpus(read_examples(examples), opened)
     note_dropped(read)
     without = _without_negatives(read)
-    job = _Job.open(reranker, opened, settings or Settings())
+    job = _Job.open(reranker, opened, settings or Settings(), cluster)
     count = sum(len(_documents(row)) for row in read.rows)
 
     def pairs() -> Iterator[tuple[str, str]]:
@@ -211,16 +219,19 @@ def _documents(row: Example) -> list[str]:
 class _Job:
     """Scores pairs of a query's text and a document's id."""
 
-    model: CrossEncoder
+    scorer: _Scorer
     corpus: Corpus
-    settings: Settings
+    cluster: ClusterOptions | None
 
     @classmethod
-    def open(cls, reranker: str | Path, corpus: Corpus, settings: Settings) -> _Job:
+    def open(cls, reranker: str | Path, corpus: Corpus, settings: Settings, cluster: ClusterOptions | None) -> _Job:
         check_for_pairs(settings.precision)
         precision = resolve_precision(settings.precision, default_device())
-        model = CrossEncoder.load(reranker, max_length=settings.max_length)
-        return cls(model, corpus, replace(settings, precision=precision))
+        return cls(_Scorer.load(reranker, replace(settings, precision=precision)), corpus, cluster)
+
+    @property
+    def settings(self) -> Settings:
+        return self.scorer.settings
 
     @contextmanager
     def scores(
@@ -238,7 +249,7 @@ class _Job:
         identity = {
             **identity,
             "corpus": self.corpus.fingerprint(),
-            "reranker": [self.model.fingerprint, self.model.max_length],
+            "reranker": [self.scorer.model.fingerprint, self.scorer.model.max_length],
             "settings": settings,
         }
         with _work_folder(output, identity) as folder:
@@ -249,13 +260,7 @@ class _Job:
                 checksums.open("a", encoding="ascii") as sums,
                 ProgressBar("re-rank", count, unit="pairs", done=done) as bar,
             ):
-                for window in prefetch(self._tokenized(islice(pairs(), done, None))):
-                    scores = self.model.score(
-                        window,
-                        batch_tokens=self.settings.batch_tokens,
-                        precision=self.settings.precision,
-                        advance=bar.advance,
-                    )
+                for scores in self._windows(partial(_texts, pairs, self.corpus, self.settings.window, done), bar):
                     data = scores.astype("<f4").tobytes()
                     stream.write(data)
                     stream.flush()
@@ -285,11 +290,60 @@ class _Job:
         checksums.write_bytes(b"".join(one + b"\n" for one in expected[:whole]))
         return whole * self.settings.window
 
-    def _tokenized(self, pairs: Iterator[tuple[str, str]]) -> Iterator[list[Pair]]:
-        while window := list(islice(pairs, self.settings.window)):
-            by_id = {document: self.corpus.get(document) for _, document in window}
-            passages = [(by_id[document].title, by_id[document].text) for _, document in window]
-            yield self.model.tokenize([query for query, _ in window], passages)
+    def _windows(self, texts: Callable[[], Iterator[_Window]], bar: ProgressBar) -> Iterator[np.ndarray]:
+        """The scores of each window of pairs."""
+        scorer = self.scorer
+        if self.cluster is None:
+            for window in prefetch(map(scorer.tokenize, texts())):
+                yield scorer.score(window, bar.advance)
+            return
+        place = artifacts.absolute(scorer.reranker)
+        for scores in ordered_map(
+            partial(_Worker, place, scorer.settings, scorer.model.fingerprint), texts, self.cluster
+        ):
+            bar.advance(len(scores))
+            yield scores
+
+
+@dataclass
+class _Scorer:
+    """Scores windows of pairs."""
+
+    model: CrossEncoder
+    reranker: str | Path
+    settings: Settings
+
+    @classmethod
+    def load(cls, reranker: str | Path, settings: Settings) -> _Scorer:
+        return cls(CrossEncoder.load(reranker, max_length=settings.max_length), reranker, settings)
+
+    def tokenize(self, window: _Window) -> list[Pair]:
+        return self.model.tokenize([query for query, _ in window], [passage for _, passage in window])
+
+    def score(self, window: list[Pair], advance: Callable[[int], None]) -> np.ndarray:
+        settings = self.settings
+        return self.model.score(
+            window, batch_tokens=settings.batch_tokens, precision=settings.precision, advance=advance
+        )
+
+
+class _Worker:
+    """Scores windows in a process of its own, which another machine may run."""
+
+    def __init__(self, reranker: str | Path, settings: Settings, fingerprint: str) -> None:
+        self._scorer = _Scorer.load(reranker, settings)
+        check_same_model(reranker, self._scorer.model.fingerprint, fingerprint)
+
+    def __call__(self, window: _Window) -> np.ndarray:
+        return self._scorer.score(self._scorer.tokenize(window), lambda _: None)
+
+
+def _texts(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus, size: int, done: int) -> Iterator[_Window]:
+    """The texts of the pairs after the first `done`, window by window."""
+    rest = islice(pairs(), done, None)
+    while window := list(islice(rest, size)):
+        by_id = {document: corpus.get(document) for _, document in window}
+        yield [(query, (by_id[document].title, by_id[document].text)) for query, document in window]
 
 
 def _checksum(data: bytes) -> str:

@@ -17,6 +17,11 @@ _MOST_LINKS = 40
 _LONGEST_NAME = 230
 
 
+def absolute(place: str | Path) -> str | Path:
+    """A file or folder by its whole name, which holds in other processes too; names of other things as they are."""
+    return Path(place).absolute() if os.path.exists(place) else place
+
+
 def place_of(path: str | Path) -> Path:
     """The absolute place that an output names, all links followed, so that a link is never replaced itself.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from retrievalkit.cli.cluster import cluster_options, taken_cluster
 from retrievalkit.cli.options import (
     Settings,
     echo,
@@ -24,7 +25,6 @@ from retrievalkit.cli.options import (
 from retrievalkit.modules import large_imports
 
 if TYPE_CHECKING:
-    from retrievalkit.cluster import ClusterOptions
     from retrievalkit.encode import EncodeOptions
 
 Side = Literal["document", "query"]
@@ -43,10 +43,7 @@ Side = Literal["document", "query"]
 )
 @click.option("--stored", type=click.Choice(["fp32", "fp16"]), help="Number format of the vectors in the folder; fp32.")
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens in a batch, padding included.")
-@click.option("--ray", metavar="auto|ADDRESS|local", help="Encode on the workers of a Ray cluster.")
-@click.option("--ray-workers", type=click.IntRange(min=1), help="Most workers; as many as the cluster has room for.")
-@click.option("--ray-cpus", type=click.IntRange(min=1), help="Processors of a worker; 1.")
-@click.option("--ray-gpus", type=click.FloatRange(min=0), help="GPUs of a worker; 1 if the cluster has any.")
+@cluster_options("Encode")
 @verify_option
 @overwrite_option
 @strict_option
@@ -66,7 +63,7 @@ def encode(
     with large_imports():
         from retrievalkit.encode import encode as program
 
-    cluster = cluster_options(flags)
+    cluster = taken_cluster(flags)
     options = encode_options(settings, flags)
     manifest = program(model, texts, side=side, output=output, options=options, overwrite=overwrite, cluster=cluster)
     pooling = manifest["checkpoint"].get("description", {}).get("pooling")
@@ -87,20 +84,3 @@ def encode_options(settings: tuple[str, ...], flags: Settings) -> EncodeOptions:
     given = given_flags(flags) | {f"{part}_options": section(values, part) for part in ("encoder", "pooler")}
     refuse(values, "encode", "encoder.OPTION and pooler.OPTION")
     return EncodeOptions(**registry.check_options("rkit encode", EncodeOptions, given))
-
-
-def cluster_options(flags: Settings) -> ClusterOptions | None:
-    """Takes the flags of a Ray cluster out of those of a command; None without `--ray`.
-
-    Raises:
-        InputError: Another of them is given, and `--ray` is not.
-    """
-    from retrievalkit.cluster import ClusterOptions
-    from retrievalkit.errors import OptionError
-
-    names = {"ray": "ray", "ray_workers": "workers", "ray_cpus": "worker_cpus", "ray_gpus": "worker_gpus"}
-    given = {names[name]: value for name in names if (value := flags.pop(name, None)) is not None}
-    if given and "ray" not in given:
-        msg = "--ray-workers, --ray-cpus and --ray-gpus are of a Ray cluster. Add --ray, or leave them out."
-        raise OptionError(msg)
-    return ClusterOptions(**given) if given else None

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.cli.cluster import cluster_options, taken_cluster
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.cli.options import (
     echo,
@@ -84,6 +85,7 @@ def rerank_train(
 @click.option("--max-length", type=int, help="For a cross-encoder that was not trained here; ours has its own.")
 @precision_option("pairs are scored in", "fp32", encodes=False)
 @click.option("--batch-tokens", type=click.IntRange(min=1), help="Most tokens of a batch, padding included.")
+@cluster_options("Score")
 @verify_option
 @strict_option
 @json_option
@@ -104,17 +106,22 @@ def rerank_apply(
     if (run is None) == (examples is None):
         msg = "give either --run RUN with --queries QUERIES, or --examples EXAMPLES."
         raise click.UsageError(msg)
+    cluster = taken_cluster(flags)
     settings = Settings(**flags)
     if examples is not None:
         if queries is not None or k is not None:
             msg = f"{'--k' if queries is None else '--queries'} goes with --run, and --examples has its own."
             raise click.UsageError(msg)
-        found = score_examples(reranker, examples=examples, corpus=corpus, output=output, settings=settings)
+        found = score_examples(
+            reranker, examples=examples, corpus=corpus, output=output, settings=settings, cluster=cluster
+        )
         rest = f" ({found['without_negatives']:,} without negatives)" if found["without_negatives"] else ""
         line = f"{output}: {found['examples']:,} examples, {found['pairs']:,} pairs scored{rest}"
         return echo(as_json, found, line)
     if queries is None:
         msg = "--run holds no texts: give its queries, --queries QUERIES."
         raise click.UsageError(msg)
-    found = rerank_run(reranker, run=run or "", queries=queries, corpus=corpus, output=output, k=k, settings=settings)
+    found = rerank_run(
+        reranker, run=run or "", queries=queries, corpus=corpus, output=output, k=k, settings=settings, cluster=cluster
+    )
     return echo(as_json, found, f"{output}: {found['queries']:,} queries, {found['pairs']:,} pairs scored")

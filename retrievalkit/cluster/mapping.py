@@ -12,14 +12,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
 
 from retrievalkit import oddities
-from retrievalkit.errors import InputError, MissingDependencyError
+from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -84,6 +86,17 @@ def ordered_map(
                 yield value
 
 
+def check_same_model(place: str | Path, found: str, expected: str) -> None:
+    """Refuse, on a worker, a model that is not that of the command.
+
+    Raises:
+        ArtifactError: The fingerprints differ.
+    """
+    if found != expected:
+        msg = f"on {socket.gethostname()}, '{place}' is another model than where the command runs. Copy it there."
+        raise ArtifactError(msg)
+
+
 def _data(
     make: Callable[[], Callable[[Any], Any]], items: Callable[[], Iterable[Any]], options: ClusterOptions
 ) -> Dataset:
@@ -120,8 +133,7 @@ def _connected(address: str) -> Iterator[None]:
         import ray
         import ray.data
     except ModuleNotFoundError as error:
-        msg = "Ray is not installed, which --ray needs. Install it: pip install 'retrievalkit[ray]'."
-        raise MissingDependencyError(msg) from error
+        raise MissingDependencyError("ray", "--ray", "'retrievalkit[ray]'") from error
     if ray.is_initialized():
         yield
         return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # noqa: TID253 - this module is imported with Ray alone
@@ -17,7 +19,7 @@ from retrievalkit import oddities
 COLUMN = "packed"
 
 
-class Items(Datasource):  # type: ignore[misc] - Ray has no types of it
+class Items(Datasource):
     """Each item a block of its own, read one after the other by a single task.
 
     Args:
@@ -27,6 +29,7 @@ class Items(Datasource):  # type: ignore[misc] - Ray has no types of it
     def __init__(self, items: Callable[[], Iterable[Any]]) -> None:
         super().__init__()
         self._items = items
+        self._folder = Path.cwd()
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Unknown."""
@@ -38,6 +41,8 @@ class Items(Datasource):  # type: ignore[misc] - Ray has no types of it
         return [ReadTask(self._read, nothing_known)]
 
     def _read(self) -> Iterator[pa.Table]:
+        # Names of files are relative to where the command runs.
+        os.chdir(self._folder)
         try:
             for item in self._items():
                 yield packed(item)

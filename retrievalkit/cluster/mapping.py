@@ -31,6 +31,7 @@ Result = TypeVar("Result")
 
 _MOST_WORKERS = 1 << 16
 _LOCAL = "local"
+_ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +142,7 @@ def _connected(address: str) -> Iterator[None]:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
+        _reach(address)
         where = {"num_cpus": os.cpu_count()} if address == _LOCAL else {"address": address}
         ray.init(
             **where,
@@ -148,7 +150,7 @@ def _connected(address: str) -> Iterator[None]:
             logging_level=logging.ERROR,
             log_to_driver=False,
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         known = "No Ray cluster runs on this machine" if address == "auto" else f"No Ray cluster answers at '{address}'"
         msg = f"{known} ({error}). Start one (ray start --head), give its address, or --ray local for this machine."
         raise InputError(msg) from error
@@ -156,6 +158,13 @@ def _connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Find out at once whether anything answers, for which Ray itself takes minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
 
 
 def _check_room(cpus: int, gpus: float) -> None:

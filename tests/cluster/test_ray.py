@@ -11,10 +11,15 @@ import time
 
 import pytest
 
-from retrievalkit.artifacts import partial_folder
+from retrievalkit.artifacts import partial_folder, write_folder, write_manifest
 from retrievalkit.cluster import ClusterOptions, ordered_map
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import write_run
 from retrievalkit.encode import EncodeOptions, encode
 from retrievalkit.errors import DataError, InputError, MissingDependencyError
+from retrievalkit.model.cross_encoder import CrossEncoder
+from retrievalkit.rerank import Settings, rerank_run
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -99,6 +104,26 @@ encode({str(tiny_model)!r}, {str(many)!r}, side="document", output={str(output)!
     assert {name: (output / name).stat().st_mtime_ns for name in first} == first
     encode(tiny_model, many, side="document", output=tmp_path / "one", options=options)
     assert differing(tmp_path / "one", output) == []
+
+
+def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collection, tmp_path):
+    model = CrossEncoder.create(tiny_model, seed=1)
+    with write_folder(tmp_path / "reranker") as staging:
+        model.save(staging)
+        write_manifest(staging, "reranker", command="rerank train", options={}, max_length=64)
+    documents = [one.id for one in open_corpus(tiny_collection.corpus)]
+    queries = read_queries(tiny_collection.queries)
+    run = {query.id: [(one, 1.0 - rank / 100) for rank, one in enumerate(documents)] for query in queries}
+    write_run(tmp_path / "run.trec", run)
+    given = {
+        "run": tmp_path / "run.trec",
+        "queries": tiny_collection.queries,
+        "corpus": tiny_collection.corpus,
+        "settings": Settings(window=100),
+    }
+    rerank_run(tmp_path / "reranker", output=tmp_path / "one.trec", **given)
+    rerank_run(tmp_path / "reranker", output=tmp_path / "cluster.trec", cluster=on(cluster), **given)
+    assert (tmp_path / "cluster.trec").read_bytes() == (tmp_path / "one.trec").read_bytes()
 
 
 def test_items_are_read_ahead_only_so_far_and_results_are_in_order(cluster):

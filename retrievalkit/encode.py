@@ -3,7 +3,7 @@
     rkit encode CHECKPOINT TEXTS --side document --output DIR
 
 Memory does not grow with the corpus: texts are read in shards, a thread tokenises the next shard while the model
-computes, and vectors are written shard by shard. A killed encoding resumes at the first incomplete shard. The
+computes, and vectors are written shard by shard. A killed encoding keeps its complete shards. The
 workers of a Ray cluster write the same folder.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.cluster import ClusterOptions, check_same_model, ordered_map
+from retrievalkit.cluster import ClusterOptions, check_same_model, spread_map
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
@@ -117,7 +117,7 @@ def encode(
         writer = VectorWriter(staging, identity={"options": job.options(), "inputs": inputs})
         complete, changed = writer.completed_shards()
         if changed:
-            click.echo(f"'{changed}' was changed after it was written: texts are encoded again from there", err=True)
+            click.echo(f"'{changed}' was changed after it was written: its texts are encoded again", err=True)
         shards = job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options)
         left_out = _LeftOut(staging, complete)
         for number, shard in shards:
@@ -143,7 +143,7 @@ def encoded_shards(
     retriever: Retriever, texts: str | Path, side: Side, options: EncodeOptions
 ) -> Iterator[EncodedShard]:
     """The texts of a source as `encode` writes them, shard by shard; see `encode`."""
-    for _, shard in _Job.of(retriever, _Texts.open(texts, side), options).shards(0):
+    for _, shard in _Job.of(retriever, _Texts.open(texts, side), options).shards(frozenset()):
         yield shard
 
 
@@ -177,21 +177,22 @@ class _Texts:
     def expected_size(self) -> int | None:
         return self.rows.expected_size() if isinstance(self.rows, Corpus) else len(self.rows)
 
-    def shards(self, size: int, skip: int) -> Iterator[tuple[int, _Rows]]:
-        """The texts in shards, after the first `skip`, with the numbers of the shards."""
-        rows = itertools.islice(iter(self), skip * size, None)
-        for number in itertools.count(skip):
+    def shards(self, size: int, skip: frozenset[int]) -> Iterator[tuple[int, _Rows]]:
+        """The texts in shards but those to `skip`, with the numbers of the shards."""
+        rows = iter(self)
+        for number in itertools.count():
             shard = list(itertools.islice(rows, size))
             if not shard:
                 return
-            yield number, shard
+            if number not in skip:
+                yield number, shard
 
     def __iter__(self) -> Iterator[tuple[str, Text]]:
         for row in self.rows:
             yield row.id, (getattr(row, "title", ""), row.text)
 
 
-def _read_shards(texts: str | Path, side: Side, size: int, skip: int) -> Iterator[tuple[int, _Rows]]:
+def _read_shards(texts: str | Path, side: Side, size: int, skip: frozenset[int]) -> Iterator[tuple[int, _Rows]]:
     return _Texts.open(texts, side).shards(size, skip)
 
 
@@ -225,24 +226,34 @@ class _Job:
         given = {"dimensions": self.retriever.dimensions, "stored": "fp16" if self.halved else None}
         return {"side": self.side, **values, **{name: value for name, value in given.items() if value is not None}}
 
-    def shards(self, skip: int) -> Iterator[tuple[int, EncodedShard]]:
-        """The encoded shards after the first `skip`, with their numbers."""
+    def shards(self, skip: frozenset[int]) -> Iterator[tuple[int, EncodedShard]]:
+        """The encoded shards but those to `skip`, with their numbers."""
+        told = False
         with self._progress(skip) as progress:
             for number, ids, token_ids in prefetch(self._tokenized(skip)):
-                if number == skip and self.precision == "int8":
+                if self.precision == "int8" and not told:
                     click.echo(nearness(self.retriever, token_ids, self.side), err=True)
+                    told = True
                 yield number, self._encode(ids, token_ids, progress.advance)
 
     def spread(
-        self, skip: int, cluster: ClusterOptions, model: str | Path, texts: str | Path, options: EncodeOptions
+        self,
+        skip: frozenset[int],
+        cluster: ClusterOptions,
+        model: str | Path,
+        texts: str | Path,
+        options: EncodeOptions,
     ) -> Iterator[tuple[int, EncodedShard]]:
         """The same shards, encoded by the workers of a cluster."""
         items = functools.partial(_read_shards, texts, self.side, self.shard_texts, skip)
         make = functools.partial(_Worker, artifacts.absolute(model), self.side, options, self.retriever.fingerprint)
+        told = False
         with self._progress(skip) as progress:
-            for number, shard, note in ordered_map(make, items, cluster):
-                if number == skip and note:
+            # In any order: to wait for the first ones would leave workers idle when one is slow or lost.
+            for number, shard, note in spread_map(make, items, cluster, ordered=False):
+                if note and not told:
                     click.echo(note, err=True)
+                    told = True
                 yield number, shard
                 progress.advance(len(shard.ids))
 
@@ -279,13 +290,13 @@ class _Job:
         note = nearness(self.retriever, token_ids, self.side) if self.precision == "int8" else ""
         return shard, note
 
-    def _progress(self, skip: int) -> ProgressBar:
-        done, total = skip * self.shard_texts, self.texts.expected_size()
+    def _progress(self, skip: frozenset[int]) -> ProgressBar:
+        done, total = len(skip) * self.shard_texts, self.texts.expected_size()
         if skip:
-            click.echo(f"resuming at text {done + 1:,}" + ("" if total is None else f" of {total:,}"), err=True)
+            click.echo(f"resuming after {done:,} texts" + ("" if total is None else f" of {total:,}"), err=True)
         return ProgressBar(f"encode {self.side}s", total, unit="texts", done=done)
 
-    def _tokenized(self, skip: int) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
+    def _tokenized(self, skip: frozenset[int]) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
         for number, rows in self.texts.shards(self.shard_texts, skip):
             yield self._tokenize(number, rows)
 
@@ -322,13 +333,13 @@ class _LeftOut:
 
     Args:
         staging: The folder.
-        complete: How many shards earlier commands have written.
+        complete: The shards that earlier commands have written.
     """
 
-    def __init__(self, staging: Path, complete: int) -> None:
+    def __init__(self, staging: Path, complete: frozenset[int]) -> None:
         self._path = staging / "left-out.jsonl"
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        self._rows = [row for row in map(artifacts.loads_json, lines) if row["shard"] < complete]
+        self._rows = [row for row in map(artifacts.loads_json, lines) if row["shard"] in complete]
 
     def add(self, number: int, texts: Mapping[str, str]) -> None:
         """Texts of a shard that is about to be written, with the reasons."""

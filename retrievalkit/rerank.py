@@ -25,7 +25,7 @@ import click
 import numpy as np
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.cluster import ClusterOptions, check_same_model, ordered_map
+from retrievalkit.cluster import ClusterOptions, check_same_model, spread_map
 from retrievalkit.contracts import Text
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
@@ -298,7 +298,7 @@ class _Job:
                 yield scorer.score(window, bar.advance)
             return
         place = artifacts.absolute(scorer.reranker)
-        for scores in ordered_map(
+        for scores in spread_map(
             partial(_Worker, place, scorer.settings, scorer.model.fingerprint), texts, self.cluster
         ):
             bar.advance(len(scores))

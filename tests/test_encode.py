@@ -101,7 +101,7 @@ def test_a_cut_off_encoding_goes_on_and_ends_with_the_same_bytes(
     monkeypatch.setattr(VectorWriter, "write_shard", counted)
     encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
     assert resumed == [3, 4, 5]
-    assert "resuming at text 25 of 42" in capsys.readouterr().err
+    assert "resuming after 24 texts of 42" in capsys.readouterr().err
     assert not partial_folder(tmp_path / "cut").exists()
     names = sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == names
@@ -127,7 +127,7 @@ CHANGES = {
 
 @forks
 @pytest.mark.parametrize("change", CHANGES)
-def test_shards_from_the_first_changed_one_on_are_encoded_again(change, tiny_model, tiny_collection, tmp_path, capsys):
+def test_a_shard_that_was_changed_is_encoded_again(change, tiny_model, tiny_collection, tmp_path, capsys):
     """Whichever file of a shard was changed after a kill: it is named, and the bytes end up the same."""
     options = {"side": "document", "pooler": "mean", "shard_texts": 8}
     encode(tiny_model, tiny_collection.corpus, output=tmp_path / "whole", **options)
@@ -141,8 +141,8 @@ def test_shards_from_the_first_changed_one_on_are_encoded_again(change, tiny_mod
     alter(partial_folder(tmp_path / "cut") / name)
     encode(tiny_model, tiny_collection.corpus, output=tmp_path / "cut", **options)
     told = capsys.readouterr().err
-    assert f"{name}' was changed after it was written: texts are encoded again from there" in told
-    assert "resuming at text 9 of 42" in told
+    assert f"{name}' was changed after it was written: its texts are encoded again" in told
+    assert "resuming after 16 texts of 42" in told
     files = {path.name: path.read_bytes() for path in (tmp_path / "cut").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
 
@@ -257,7 +257,7 @@ def test_bf16_vectors_point_the_way_of_float32_vectors(tiny_model, tiny_collecti
     assert torch.nn.functional.cosine_similarity(one, other).min() > 0.9999
 
 
-def on_a_worker(make, items, cluster):
+def on_a_worker(make, items, cluster, *, ordered):
     return map(make(), items())
 
 
@@ -285,7 +285,7 @@ def poisoned(tiny_collection, tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(program.Retriever, "tower", tower)
-    monkeypatch.setattr(program, "ordered_map", on_a_worker)
+    monkeypatch.setattr(program, "spread_map", on_a_worker)
     return path, [row["_id"] for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""A function applied to many items by the workers of a Ray cluster, with the results in the order of the items.
+"""A function applied to many items by the workers of a Ray cluster.
 
     rkit encode CHECKPOINT corpus.jsonl --ray auto --output vectors
 
@@ -52,10 +52,12 @@ class ClusterOptions:
     worker_gpus: Annotated[float, Field(ge=0)] | None = None
 
 
-def ordered_map(
+def spread_map(
     make: Callable[[], Callable[[Item], Result]],
     items: Callable[[], Iterable[Item]],
     options: ClusterOptions,
+    *,
+    ordered: bool = True,
 ) -> Iterator[Result]:
     """Apply a function to each item on the workers of a cluster.
 
@@ -64,9 +66,10 @@ def ordered_map(
             is lost.
         items: Gives the items, called in a process on this machine. Each is large enough to be worth a journey.
         options: Where.
+        ordered: Whether the results come in the order of the items, which wait for one that is late or lost.
 
     Yields:
-        The results in the order of the items. Only so many items are read ahead as Ray's memory has room for.
+        The results. Only so many items are read ahead as Ray's memory has room for.
 
     Raises:
         MissingDependencyError: Ray is not installed.
@@ -76,7 +79,7 @@ def ordered_map(
     with _connected(options.ray):
         from retrievalkit.cluster.source import Failure, unpacked
 
-        data = _data(make, items, options)
+        data = _data(make, items, options, ordered=ordered)
         for table in data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
             for result in unpacked(table):
                 if isinstance(result, Failure):
@@ -99,7 +102,11 @@ def check_same_model(place: str | Path, found: str, expected: str) -> None:
 
 
 def _data(
-    make: Callable[[], Callable[[Any], Any]], items: Callable[[], Iterable[Any]], options: ClusterOptions
+    make: Callable[[], Callable[[Any], Any]],
+    items: Callable[[], Iterable[Any]],
+    options: ClusterOptions,
+    *,
+    ordered: bool,
 ) -> Dataset:
     import ray
 
@@ -110,7 +117,7 @@ def _data(
         gpus = float("GPU" in ray.cluster_resources())
     _check_room(options.worker_cpus, gpus)
     context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
+    context.execution_options.preserve_order = ordered
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     # An item is a shard: it does not wait for others to make a larger block.

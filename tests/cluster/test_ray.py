@@ -12,7 +12,7 @@ import time
 import pytest
 
 from retrievalkit.artifacts import partial_folder, write_folder, write_manifest
-from retrievalkit.cluster import ClusterOptions, ordered_map
+from retrievalkit.cluster import ClusterOptions, spread_map
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import write_run
@@ -138,7 +138,7 @@ def test_items_are_read_ahead_only_so_far_and_results_are_in_order(cluster):
 
         return function
 
-    assert list(ordered_map(make, numbers, on(cluster))) == list(range(200))
+    assert list(spread_map(make, numbers, on(cluster))) == list(range(200))
 
 
 def test_errors_of_workers_and_of_items_are_the_commands_own(cluster):
@@ -148,27 +148,27 @@ def test_errors_of_workers_and_of_items_are_the_commands_own(cluster):
         raise DataError(message, file="corpus.jsonl", line=7)
 
     with pytest.raises(DataError, match=r"corpus\.jsonl:7: line 7 is no JSON"):
-        list(ordered_map(lambda: lambda item: item, wrong_items, on(cluster)))
+        list(spread_map(lambda: lambda item: item, wrong_items, on(cluster)))
 
     def refuse(item):
         raise ValueError(item)
 
     with pytest.raises(ValueError, match="5") as raised:
-        list(ordered_map(lambda: refuse, lambda: iter([5]), on(cluster)))
+        list(spread_map(lambda: refuse, lambda: iter([5]), on(cluster)))
     assert "in refuse" in raised.value.__notes__[0]
 
 
 def test_what_no_machine_has_room_for_is_refused(cluster):
     with pytest.raises(InputError, match=r"a worker has 64 CPUs .* the largest machine of the cluster 1 "):
-        list(ordered_map(lambda: str, lambda: iter([5]), on(cluster, worker_cpus=64)))
+        list(spread_map(lambda: str, lambda: iter([5]), on(cluster, worker_cpus=64)))
 
 
 def test_an_address_where_nothing_answers_is_refused():
     with pytest.raises(InputError, match=r"No Ray cluster answers at '127\.0\.0\.1:1'"):
-        list(ordered_map(lambda: str, lambda: iter([5]), ClusterOptions(ray="127.0.0.1:1")))
+        list(spread_map(lambda: str, lambda: iter([5]), ClusterOptions(ray="127.0.0.1:1")))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'retrievalkit\[ray\]'"):
-        list(ordered_map(lambda: str, lambda: iter([5]), ClusterOptions(ray="auto")))
+        list(spread_map(lambda: str, lambda: iter([5]), ClusterOptions(ray="auto")))

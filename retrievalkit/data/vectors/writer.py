@@ -31,9 +31,8 @@ class _Record:
 class VectorWriter:
     """Writes a vectors/ folder shard by shard; the same texts give the same bytes.
 
-    A shard is complete once `write_shard` has returned. A writer for the folder of an earlier, killed writer continues
-    after its shards if both have the same `identity`; otherwise it starts from scratch. Of these shards, those from the
-    first on that is not as it was written are written again.
+    A shard is complete once `write_shard` has returned; they come in any order. A writer for the folder of an earlier,
+    killed writer keeps its shards if both have the same `identity`; otherwise it starts from scratch.
 
     Args:
         folder: An existing staging folder to write to.
@@ -49,18 +48,20 @@ class VectorWriter:
             _clear(self.folder)
             path.write_text(fingerprint)
 
-    def completed_shards(self) -> tuple[int, Path | None]:
-        """How many shards, counted from the first, are complete and as they were written; all their bytes are read.
+    def completed_shards(self) -> tuple[frozenset[int], Path | None]:
+        """Which shards are complete and as they were written; all their bytes are read.
 
         Returns:
-            Their number, and the first file that is not as it was written.
+            Their numbers, and the first file that is not as it was written.
         """
-        number = 0
-        while self._record(number).exists():
-            if changed := self._first_changed(number):
-                return number, changed
-            number += 1
-        return number, None
+        complete, changed = set(), None
+        for record in self._parts("shard-*.json"):
+            number = int(record.stem.rpartition("-")[2])
+            wrong = self._first_changed(number)
+            if wrong is None:
+                complete.add(number)
+            changed = changed or wrong
+        return frozenset(complete), changed
 
     def write_shard(
         self,

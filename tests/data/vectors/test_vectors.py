@@ -132,7 +132,7 @@ def test_a_killed_encoding_goes_on_and_ends_with_the_same_bytes(tmp_path):
         writer.write_shard(number, shards[number][0], shards[number][1], counts=shards[number][2])
     (partial / "vectors-00002.npy").write_bytes(b"half a file")
     writer = VectorWriter(partial, identity={"model": "a"})
-    assert writer.completed_shards() == (2, None)
+    assert writer.completed_shards() == ({0, 1}, None)
     writer.write_shard(2, shards[2][0], shards[2][1], counts=shards[2][2])
     writer.finish()
     assert contents(partial) == contents(tmp_path / "whole")
@@ -146,7 +146,7 @@ def test_what_another_model_left_is_not_gone_on_with(tmp_path):
     partial = tmp_path / ".v.partial"
     partial.mkdir()
     VectorWriter(partial, identity={"model": "a"}).write_shard(0, *uniform(2, 1)[:2])
-    assert VectorWriter(partial, identity={"model": "b"}).completed_shards() == (0, None)
+    assert VectorWriter(partial, identity={"model": "b"}).completed_shards() == (set(), None)
     assert not list(partial.glob("*.npy"))
 
 

@@ -1,0 +1,259 @@
+"""How long `rkit encode --ray` takes on a cluster whose workers are slow, late and lost, and how large the vectors are.
+
+    python benchmarks/scale.py sizes                                        # bytes of each representation
+    python benchmarks/scale.py simulate --passages 1e8 --workers 256 --rate 26 --lost-after 24
+    python benchmarks/scale.py measure --model MODEL --passages 1000000     # a real run, a node killed, held against it
+
+The simulation knows what the program does: shards in the order of the corpus, each done by a free worker, and by
+another if it is lost with its worker; written by the command as they come. With `--waiting N` they are written in
+order, and no more than N wait for an earlier one: what the program did at first, which left workers idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What is simulated.
+
+    Attributes:
+        passages: How many texts.
+        shard: Texts in a shard.
+        workers: Workers at a time.
+        rate: Texts that a worker encodes in a second.
+        spread: Standard deviation of the logarithm of a shard's time: of stragglers.
+        start: Seconds until a new worker computes: it loads the model.
+        lost_after: Hours after which a worker is lost, on average; 0 = never. As many come as go.
+        back_after: Seconds until another takes its place.
+        write: Seconds in which the command writes a shard.
+        waiting: Finished shards that may wait for an earlier one; 0 = none has to.
+    """
+
+    passages: float = 1e6
+    shard: int = 8_192
+    workers: int = 2
+    rate: float = 1_000.0
+    spread: float = 0.1
+    start: float = 10.0
+    lost_after: float = 0.0
+    back_after: float = 60.0
+    write: float = 0.05
+    waiting: int = 0
+
+
+@dataclass
+class Outcome:
+    """How it went: hours, the share of the workers' time that made what was written, and shards done again."""
+
+    hours: float
+    busy: float
+    again: int
+
+
+def simulate(cluster: Cluster, seed: int = 0) -> Outcome:
+    """One run, drawn by its seed."""
+    draw = random.Random(seed)
+    shards = -(-int(cluster.passages) // cluster.shard)
+    mean = cluster.shard / cluster.rate
+    events = [(cluster.start, worker, -1) for worker in range(cluster.workers)]
+    dies = [_lost(cluster, draw, 0.0) for _ in events]
+    todo, following, written, again, useful = [], 0, 0, 0, 0.0
+    finished: set[int] = set()
+    idle: list[int] = []
+    now = writer_free = 0.0
+    while written < shards:
+        now, worker, shard = heapq.heappop(events)
+        if now >= dies[worker]:
+            # It was lost meanwhile: what it was working on is done again, by whoever is free.
+            if shard >= 0:
+                heapq.heappush(todo, shard)
+                again += 1
+            begins = dies[worker] + cluster.back_after + cluster.start
+            dies[worker] = _lost(cluster, draw, begins)
+            heapq.heappush(events, (max(begins, now), worker, -1))
+            continue
+        if shard >= 0:
+            finished.add(shard)
+            while (one := written if cluster.waiting else shard) in finished:
+                finished.remove(one)
+                writer_free = max(writer_free, now) + cluster.write
+                written += 1
+        idle.append(worker)
+        while idle and (todo or _next(following, shards, written, cluster)):
+            if todo:
+                one = heapq.heappop(todo)
+            else:
+                one, following = following, following + 1
+            seconds = mean * draw.lognormvariate(-(cluster.spread**2) / 2, cluster.spread)
+            useful += seconds
+            taken = idle.pop()
+            heapq.heappush(events, (min(now + seconds, max(now, dies[taken])), taken, one))
+    ended = max(now, writer_free)
+    return Outcome(ended / 3600, shards * mean / (ended * cluster.workers), again)
+
+
+def _next(following: int, shards: int, written: int, cluster: Cluster) -> bool:
+    """Whether another shard may begin."""
+    return following < shards and (not cluster.waiting or following < written + cluster.waiting + cluster.workers)
+
+
+def _lost(cluster: Cluster, draw: random.Random, since: float) -> float:
+    return since + draw.expovariate(1 / (3600 * cluster.lost_after)) if cluster.lost_after else float("inf")
+
+
+REPRESENTATIONS = {  # name -> vectors of a passage, numbers of a vector, bytes of a number, bytes besides
+    "1 vector of 384, fp32": (1, 384, 4, 0),
+    "1 vector of 768, fp32": (1, 768, 4, 0),
+    "1 vector of 768, fp16": (1, 768, 2, 0),
+    "1 vector of 768, int8, rescored": (1, 768, 1, 0),
+    "1 vector of 768, binary, rescored": (1, 768, 1 / 8, 0),
+    "1 vector of 768, PQ64": (1, 64, 1, 0),
+    "8 viewers of 768, fp32": (8, 768, 4, 0),
+    "8 viewers of 768, fp16": (8, 768, 2, 0),
+    "sparse, 120 terms": (0, 0, 0, 120 * 8),
+    "dense 768 + sparse, 120 terms": (1, 768, 4, 120 * 8),
+    "late interaction, 80 tokens of 128, fp16": (80, 128, 2, 8),
+}
+
+
+def sizes() -> str:
+    """A table of bytes at rest, as Markdown."""
+    lines = ["| representation | bytes a passage | 10^6 | 10^8 | 10^10 |", "|---|---|---|---|---|"]
+    for name, (vectors, numbers, width, besides) in REPRESENTATIONS.items():
+        each = vectors * numbers * width + besides
+        lines.append(
+            "| " + " | ".join([name, f"{each:,.0f}", *(_bytes(each * 10**power) for power in (6, 8, 10))]) + " |"
+        )
+    return "\n".join(lines)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000:
+            return f"{count:,.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} PB"
+
+
+def measure(model: str, passages: int, shard: int) -> None:
+    """Encode on two local nodes, one of which is killed half-way, and hold the time against the simulation."""
+    import ray
+    from ray.cluster_utils import Cluster as LocalCluster
+
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus.jsonl"
+        _write(corpus, passages)
+        alone = _timed("encode", model, corpus, Path(folder) / "one", "--precision", "fp32")
+        nodes = LocalCluster(initialize_head=True, head_node_args={"num_cpus": 0})
+        for _ in range(2):
+            lost = nodes.add_node(num_cpus=1)
+        whole = _timed("encode", model, corpus, Path(folder) / "two", "--precision", "fp32", "--ray", nodes.address)
+        staging = Path(folder) / ".killed.partial"
+
+        def kill() -> None:
+            while len(list(staging.glob("shard-*.json"))) < passages // shard // 2:
+                time.sleep(0.1)
+            nodes.remove_node(lost, allow_graceful=False)
+            time.sleep(20)
+            nodes.add_node(num_cpus=1)
+
+        threading.Thread(target=kill, daemon=True).start()
+        killed = _timed("encode", model, corpus, Path(folder) / "killed", "--precision", "fp32", "--ray", nodes.address)
+        same = all(
+            (Path(folder) / other / path.name).read_bytes() == path.read_bytes()
+            for other in ("two", "killed")
+            for path in (Path(folder) / "one").glob("vectors-*")
+        )
+        nodes.shutdown()
+        ray.shutdown()
+    print(
+        json.dumps(
+            {"passages": passages, "one": alone, "two nodes": whole, "a node killed": killed, "same bytes": same}
+        )
+    )
+
+
+def _timed(*words: object) -> float:
+    command, model, corpus, output, *options = words
+    started = time.monotonic()
+    line = [sys.executable, "-m", "retrievalkit", command, model, corpus, "--output", output, *options]
+    subprocess.run([str(word) for word in line], check=True)
+    return round(time.monotonic() - started, 1)
+
+
+def _write(path: Path, passages: int) -> None:
+    draw = random.Random(0)
+    words = [
+        "ray",
+        "shard",
+        "node",
+        "index",
+        "vector",
+        "passage",
+        "query",
+        "worker",
+        "corpus",
+        "model",
+        "token",
+        "list",
+    ]
+    with path.open("w", encoding="utf-8") as stream:
+        for number in range(passages):
+            text = " ".join(draw.choices(words, k=draw.randint(5, 30)))
+            stream.write(json.dumps({"_id": f"p{number}", "text": text}) + "\n")
+
+
+def main() -> None:
+    """Print what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("sizes")
+    simulated = commands.add_parser("simulate")
+    for field in fields(Cluster):
+        simulated.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    simulated.add_argument("--runs", type=int, default=20)
+    measured = commands.add_parser("measure")
+    measured.add_argument("--model", required=True)
+    measured.add_argument("--passages", type=int, default=1_000_000)
+    measured.add_argument("--shard", type=int, default=8_192)
+    given = vars(parser.parse_args())
+    command = given.pop("command")
+    if command == "sizes":
+        print(sizes())
+    elif command == "measure":
+        measure(**given)
+    else:
+        print(described(Cluster(**{key: value for key, value in given.items() if key != "runs"}), given["runs"]))
+
+
+def described(cluster: Cluster, runs: int) -> str:
+    """The median and the range of some runs."""
+    found = sorted(_outcomes(cluster, runs), key=lambda one: one.hours)
+    hours = [one.hours for one in found]
+    return (
+        f"{statistics.median(hours):.2f} h ({hours[0]:.2f} to {hours[-1]:.2f}), "
+        f"{statistics.median(one.busy for one in found):.0%} of the workers' time used, "
+        f"{statistics.median(one.again for one in found):.0f} shards done again"
+    )
+
+
+def _outcomes(cluster: Cluster, runs: int) -> Iterator[Outcome]:
+    return (simulate(cluster, seed) for seed in range(runs))
+
+
+if __name__ == "__main__":
+    main()

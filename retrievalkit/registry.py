@@ -262,6 +262,13 @@ def _add_imported(registry: Registry, plugin: Plugin, load: Any) -> None:
     registry.add(plugin, module)
 
 
+def read_file(path: Path) -> Plugin:
+    """A local file as a plugin of its own, whether or not `RKIT_PLUGIN_FILES` names it."""
+    registry = Registry()
+    _add_imported(registry, Plugin(path.stem, str(path), "local file"), lambda: _load_file(path))
+    return registry.plugins[0]
+
+
 def _entry_points() -> list[importlib.metadata.EntryPoint]:
     # A distribution appears once for each folder on the path that holds its metadata; the first is imported.
     found = {

@@ -1,51 +1,155 @@
-"""`rkit plugins new`: renders the template of a package.
+"""`rkit plugins new` and `package`: a plugin package from a template, or from a file of one's own.
 
-The template is made of real files in plugin_template/: package/ holds the files that every kind has, and a folder for
-each kind the rest. They are valid as they stand, for a component called `my_name`; rendering replaces that name.
+The template is made of real files in plugin_template/: package/ holds those that every package has, and a folder for
+each kind a component with its test. They are valid as they stand, for a component `my_name`; rendering replaces that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
-from retrievalkit import artifacts
-from retrievalkit.errors import InputError, check_choice
+from retrievalkit import artifacts, registry
+from retrievalkit.cli import plugin_file
+from retrievalkit.errors import InputError, PluginError, check_choice
 
-KINDS = ("pooler", "loss")
+KINDS = ("pooler", "loss", "encoder", "indexer", "pretrainer", "source")
 
 _TEMPLATE = Path(__file__).with_name("plugin_template")
+_RECIPE = "recipes/compare.yaml"
+_COMPARED = ("pooler", "loss", "encoder", "indexer", "pretrainer")
+"""Kinds that have a baseline, which the recipe compares with."""
 
 
 def new(name: str, kind: str, output: str | Path) -> str:
-    """Write a package with one component called `name`, ready to install; returns what to do next."""
+    """Write a package with one component called `name`, ready to install; returns what to do next.
+
+    Raises:
+        InputError: The name is not snake_case, or the folder exists.
+        UnknownNameError: There is no frame for the kind.
+    """
+    _check_name(name)
+    check_choice("template", kind, KINDS)
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    module = f"retrievalkit_{name}"
+    made = registry.Component(kind, name, f"{module}.{_plural(kind)}:{class_name}", name, module, "0.1.0")
+    values = {"MyName": class_name}
+    return _write([made], name, output, dict(_files(kind)), values)
+
+
+def package(file: str | Path, output: str | Path) -> str:
+    """Write a package with the components that a local plugin file registers; returns what to do next.
+
+    Raises:
+        InputError: The name of the file is not snake_case, or the folder exists.
+        PluginError: It cannot be loaded, or registers nothing.
+    """
+    path = Path(file)
+    plugin = registry.read_file(path)
+    if plugin.error or not plugin.components:
+        problem = plugin.error or "it registers nothing"
+        msg = f"'{path}' is no plugin: {problem}. See rkit plugins list with RKIT_PLUGIN_FILES={path}."
+        raise PluginError(msg)
+    stem = path.stem
+    _check_name(stem)
+    source = path.read_text(encoding="utf-8")
+    components = [plugin_file.moved(one, stem, f"retrievalkit_{stem}.{stem}") for one in plugin.components]
+    files = {name: text for one in reversed(components) for name, text in _files_around(one)}
+    files[f"retrievalkit_my_name/{stem}.py"] = plugin_file.without_hooks(source)
+    requirements = ["retrievalkit>=0.1", *plugin_file.distributions(source)]
+    values = {'"retrievalkit>=0.1"': ", ".join(f'"{one}"' for one in requirements)}
+    return f"{_write(components, stem, output, files, values)}. Unset RKIT_PLUGIN_FILES first: both have the name."
+
+
+def _check_name(name: str) -> None:
     if not name.isidentifier() or name != name.lower():
         msg = f"'{name}' is not snake_case, as names of components are. Choose a name such as 'first_token'."
         raise InputError(msg)
-    check_choice("template", kind, KINDS)
-    values = {
-        "my_name": name,
-        "my-name": name.replace("_", "-"),
-        "MyName": "".join(part.capitalize() for part in name.split("_")),
-        "KIND": kind,
-    }
-    with artifacts.write_folder(output) as folder:
-        for path, text in _files(kind):
-            target = folder / _render(str(path), values)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(_render(text, values), encoding="utf-8")
-    return f"{output}: a plugin with the {kind} '{name}'. Next: pip install -e {output} && rkit plugins check {name}"
 
 
-def _files(kind: str) -> Iterator[tuple[Path, str]]:
+def _plural(kind: str) -> str:
+    return registry.HOOKS[kind].removeprefix("register_")
+
+
+def _files(kind: str) -> Iterator[tuple[str, str]]:
+    """Path -> text: of the template of a kind, before names are filled in."""
     for part in ("package", kind):
-        for path in sorted((_TEMPLATE / part).rglob("*")):
+        folder = _TEMPLATE / part
+        for path in sorted(folder.rglob("*")):
             # An installer may have compiled the modules.
             if path.is_file() and "__pycache__" not in path.parts:
-                yield path.relative_to(_TEMPLATE / part), path.read_text(encoding="utf-8")
+                name = path.relative_to(folder).as_posix()
+                if kind in _COMPARED or not name.endswith(_RECIPE):
+                    yield name, path.read_text(encoding="utf-8")
 
 
-def _render(text: str, values: dict[str, str]) -> str:
+def _files_around(component: registry.Component) -> Iterator[tuple[str, str]]:
+    """The same without a component, for one that is there; its test has its name."""
+    for name, text in _files(component.kind):
+        if name.startswith("tests/"):
+            yield f"tests/test_{component.name}.py", text.replace("my_name", component.name)
+        elif not (name.endswith(".py") and name.startswith("retrievalkit_my_name/")):
+            yield name, text
+
+
+def _write(
+    components: Sequence[registry.Component],
+    stem: str,
+    output: str | Path,
+    files: Mapping[str, str],
+    values: Mapping[str, str],
+) -> str:
+    name = components[0].name
+    kinds = " and ".join(dict.fromkeys(one.kind for one in components))
+    values = {
+        "retrievalkit_my_name": f"retrievalkit_{stem}",
+        "retrievalkit-my-name": f"retrievalkit-{stem.replace('_', '-')}",
+        "values: {KIND:": f"values: {{{components[0].kind}:",
+        "KIND": kinds,
+        "my_name": name,
+        **values,
+    }
+    files = {**files, "retrievalkit_my_name/__init__.py": _hooks(components)}
+    if not any(one.endswith(_RECIPE) for one in files):
+        files["README.md"] = re.sub(r"## Results\n.*?(?=## Develop\n)", "", files["README.md"], flags=re.DOTALL)
+    with artifacts.write_folder(output) as folder:
+        for path, text in files.items():
+            target = folder / _render(path, values)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(_render(text, values), encoding="utf-8")
+    brought = ", ".join(f"the {one.kind} '{one.name}'" for one in components)
+    return f"{output}: a plugin with {brought}. Next: pip install -e {output} && rkit plugins check {name}"
+
+
+def _hooks(components: Sequence[registry.Component]) -> str:
+    """The module that registers them."""
+    kinds = {kind: list(some) for kind, some in groupby(components, key=lambda one: one.kind)}
+    listed = ", ".join(f"the {one.kind} `{one.name}`" for one in components)
+    lines = [
+        f'"""Registers {listed}.',
+        "",
+        "Nothing heavy is imported here: this module is imported at every start of rkit.",
+        '"""',
+        "",
+        "from retrievalkit import hookimpl",
+        "from retrievalkit.hookspecs import Register",
+    ]
+    for kind, some in kinds.items():
+        lines += ["", "", "@hookimpl", f"def {registry.HOOKS[kind]}(register: Register) -> None:"]
+        lines += [f'    """Register the {kind if len(some) == 1 else _plural(kind)}."""']
+        lines += [_call(one) for one in some]
+    return "\n".join([*lines, ""])
+
+
+def _call(component: registry.Component) -> str:
+    said = f', help="{component.help}"' if component.help else ""
+    group = f', group="{component.group}"' if component.kind == "command" else ""
+    return f'    register("{component.name}", "{component.target}"{said}{group})'
+
+
+def _render(text: str, values: Mapping[str, str]) -> str:
     for placeholder, value in values.items():
         text = text.replace(placeholder, value)
     return text

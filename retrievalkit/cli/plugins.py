@@ -16,7 +16,7 @@ import click
 
 from retrievalkit import registry
 from retrievalkit.cli.group import RkitGroup
-from retrievalkit.cli.new_plugin import KINDS, new
+from retrievalkit.cli.new_plugin import KINDS, new, package
 from retrievalkit.cli.options import echo, json_option, output_option, parse, set_option
 from retrievalkit.cli.summaries import summary
 from retrievalkit.errors import InputError, UnknownNameError
@@ -185,6 +185,14 @@ def show_plugin(name: str) -> str:
 def new_plugin(name: str, kind: str, output: str) -> str:
     """Write a plugin package with a component called NAME, ready to install and to change."""
     return _echo(new(name, kind, output))
+
+
+@plugins.command("package")
+@click.argument("file")
+@output_option
+def package_plugin(file: str, output: str) -> str:
+    """Write a plugin package with the components of FILE, a plugin of a single file (RKIT_PLUGIN_FILES)."""
+    return _echo(package(file, output))
 
 
 @plugins.command("check")

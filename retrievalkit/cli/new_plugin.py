@@ -12,7 +12,6 @@ from itertools import groupby
 from pathlib import Path
 
 from retrievalkit import artifacts, registry
-from retrievalkit.cli import plugin_file
 from retrievalkit.errors import InputError, PluginError, check_choice
 
 KINDS = ("pooler", "loss", "encoder", "indexer", "pretrainer", "source")
@@ -46,6 +45,8 @@ def package(file: str | Path, output: str | Path) -> str:
         InputError: The name of the file is not snake_case, or the folder exists.
         PluginError: It cannot be loaded, or registers nothing.
     """
+    from retrievalkit.cli import plugin_file
+
     path = Path(file)
     plugin = registry.read_file(path)
     if plugin.error or not plugin.components:

@@ -157,7 +157,7 @@ def _named(name: str) -> list[registry.Component]:
 
 @click.group(cls=RkitGroup)
 def plugins() -> None:
-    """List, show, check and start plugins: encoders, poolers, losses, indexers, pretrainers, commands."""
+    """List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more."""
 
 
 @plugins.command("list")
@@ -202,6 +202,43 @@ def package_plugin(file: str, output: str) -> str:
 def check_plugin(name: str, model: str | None, settings: tuple[str, ...]) -> str:
     """Check that the component NAME keeps the contract of its kind."""
     return _echo(check(name, model=model, options=parse(settings)))
+
+
+_directory_option = click.option(
+    "--directory", metavar="FILE|URL", help="Another list of plugins: a file, or an address (https://...)."
+)
+
+
+@plugins.command("search")
+@click.argument("words", nargs=-1)
+@_directory_option
+@json_option
+def search_plugins(words: tuple[str, ...], directory: str | None, as_json: bool) -> list[dict[str, Any]]:
+    """Search the list of known plugins, which comes along; without WORDS, show all of it."""
+    from retrievalkit.cli import plugin_directory
+
+    rows = plugin_directory.search(words, plugin_directory.read_directory(directory))
+    return echo(as_json, rows, plugin_directory.shown(rows))
+
+
+@plugins.command("install")
+@click.argument("name")
+@_directory_option
+def install_plugin(name: str, directory: str | None) -> str:
+    """Install the plugin NAME of the list of known plugins, with pip into this environment."""
+    from retrievalkit.cli import plugin_directory
+
+    return _echo(plugin_directory.install(name, directory))
+
+
+@plugins.command("remove")
+@click.argument("name")
+@_directory_option
+def remove_plugin(name: str, directory: str | None) -> str:
+    """Remove the plugin NAME of the list of known plugins from this environment, with pip."""
+    from retrievalkit.cli import plugin_directory
+
+    return _echo(plugin_directory.remove(name, directory))
 
 
 def _echo(text: str) -> str:

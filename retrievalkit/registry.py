@@ -26,6 +26,7 @@ from retrievalkit import __version__, hookspecs
 from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice
 from retrievalkit.modules import large_imports
 from retrievalkit.options import Option, check_options, convert, options
+from retrievalkit.registering import isolated
 
 __all__ = [
     "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
@@ -139,7 +140,9 @@ class Registry:
         try:
             self._manager.register(module, name=f"{plugin.distribution}:{plugin.name}")
             self._manager.check_pending()
-            for kind, arguments in self._registrations(module):
+            with isolated():
+                registrations = list(self._registrations(module))
+            for kind, arguments in registrations:
                 plugin.components.append(_component(plugin, kind, **arguments))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and must not stop the others
             plugin.error = _reason(error)
@@ -254,7 +257,8 @@ def default_registry() -> Registry:
 
 def _add_imported(registry: Registry, plugin: Plugin, load: Any) -> None:
     try:
-        module = load()
+        with isolated():
+            module = load()
     except Exception as error:  # noqa: BLE001 - importing a plugin may raise anything
         plugin.error = _reason(error)
         registry.plugins.append(plugin)

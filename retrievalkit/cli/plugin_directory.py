@@ -6,6 +6,7 @@ of this environment; what is not in the list is refused, so that a typing error 
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import re
@@ -109,10 +110,7 @@ def _fetched(address: str) -> str:
         _check_address(address)
         with urlopen(address, timeout=_SECONDS) as answer:
             _check_address(answer.url)
-            content: bytes = answer.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            msg = f"it has more than {_MOST_BYTES:,} bytes"
-            raise ValueError(msg)
+            content: bytes = answer.read(_MOST_BYTES)
         return content.decode()
     except (OSError, ValueError) as error:
         msg = f"the list of plugins '{address}' cannot be fetched ({error}). Without --directory no network is needed."
@@ -128,7 +126,7 @@ def _check_address(address: str) -> None:
 
 
 def search(words: Sequence[str], entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The entries in which all words are found, in their names, summaries or components, each with what is installed."""
+    """The entries that have all words in name, summary or components; each with the version that is installed."""
 
     def found(entry: Entry) -> bool:
         text = f"{entry.name} {entry.summary} {entry.brings}".lower()
@@ -181,6 +179,9 @@ def remove(name: str, place: str | None) -> str:
         msg = f"'{entry.name}' is not installed in {sys.prefix}. rkit plugins list shows what is."
         raise InputError(msg)
     _pip("uninstall", "--yes", entry.name)
+    if _installed(entry.name):
+        msg = f"pip left '{entry.name}' where it is, outside {sys.prefix}. Remove it where it was installed."
+        raise RetrievalkitError(msg)
     return f"{entry.name} is removed"
 
 
@@ -194,6 +195,7 @@ def _entry(name: str, place: str | None) -> Entry:
 
 def _installed(name: str) -> str | None:
     """The version of a distribution that is installed; None if it is not."""
+    importlib.invalidate_caches()
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

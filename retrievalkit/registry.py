@@ -23,14 +23,14 @@ from typing import Any
 import pluggy
 
 from retrievalkit import __version__, hookspecs
-from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice
+from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice, nearest
 from retrievalkit.modules import large_imports
-from retrievalkit.options import Option, check_options, convert, options
+from retrievalkit.options import Option, check_options, convert, options, read_call
 from retrievalkit.registering import isolated
 
 __all__ = [
     "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
-    "describe", "PluginError", "Option", "options", "check_options", "convert",
+    "describe", "PluginError", "Option", "options", "check_options", "convert", "read_call",
 ]  # fmt: skip
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
@@ -44,10 +44,18 @@ HOOKS = {
     "command": "register_commands",
     "check": "register_checks",
     "source": "register_sources",
+    "filter": "register_filters",
+    "fusion": "register_fusions",
+    "metric": "register_metrics",
+    "reranker": "register_rerankers",
+    "recipe": "register_recipes",
 }
 
-_SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers", "sources")
-_NAMES = {"command": (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")}
+_SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers", "around")
+_DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
+_NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
+_BASES = {"filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker"}
+"""The class of `retrievalkit.contracts` that a component has to extend, for kinds whose methods have defaults."""
 _SNAKE_CASE = (r"[a-z][a-z0-9_]*", "snake_case")
 
 _loaded_files: list[str] = []
@@ -78,7 +86,7 @@ class Component:
     group: str = ""
 
     def load(self) -> Any:
-        """Import the class; for a command the click command, for a check the function.
+        """Import the class; for a command the click command, for a check the function, for recipes their folder.
 
         Raises:
             PluginError: It cannot be imported, or is not of its kind.
@@ -109,8 +117,14 @@ def _not_of_kind(kind: str, loaded: object) -> str:
         fits, problem = isinstance(loaded, click.Command), "no click command. Decorate it with @click.command()."
     elif kind == "check":
         fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
+    elif kind == "recipe":
+        fits, problem = isinstance(loaded, Path), "no Path. Register the folder of the recipes as a pathlib.Path."
     else:
         fits, problem = isinstance(loaded, type), "no class. Register the class of the component."
+        if isinstance(loaded, type) and kind in _BASES:
+            base = getattr(importlib.import_module("retrievalkit.contracts"), _BASES[kind])
+            fits = issubclass(loaded, base)
+            problem = f"no {base.__name__}. Extend retrievalkit.contracts.{base.__name__}."
     return "" if fits else problem
 
 
@@ -138,6 +152,7 @@ class Registry:
         """Register a plugin's module and call its hooks; a failure is recorded in `plugin.error`."""
         self.plugins.append(plugin)
         try:
+            _check_contract(module)
             self._manager.register(module, name=f"{plugin.distribution}:{plugin.name}")
             self._manager.check_pending()
             with isolated():
@@ -155,7 +170,10 @@ class Registry:
     def _registrations(self, module: ModuleType) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each call of `register` by the module's hooks: the kind, and the arguments."""
         others = [other for other in self._manager.get_plugins() if other is not module]
+        implemented = {caller.name for caller in self._manager.get_hookcallers(module) or ()}
         for kind, hook in HOOKS.items():
+            if hook not in implemented:
+                continue
             calls: list[dict[str, Any]] = []
 
             def register(
@@ -184,7 +202,7 @@ class Registry:
         """
         candidates = self.candidates(kind, name)
         if not candidates:
-            raise UnknownNameError(kind, name, self._kind(kind), hint=self.broken_plugins())
+            raise UnknownNameError(kind, name, self._kind(kind), hint=self.hint(kind, name))
         if len(candidates) > 1:
             owners = " and ".join(f"{one.distribution} {one.version}" for one in candidates)
             msg = f"{kind} '{name}' is registered by both {owners}. Uninstall one, or choose with RKIT_PLUGINS."
@@ -195,6 +213,13 @@ class Registry:
         """Every component of that kind and name: more than one is a clash."""
         return self._kind(kind).get(name, [])
 
+    def hint(self, kind: str, name: str) -> str:
+        """What to say of an unknown name: the package of the nearest name, and the plugins that could not be loaded."""
+        near = self._kind(kind).get(nearest(name, self._kind(kind)) or "", [])
+        owners = [one for one in near if one.distribution != "retrievalkit"]
+        brought = [f"'{one.name}' comes with {one.distribution} {one.version}." for one in owners]
+        return " ".join(filter(None, [*brought, self.broken_plugins()]))
+
     def _kind(self, kind: str) -> dict[str, list[Component]]:
         check_choice("kind of component", kind, self._components)
         return self._components[kind]
@@ -203,6 +228,25 @@ class Registry:
         """A sentence that names the plugins that could not be loaded, with their reasons; "" if there are none."""
         broken = [f"{one.name} ({one.error})" for one in self.plugins if one.error]
         return f"Plugins that could not be loaded: {'; '.join(broken)}." if broken else ""
+
+
+def _check_contract(module: ModuleType) -> None:
+    """Refuse a plugin that was written for another contract than ours, or for one that is newer."""
+    declared = getattr(module, "retrievalkit_contract", None)
+    if declared is None:
+        return
+    if not isinstance(declared, str) or not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,2}", declared):
+        msg = f'its retrievalkit_contract is {declared!r}, and should be the text of a version, such as "1"'
+        raise PluginError(msg)
+    wanted, ours = (tuple(map(int, text.split("."))) for text in (declared, hookspecs.VERSION))
+    if wanted[0] == ours[0] and wanted[:2] <= ours[:2]:
+        return
+    other = "a newer retrievalkit" if wanted > ours else f"a version of the plugin for contract {ours[0]}"
+    msg = (
+        f"it was written for contract {declared}, and retrievalkit {__version__} has contract {hookspecs.VERSION}. "
+        f"Install {other}."
+    )
+    raise PluginError(msg)
 
 
 def _component(plugin: Plugin, kind: str, *, name: object, target: object, help: str, group: str) -> Component:  # noqa: A002

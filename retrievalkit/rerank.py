@@ -1,4 +1,4 @@
-"""The program behind `rkit rerank apply`: scores the documents of a run, or of training examples, by a cross-encoder.
+"""The program behind `rkit rerank apply`: scores the documents of a run, or of training examples, by a re-ranker.
 
     rkit rerank apply RERANKER --run RUN --queries QUERIES --corpus CORPUS [--k 100] --output RERANKED
     rkit rerank apply RERANKER --examples EXAMPLES --corpus CORPUS --output SCORED
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -24,6 +24,7 @@ import click
 import numpy as np
 
 from retrievalkit import artifacts, oddities
+from retrievalkit.contracts import Reranker
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
@@ -33,8 +34,8 @@ from retrievalkit.data.runs import Run, write_run
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.model.batches import prefetch
-from retrievalkit.model.cross_encoder import CrossEncoder, Pair
 from retrievalkit.model.precision import Precision, check_for_pairs, default_device, resolve_precision
+from retrievalkit.model.rerankers import open_reranker, score_pairs
 from retrievalkit.modules import make_callable
 from retrievalkit.report.progress import ProgressBar
 
@@ -76,7 +77,7 @@ def rerank_run(
     """Re-rank the best documents of a run.
 
     Args:
-        reranker: Name or folder of a cross-encoder.
+        reranker: Name or folder of a cross-encoder, or `NAME:MODEL` of a plugin.
         run: The run.
         queries: The texts of its queries.
         corpus: The texts of its documents.
@@ -126,7 +127,7 @@ def score_examples(
     """Score all positives and negatives of training examples, for distillation.
 
     Args:
-        reranker: Name or folder of a cross-encoder.
+        reranker: Name or folder of a cross-encoder, or `NAME:MODEL` of a plugin.
         examples: The examples.
         corpus: The texts of their documents.
         output: The file to write: the examples with "teacher", document id -> score.
@@ -211,7 +212,7 @@ def _documents(row: Example) -> list[str]:
 class _Job:
     """Scores pairs of a query's text and a document's id."""
 
-    model: CrossEncoder
+    model: Reranker
     corpus: Corpus
     settings: Settings
 
@@ -219,7 +220,7 @@ class _Job:
     def open(cls, reranker: str | Path, corpus: Corpus, settings: Settings) -> _Job:
         check_for_pairs(settings.precision)
         precision = resolve_precision(settings.precision, default_device())
-        model = CrossEncoder.load(reranker, max_length=settings.max_length)
+        model = open_reranker(reranker, max_length=settings.max_length)
         return cls(model, corpus, replace(settings, precision=precision))
 
     @contextmanager
@@ -250,7 +251,8 @@ class _Job:
                 ProgressBar("re-rank", count, unit="pairs", done=done) as bar,
             ):
                 for window in prefetch(self._tokenized(islice(pairs(), done, None))):
-                    scores = self.model.score(
+                    scores = score_pairs(
+                        self.model,
                         window,
                         batch_tokens=self.settings.batch_tokens,
                         precision=self.settings.precision,
@@ -285,7 +287,7 @@ class _Job:
         checksums.write_bytes(b"".join(one + b"\n" for one in expected[:whole]))
         return whole * self.settings.window
 
-    def _tokenized(self, pairs: Iterator[tuple[str, str]]) -> Iterator[list[Pair]]:
+    def _tokenized(self, pairs: Iterator[tuple[str, str]]) -> Iterator[Sequence[Any]]:
         while window := list(islice(pairs, self.settings.window)):
             by_id = {document: self.corpus.get(document) for _, document in window}
             passages = [(by_id[document].title, by_id[document].text) for _, document in window]

@@ -6,20 +6,25 @@ each kind a component with its test. They are valid as they stand, for a compone
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from retrievalkit import artifacts, registry
+from retrievalkit import artifacts, hookspecs, registry
 from retrievalkit.errors import InputError, PluginError, check_choice
 
-KINDS = ("pooler", "loss", "encoder", "indexer", "pretrainer", "source")
+KINDS = (
+    "pooler", "loss", "encoder", "indexer", "pretrainer", "source", "filter", "fusion", "metric", "reranker",
+)  # fmt: skip
 
 _TEMPLATE = Path(__file__).with_name("plugin_template")
 _RECIPE = "recipes/compare.yaml"
 _COMPARED = ("pooler", "loss", "encoder", "indexer", "pretrainer")
 """Kinds that have a baseline, which the recipe compares with."""
+
+_WIDTH = 120
 
 
 def new(name: str, kind: str, output: str | Path) -> str:
@@ -65,7 +70,8 @@ def package(file: str | Path, output: str | Path) -> str:
 
 
 def _check_name(name: str) -> None:
-    if not name.isidentifier() or name != name.lower():
+    # A recipe's prefix and a distribution are named by it, too.
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         msg = f"'{name}' is not snake_case, as names of components are. Choose a name such as 'first_token'."
         raise InputError(msg)
 
@@ -79,10 +85,10 @@ def _files(kind: str) -> Iterator[tuple[str, str]]:
     for part in ("package", kind):
         folder = _TEMPLATE / part
         for path in sorted(folder.rglob("*")):
-            # An installer may have compiled the modules.
-            if path.is_file() and "__pycache__" not in path.parts:
+            # An installer may have compiled the modules, and a linter have looked at them.
+            if path.is_file() and not re.search(r"_cache/|__pycache__/", path.as_posix()):
                 name = path.relative_to(folder).as_posix()
-                if kind in _COMPARED or not name.endswith(_RECIPE):
+                if kind in _COMPARED or "/recipes/" not in name:
                     yield name, path.read_text(encoding="utf-8")
 
 
@@ -91,7 +97,7 @@ def _files_around(component: registry.Component) -> Iterator[tuple[str, str]]:
     for name, text in _files(component.kind):
         if name.startswith("tests/"):
             yield f"tests/test_{component.name}.py", text.replace("my_name", component.name)
-        elif not (name.endswith(".py") and name.startswith("retrievalkit_my_name/")):
+        elif "/recipes/" in name or not name.startswith("retrievalkit_my_name/"):
             yield name, text
 
 
@@ -112,9 +118,13 @@ def _write(
         "my_name": name,
         **values,
     }
-    files = {**files, "retrievalkit_my_name/__init__.py": _hooks(components)}
-    if not any(one.endswith(_RECIPE) for one in files):
+    files, registered = dict(files), list(components)
+    if any(one.endswith(_RECIPE) for one in files):
+        target, said = f"retrievalkit_{stem}.recipes:FOLDER", f"{name} and its baseline."
+        registered.append(registry.Component("recipe", values["retrievalkit-my-name"], target, "", "", "", said))
+    else:
         files["README.md"] = re.sub(r"## Results\n.*?(?=## Develop\n)", "", files["README.md"], flags=re.DOTALL)
+    files["retrievalkit_my_name/__init__.py"] = _hooks(registered)
     with artifacts.write_folder(output) as folder:
         for path, text in files.items():
             target = folder / _render(path, values)
@@ -136,6 +146,8 @@ def _hooks(components: Sequence[registry.Component]) -> str:
         "",
         "from retrievalkit import hookimpl",
         "from retrievalkit.hookspecs import Register",
+        "",
+        f'retrievalkit_contract = "{hookspecs.VERSION.partition(".")[0]}"',
     ]
     for kind, some in kinds.items():
         lines += ["", "", "@hookimpl", f"def {registry.HOOKS[kind]}(register: Register) -> None:"]
@@ -145,9 +157,16 @@ def _hooks(components: Sequence[registry.Component]) -> str:
 
 
 def _call(component: registry.Component) -> str:
-    said = f', help="{component.help}"' if component.help else ""
-    group = f', group="{component.group}"' if component.kind == "command" else ""
-    return f'    register("{component.name}", "{component.target}"{said}{group})'
+    """The call that registers it, laid out as ruff does."""
+    arguments = [f'"{component.name}"', f'"{component.target}"']
+    arguments += [f"help={json.dumps(component.help)}"] if component.help else []
+    arguments += [f'group="{component.group}"'] if component.kind == "command" else []
+    inner = ", ".join(arguments)
+    if len(line := f"    register({inner})") <= _WIDTH:
+        return line
+    if len(line := f"        {inner}") > _WIDTH:
+        line = "\n".join(f"        {one}," for one in arguments)
+    return f"    register(\n{line}\n    )"
 
 
 def _render(text: str, values: Mapping[str, str]) -> str:

@@ -96,7 +96,7 @@ def test_new_packages_are_typed(tmp_path):
 @pytest.mark.parametrize("kind", ["pooler", "indexer", "pretrainer"])
 def test_the_recipe_of_a_new_package_compares_it_with_the_baseline(tmp_path, kind, tiny_model, tiny_collection):
     folder = write(tmp_path / "package", kind)
-    recipe = folder / f"retrievalkit_peak_{kind}" / "recipes" / "compare.yaml"
+    recipe = f"retrievalkit-peak-{kind}/compare"
     values = [f"data={tiny_collection.folder}", f"model={tiny_model}", "seeds=42", "epochs=1", "limit=8"]
     values += ["pretraining_steps=1"] if kind == "pretrainer" else []
     words = [word for value in values for word in ("--set", value)]

@@ -30,10 +30,12 @@ from retrievalkit.registering import isolated
 
 __all__ = [
     "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
-    "describe", "PluginError", "Option", "options", "check_options", "convert", "read_call",
+    "describe", "missing", "PluginError", "Option", "options", "check_options", "convert", "read_call",
 ]  # fmt: skip
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
+LOCAL_FILE = "local file"
+"""In place of a version, where a component is of a file and not of a distribution."""
 
 HOOKS = {
     "encoder": "register_encoders",
@@ -295,7 +297,7 @@ def default_registry() -> Registry:
     while _loaded_files:  # loaded by an earlier registry of this process
         sys.modules.pop(_loaded_files.pop(), None)
     for path in _plugin_files():
-        _add_imported(registry, Plugin(path.stem, str(path), "local file"), lambda path=path: _load_file(path))
+        _add_imported(registry, Plugin(path.stem, str(path), LOCAL_FILE), lambda path=path: _load_file(path))
     return registry
 
 
@@ -313,7 +315,7 @@ def _add_imported(registry: Registry, plugin: Plugin, load: Any) -> None:
 def read_file(path: Path) -> Plugin:
     """A local file as a plugin of its own, whether or not `RKIT_PLUGIN_FILES` names it."""
     registry = Registry()
-    _add_imported(registry, Plugin(path.stem, str(path), "local file"), lambda: _load_file(path))
+    _add_imported(registry, Plugin(path.stem, str(path), LOCAL_FILE), lambda: _load_file(path))
     return registry.plugins[0]
 
 
@@ -398,6 +400,21 @@ def get(kind: str, name: str) -> type:
     """The class registered under that kind and name."""
     loaded: type = component(kind, name).load()
     return loaded
+
+
+def missing(made_by: Mapping[str, Any]) -> str:
+    """Where a component is from that is not registered here, and how to have it, for messages.
+
+    Args:
+        made_by: What `describe` returned when it was used.
+    """
+    distribution, version = made_by["distribution"], made_by["version"]
+    if version == LOCAL_FILE:
+        import shlex
+
+        named = f"export RKIT_PLUGIN_FILES={shlex.quote(distribution)}"
+        return f"of the file '{distribution}', which is no plugin here. Name it: {named}"
+    return f"of {distribution} {version}, which is not installed. Install it: pip install {distribution}=={version}"
 
 
 def create(kind: str, name: str, /, *args: Any, **options: Any) -> Any:

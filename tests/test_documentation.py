@@ -48,6 +48,11 @@ def test_the_walk_to_a_plugin_works_as_written(tmp_path):
     assert "nDCG@10" in done.stdout
 
 
+def test_the_guide_sends_nobody_to_files_that_only_a_clone_has():
+    text = (ROOT / "docs" / "write-a-plugin.md").read_text().replace("`plugins/directory.toml` of the repository", "")
+    assert re.findall(r"(?:plugins|retrievalkit|tests|examples)/[\w/.-]+\.py|plugins/retrievalkit-\w+", text) == []
+
+
 def test_a_new_plugin_keeps_the_contract(tmp_path, monkeypatch, fresh_registry):
     """`rkit plugins new` writes a package whose component passes the checks."""
     for kind in ("pooler", "loss"):

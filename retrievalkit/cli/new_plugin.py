@@ -24,6 +24,13 @@ _RECIPE = "recipes/compare.yaml"
 _COMPARED = ("pooler", "loss", "encoder", "indexer", "pretrainer")
 """Kinds that have a baseline, which the recipe compares with."""
 
+_TEST = """from {module} import {target}
+
+
+def test_it_is_there():
+    assert {target} is not None
+"""
+
 _WIDTH = 120
 
 
@@ -93,12 +100,16 @@ def _files(kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _files_around(component: registry.Component) -> Iterator[tuple[str, str]]:
-    """The same without a component, for one that is there; its test has its name."""
+    """The same without a component, for one that is there, and with its test."""
+    module, _, target = component.target.partition(":")
+    test = _TEST.format(module=module, target=target)
     for name, text in _files(component.kind):
         if name.startswith("tests/"):
-            yield f"tests/test_{component.name}.py", text.replace("my_name", component.name)
+            # The conformance kit fits any component of its kind; other tests are those of the frame.
+            test = text.replace("my_name", component.name) if component.kind in _COMPARED else test
         elif "/recipes/" in name or not name.startswith("retrievalkit_my_name/"):
             yield name, text
+    yield f"tests/test_{component.name.replace('-', '_')}_{component.kind}.py", test
 
 
 def _write(
@@ -108,12 +119,13 @@ def _write(
     files: Mapping[str, str],
     values: Mapping[str, str],
 ) -> str:
-    name = components[0].name
+    first = next((one for one in components if one.kind in _COMPARED), components[0])
+    name = first.name
     kinds = " and ".join(dict.fromkeys(one.kind for one in components))
     values = {
         "retrievalkit_my_name": f"retrievalkit_{stem}",
         "retrievalkit-my-name": f"retrievalkit-{stem.replace('_', '-')}",
-        "values: {KIND:": f"values: {{{components[0].kind}:",
+        "values: {KIND:": f"values: {{{first.kind}:",
         "KIND": kinds,
         "my_name": name,
         **values,

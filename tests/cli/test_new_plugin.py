@@ -188,7 +188,7 @@ def test_a_file_becomes_a_package(file, tmp_path, monkeypatch, fresh_registry):
     top = (folder / "retrievalkit_peaks" / "__init__.py").read_text()
     assert 'register("peak", "retrievalkit_peaks.peaks:Peak", help="The peak.")' in top
     assert "torch" not in top
-    assert sorted(path.name for path in (folder / "tests").iterdir()) == ["test_depth.py", "test_peak.py"]
+    assert sorted(path.name for path in (folder / "tests").iterdir()) == ["test_depth_loss.py", "test_peak_pooler.py"]
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == ["retrievalkit>=0.1", "torch"]
     assert "values: {pooler: peak}" in (folder / "retrievalkit_peaks" / "recipes" / "compare.yaml").read_text()

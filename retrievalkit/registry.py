@@ -314,8 +314,12 @@ def _add_imported(registry: Registry, plugin: Plugin, load: Any) -> None:
 
 def read_file(path: Path) -> Plugin:
     """A local file as a plugin of its own, whether or not `RKIT_PLUGIN_FILES` names it."""
-    registry = Registry()
+    registry, before = Registry(), sys.modules.get(path.stem)
     _add_imported(registry, Plugin(path.stem, str(path), LOCAL_FILE), lambda: _load_file(path))
+    if before is None:
+        sys.modules.pop(path.stem, None)
+    else:
+        sys.modules[path.stem] = before
     return registry.plugins[0]
 
 

@@ -63,7 +63,7 @@ def package(file: str | Path, output: str | Path) -> str:
     plugin = registry.read_file(path)
     if plugin.error or not plugin.components:
         problem = plugin.error or "it registers nothing"
-        msg = f"'{path}' is no plugin: {problem}. See rkit plugins list with RKIT_PLUGIN_FILES={path}."
+        msg = f"'{path}' is no plugin: {problem.rstrip('.')}. Mend it: RKIT_PLUGIN_FILES={path} rkit plugins list"
         raise PluginError(msg)
     stem = path.stem
     _check_name(stem)

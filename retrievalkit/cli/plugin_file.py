@@ -23,23 +23,30 @@ def without_hooks(source: str) -> str:
     tree = ast.parse(source)
     hooks = [node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_hook(node)]
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    lines = source.splitlines()
+    lines: dict[int, str] = dict(enumerate(source.splitlines(), 1))
     for node in hooks:
-        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-        lines[first - 1 : node.end_lineno] = [""] * (_end(node) - first + 1)
-    rest = list(lines)
+        _drop(lines, min([node.lineno, *(one.lineno for one in node.decorator_list)]), _end(node))
+    rest = dict(lines)
     for one in imports:
-        rest[one.lineno - 1 : one.end_lineno] = [""] * (_end(one) - one.lineno + 1)
-    text, in_hooks = "\n".join(rest), {one.id for node in hooks for one in ast.walk(node) if isinstance(one, ast.Name)}
+        _drop(rest, one.lineno, _end(one))
+    text, in_hooks = "\n".join(rest.values()), {name for node in hooks for name in _names(node)}
     for one in imports:
-        kept = [
-            alias for alias in one.names if (name := _bound(alias)) not in in_hooks or re.search(rf"\b{name}\b", text)
-        ]
-        if len(kept) < len(one.names):
-            one.names = kept
-            put = [ast.unparse(one)] if kept else []
-            lines[one.lineno - 1 : one.end_lineno] = put + [""] * (_end(one) - one.lineno + 1 - len(put))
-    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).strip() + "\n"
+        unused = {name for name in map(_bound, one.names) if name in in_hooks and not re.search(rf"\b{name}\b", text)}
+        if unused:
+            one.names = [alias for alias in one.names if _bound(alias) not in unused]
+            _drop(lines, one.lineno + bool(one.names), _end(one))
+            if one.names:
+                lines[one.lineno] = ast.unparse(one)
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines.values())).strip() + "\n"
+
+
+def _drop(lines: dict[int, str], first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        lines.pop(number, None)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def distributions(source: str) -> list[str]:

@@ -87,7 +87,7 @@ def test_the_built_in_parts_are_registered_like_any_other():
     assert registry.component("pooler", "mean").distribution == "retrievalkit"
 
 
-@pytest.mark.parametrize("kind", sorted(set(registry.HOOKS) - {"command", "check"}))
+@pytest.mark.parametrize("kind", sorted(set(registry.HOOKS) - {"command", "check", "recipe"}))
 def test_every_registered_name_can_be_imported_and_its_options_read(kind):
     """Each option has a type and a description: `rkit plugins show` prints them."""
     for name in registry.names(kind):

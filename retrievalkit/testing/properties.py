@@ -35,6 +35,8 @@ class Case(Protocol):
 
 
 C = TypeVar("C", bound=Case)
+Check = Callable[[C], str | None]
+"""A property's function: of a case, what it measured."""
 
 
 class PropertyError(AssertionError):
@@ -102,14 +104,15 @@ class Property(Generic[C]):
     Attributes:
         name: The name of its function.
         statement: What it states: the first line of the function's docstring.
-        check: Raises PropertyError if the component of a case lacks it, UnsupportedError if it cannot be tried there.
+        check: Raises PropertyError if the component of a case lacks it, UnsupportedError if it cannot be tried there;
+            may return what it measured.
         after: Properties that it rests on: if one of these fails, it is left out.
         once: Whether it is tried on the first case that supports it alone.
     """
 
     name: str
     statement: str
-    check: Callable[[C], None]
+    check: Check[C]
     after: tuple[str, ...] = ()
     once: bool = False
 
@@ -123,12 +126,14 @@ class Outcome:
         statement: What it states.
         failure: Why the component lacks it; None if it does not.
         left_out: Why it was not tried; "" if it was.
+        measured: What it measured, such as a recall; "" if nothing.
     """
 
     property: str
     statement: str
     failure: PropertyError | None = None
     left_out: str = ""
+    measured: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,10 +179,10 @@ class Kit(Generic[C]):
 
     def property(
         self, *, after: Sequence[str] = (), once: bool = False
-    ) -> Callable[[Callable[[C], None]], Callable[[C], None]]:
+    ) -> Callable[[Check[C]], Check[C]]:
         """Add a function as a property, at the end. See `Property` for the arguments."""
 
-        def add(check: Callable[[C], None]) -> Callable[[C], None]:
+        def add(check: Check[C]) -> Check[C]:
             statement = (check.__doc__ or "").partition("\n")[0]
             self.properties[check.__name__] = Property(check.__name__, statement, check, tuple(after), once)
             return check
@@ -233,20 +238,23 @@ def _nothing(_: object) -> None:
 
 def _outcome(one: Property[C], cases: Sequence[C], kind: type, component: str) -> Outcome:
     reasons: list[str] = []
+    measured: list[str] = []
     for case in cases:
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 random.seed(0)
-                one.check(case)
+                if numbers := one.check(case):
+                    measured.append(f"{case.label}: {numbers}")
         except UnsupportedError as error:
-            reasons.append(f"{case.label}: {error}")
+            reasons.append(str(error))
             continue
         except Exception as error:  # noqa: BLE001 - a component may raise anything
             return Outcome(one.name, one.statement, _failure(error, one, kind, component, case.label))
         if one.once:
             break
-    return Outcome(one.name, one.statement, left_out=" ".join(reasons) if len(reasons) == len(cases) else "")
+    left_out = " ".join(dict.fromkeys(reasons)) if len(reasons) == len(cases) else ""
+    return Outcome(one.name, one.statement, left_out=left_out, measured="; ".join(measured))
 
 
 def _failure(error: Exception, one: Property[Any], kind: type, component: str, case: str) -> PropertyError:

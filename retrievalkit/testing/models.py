@@ -19,7 +19,13 @@ _WORDS = (
 
 
 def tiny_model(
-    folder: str | Path, *, architecture: str = "bert", layers: int = 2, width: int = 32, seed: int = 0
+    folder: str | Path,
+    *,
+    architecture: str = "bert",
+    layers: int = 2,
+    width: int = 32,
+    seed: int = 0,
+    vocabulary: int = 0,
 ) -> str:
     """Write a tiny random model with a tokenizer over the tiny collection's words; returns the folder.
 
@@ -30,6 +36,7 @@ def tiny_model(
         layers: Number of layers.
         width: Hidden size, a multiple of 4.
         seed: Of the weights.
+        vocabulary: How many tokens to know at least; those beyond the collection's words occur in no text.
 
     Raises:
         UnknownNameError: There is no such architecture here.
@@ -38,7 +45,7 @@ def tiny_model(
 
     check_choice("architecture", architecture, ARCHITECTURES)
     folder = Path(folder)
-    tokenizer = tiny_tokenizer(architecture)
+    tokenizer = tiny_tokenizer(architecture, vocabulary)
     name, build_config = ARCHITECTURES[architecture]
     prefix = name.removesuffix("ForMaskedLM").removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
     config = getattr(transformers, f"{prefix}Config")(**build_config(tokenizer, layers, width))
@@ -111,8 +118,13 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[Any, int, int], dict[str, Any]]]] 
 """Architectures of `tiny_model`: the class of transformers, and what makes its configuration."""
 
 
-def tiny_tokenizer(architecture: str) -> Any:
-    """A WordPiece tokenizer over the words of the tiny collection, with the special tokens of an architecture."""
+def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
+    """A WordPiece tokenizer over the words of the tiny collection, with the special tokens of an architecture.
+
+    Args:
+        architecture: A key of `ARCHITECTURES`.
+        least: How many tokens to have at least.
+    """
     import tokenizers
     import transformers
     from tokenizers import models, normalizers, pre_tokenizers, processors
@@ -121,7 +133,9 @@ def tiny_tokenizer(architecture: str) -> Any:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{number}]" for number in range(16))]
     letters = [prefix + letter for prefix in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
     known = [*special, *letters, ".", ",", *sorted(set(text.lower().split()))]
-    vocabulary = {token: row for row, token in enumerate(dict.fromkeys(known))}
+    known = list(dict.fromkeys(known))
+    known += [f"[filler{number}]" for number in range(least - len(known))]
+    vocabulary = {token: row for row, token in enumerate(known)}
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer()
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +154,18 @@ def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
     elif architecture != "t5":
         names["cls_token"] = "[CLS]"
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=128, **names)
+
+
+@cache
+def kit_models() -> dict[str, str]:
+    """The tiny models that components are tried on, architecture -> folder: a BERT, a T5 and a decoder.
+
+    They are made once in a process. Their vocabulary is larger than what poolers keep of it by default, and a prime, so
+    that nothing divides it.
+    """
+    folder = tempfile.mkdtemp(prefix="retrievalkit-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {
+        one: tiny_model(f"{folder}/{one}", architecture=one, width=16, vocabulary=1021)
+        for one in ("bert", "t5", "llama")
+    }

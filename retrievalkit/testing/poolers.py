@@ -6,7 +6,6 @@ import copy
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from retrievalkit import registry
-from retrievalkit.contracts import SIDES, Pooler, Representation, Side, Text, TokenStates
+from retrievalkit.contracts import SIDES, Encoder, Needs, Pooler, Representation, Side, Text, TokenStates
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.model.precision import autocast
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.testing.models import tiny_model
+from retrievalkit.testing.models import kit_models
 from retrievalkit.testing.option_effects import expect_effects, expect_typed_keywords, required_values
 from retrievalkit.testing.properties import Kit, expect_close, expect_equal, fail
 from retrievalkit.testing.token_states import copied, left_padded, repeated, selected, widened
@@ -30,9 +29,6 @@ TEXTS: tuple[Text, ...] = (
     ("", "which language is spoken in iceland and which currency do people use in the city"),
 )
 _LONG: Text = ("Peru", "the seat of government is the city of lima , and people pay with the sol . " * 5)
-_DIMENSIONS = 16
-_VOCABULARY = 1021
-"""Of the tiny models: more terms than what poolers keep by default, and a prime, so that nothing divides it."""
 
 
 class PoolerCase:
@@ -50,31 +46,52 @@ class PoolerCase:
         self.model = model
         self.label = label
         self.options = options
-        self._made = self.create(options)
+        self._towers: dict[str, Encoder] = {}
         self._states: dict[Any, TokenStates] = {}
+        self._made, self._tower = self.parts(options)
 
-    def create(self, options: Mapping[str, Any], **settings: Any) -> Retriever:
-        """A retriever with the pooler, made anew."""
-        retriever = Retriever.create(self.model, pooler=self.name, pooler_options=options, **settings)
+    def parts(self, options: Mapping[str, Any]) -> tuple[Pooler, Encoder]:
+        """The pooler with some options, made anew, and an encoder that was prepared for what it needs; in eval mode."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            pooler: Pooler = registry.create("pooler", self.name, self._encoder("").info, **options)
+            tower = self._encoder(f"{pooler.needs} {pooler.eval().needs}", pooler.train().needs)
+            pooler.bind(tower)
+        return pooler.eval(), tower
+
+    def _encoder(self, key: str, needs: Needs | None = None) -> Encoder:
+        if key not in self._towers:
+            made: Encoder = registry.create("encoder", "transformer", self.model)
+            if needs is not None:
+                made.prepare(needs)
+            self._towers[key] = made.eval()
+        return self._towers[key]
+
+    def retriever(self, **settings: Any) -> Retriever:
+        """A whole retriever with the pooler, in eval mode."""
+        retriever = Retriever.create(self.model, pooler=self.name, pooler_options=self.options, **settings)
         return retriever.to("cpu").eval()
-
-    def retriever(self) -> Retriever:
-        """The retriever, as it was made, in eval mode: a copy that a property may change."""
-        return copy.deepcopy(self._made)
 
     def pooler(self) -> Pooler:
         """The pooler, as it was made, in eval mode: a copy."""
-        return copy.deepcopy(self._made.pooler)
+        return copy.deepcopy(self._made)
 
     def states(self, side: Side, texts: Sequence[Text] = TEXTS, *, training: bool = False) -> TokenStates:
         """What the encoder, in eval mode, gives to the pooler in eval or training mode: a copy."""
-        key = (side, tuple(texts), training)
+        return self.states_for(self._made, self._tower, side, texts, training=training)
+
+    def states_for(
+        self, pooler: Pooler, tower: Encoder, side: Side, texts: Sequence[Text], *, training: bool
+    ) -> TokenStates:
+        """What an encoder gives to a pooler: a copy."""
+        was_training = pooler.training
+        layers = pooler.train(training).needs.layers_of(side, tower.info)
+        pooler.train(was_training)
+        key = (id(tower), layers, side, tuple(texts))
         if key not in self._states:
-            tower, pooler = self._made.tower(side), self._made.pooler.train(training)
             batch = tower.collate(tower.tokenize(texts, side), side)
             with torch.no_grad():
-                self._states[key] = tower(batch, pooler.needs.layers_of(side, tower.info))
-            pooler.eval()
+                self._states[key] = tower(batch, layers)
         return copied(self._states[key])
 
     def padded_sides(self) -> Iterator[Side]:
@@ -83,7 +100,7 @@ class PoolerCase:
         Raises:
             UnsupportedError: There are none.
         """
-        sides = [side for side in SIDES if side not in self._made.pooler.needs.mask_filled]
+        sides = [side for side in SIDES if side not in self._made.needs.mask_filled]
         if not sides:
             msg = "no side is padded."
             raise UnsupportedError(msg)
@@ -96,24 +113,15 @@ def _cases(name: str, *, model: str | None = None, **options: Any) -> list[Poole
     if model is not None:
         return [PoolerCase(name, model, Path(model).name, options)]
     made, refusals = [], []
-    for architecture in ("bert", "t5", "llama"):
+    for architecture, folder in kit_models().items():
         try:
-            made.append(PoolerCase(name, kit_model(architecture), architecture, options))
+            made.append(PoolerCase(name, folder, architecture, options))
         except UnsupportedError as error:
             refusals.append(error)
     if not made:
         raise refusals[0]
     return made
 
-
-@cache
-def kit_model(architecture: str) -> str:
-    """The folder of a tiny model that the kit tries components on; made once in a process."""
-    _FOLDERS.append(tempfile.TemporaryDirectory(prefix="retrievalkit-"))
-    return tiny_model(_FOLDERS[-1].name, architecture=architecture, width=_DIMENSIONS, vocabulary=_VOCABULARY)
-
-
-_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 POOLERS: Kit[PoolerCase] = Kit("pooler", _cases)
 
@@ -456,7 +464,7 @@ def trained_state_saved(case: PoolerCase) -> None:
 @POOLERS.property(after=("output", "finite", "gradient", "saved_and_loaded"), once=True)
 def separate_towers(case: PoolerCase) -> None:
     """It works with an encoder for each side: gradients reach both, and both are saved."""
-    retriever = case.create(case.options, separate_towers=True)
+    retriever = case.retriever(separate_towers=True)
     _expect_restored(retriever, "with an encoder for each side, saving and loading change the output")
     retriever.train()
     for side in SIDES:
@@ -477,25 +485,23 @@ def options_effective(case: PoolerCase) -> None:
 def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
     """All that a pooler does with some options: what it needs, asks for, returns, and the gradients of it."""
     asked: list[str] = []
-    encoder: Any = registry.get("encoder", "transformer")
-    with _recorded(encoder, asked):
-        retriever = case.create(options)
-    pooler = retriever.pooler
+    with _recorded(registry.get("encoder", "transformer"), asked):
+        pooler, tower = case.parts(options)
     found: list[Any] = [tuple(asked), pooler.default_loss]
     for training in (False, True):
         pooler.train(training)
+        found.append(repr(pooler.needs))
         for side in SIDES:
-            tower = retriever.tower(side)
-            found.append(repr(pooler.needs.layers_of(side, tower.info)))
-            batch = tower.collate(tower.tokenize([*TEXTS, _LONG, ("", "")], side), side)
+            states = case.states_for(pooler, tower, side, [*TEXTS, _LONG, ("", "")], training=training)
+            leaves = [one.requires_grad_() for one in states.layers.values()]
             torch.manual_seed(0)
-            output_of_side = retriever(batch, side)
-            found += [output_of_side.kept, repr(output_of_side.parts), output_of_side.vector_mask]
-            found += [one if one is None else one.detach() for one in (output_of_side.vectors, output_of_side.weights)]
-            total = _objective(output_of_side)
+            made = pooler(states, side)
+            total = _objective(made)
             if total.requires_grad:
                 torch.autograd.backward(total)
-    return [*found, *(one.grad for one in retriever.parameters())]
+            tensors = [one if one is None else one.detach() for one in (made.vectors, made.weights, made.vector_mask)]
+            found += [made.kept, repr(made.parts), *tensors, *(one.grad for one in leaves)]
+    return [*found, *(one.grad for one in pooler.parameters())]
 
 
 @contextmanager

@@ -185,7 +185,13 @@ class Kit(Generic[C]):
         return add
 
     def report(
-        self, name: str, *, only: Sequence[str] | None = None, without: Sequence[str] = (), **settings: Any
+        self,
+        name: str,
+        *,
+        only: Sequence[str] | None = None,
+        without: Sequence[str] = (),
+        first: bool = False,
+        **settings: Any,
     ) -> Report:
         """Try all properties of a component, or those that are named.
 
@@ -193,6 +199,7 @@ class Kit(Generic[C]):
             name: Registered name of the component.
             only: Names of properties.
             without: Names of properties that the component lacks on purpose.
+            first: Whether to stop at the first failure.
             settings: Of the kit and of the component.
 
         Raises:
@@ -220,6 +227,8 @@ class Kit(Generic[C]):
                 outcomes[one.name] = Outcome(one.name, one.statement, left_out=f"'{failed[0]}' failed")
             else:
                 outcomes[one.name] = _outcome(one, cases, kind, component)
+            if first and outcomes[one.name].failure:
+                break
         if outcomes and all(one.left_out for one in outcomes.values()):
             msg = f"nothing of {component} could be tried. {next(iter(outcomes.values())).left_out}"
             raise UnsupportedError(msg)
@@ -231,7 +240,7 @@ class Kit(Generic[C]):
         Raises:
             PropertyError: It lacks one; says which.
         """
-        self.report(name, **settings).check()
+        self.report(name, first=True, **settings).check()
 
 
 def _nothing(_: object) -> None:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import torch
 
 from retrievalkit import registry
-from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.errors import InputError, UnsupportedError, check_choice
 from retrievalkit.testing.places import Place, of_component, of_exception
 
 
@@ -189,12 +189,22 @@ class Kit(Generic[C]):
 
         return add
 
-    def report(self, name: str, *, only: Sequence[str] | None = None, **settings: Any) -> Report:
+    def report(
+        self,
+        name: str,
+        *,
+        only: Sequence[str] | None = None,
+        without: Sequence[str] = (),
+        first: bool = False,
+        **settings: Any,
+    ) -> Report:
         """Try all properties of a component, or those that are named.
 
         Args:
             name: Registered name of the component.
             only: Names of properties.
+            without: Names of properties that the component lacks on purpose.
+            first: Whether to stop at the first failure.
             settings: Of the kit and of the component.
 
         Raises:
@@ -202,7 +212,11 @@ class Kit(Generic[C]):
             UnsupportedError: Nothing could be tried.
         """
         component = f"{self.kind} '{name}'"
-        tried = [one for one in self.properties.values() if only is None or one.name in only]
+        for one in (*(only or ()), *without):
+            check_choice(f"property of a {self.kind}", one, self.properties)
+        tried = [
+            one for one in self.properties.values() if (only is None or one.name in only) and one.name not in without
+        ]
         kind: Any = registry.get(self.kind, name)
         try:
             cases = list(self.cases(name, **settings))
@@ -218,6 +232,8 @@ class Kit(Generic[C]):
                 outcomes[one.name] = Outcome(one.name, one.statement, left_out=f"'{failed[0]}' failed")
             else:
                 outcomes[one.name] = _outcome(one, cases, kind, component)
+            if first and outcomes[one.name].failure:
+                break
         if outcomes and all(one.left_out for one in outcomes.values()):
             msg = f"nothing of {component} could be tried. {next(iter(outcomes.values())).left_out}"
             raise UnsupportedError(msg)
@@ -229,7 +245,7 @@ class Kit(Generic[C]):
         Raises:
             PropertyError: It lacks one; says which.
         """
-        self.report(name, **settings).check()
+        self.report(name, first=True, **settings).check()
 
 
 def _nothing(_: object) -> None:
@@ -275,6 +291,11 @@ def _failure(error: Exception, one: Property[Any], kind: type, component: str, c
     return failure
 
 
+def fail(problem: str, **details: Any) -> NoReturn:
+    """Say that the component lacks the property that is tried. See `PropertyError` for the arguments."""
+    raise PropertyError(problem, **details)
+
+
 def expect_equal(problem: str, found: torch.Tensor, expected: torch.Tensor, **where: str) -> None:
     """Expect the same values, bit by bit. See `expect_close`."""
     expect_close(problem, found, expected, rtol=0.0, atol=0.0, **where)
@@ -303,11 +324,11 @@ def expect_close(
         PropertyError: They differ; with the value that differs most, or the shapes.
     """
     if found.shape != expected.shape:
-        raise PropertyError(problem, expected=tuple(expected.shape), found=tuple(found.shape), **where)
+        fail(problem, expected=tuple(expected.shape), found=tuple(found.shape), **where)
     apart = ~torch.isclose(found.double(), expected.double(), rtol=rtol, atol=atol, equal_nan=True)
     if not apart.any():
         return
     gaps = (found.double() - expected.double()).abs().nan_to_num(torch.inf).masked_fill(~apart, -1.0)
     place = int(gaps.argmax())
     values = (float(one.reshape(-1)[place]) for one in (expected, found))
-    raise PropertyError(problem, expected=next(values), found=next(values), difference=float(gaps.max()), **where)
+    fail(problem, expected=next(values), found=next(values), difference=float(gaps.max()), **where)

@@ -21,8 +21,11 @@ KINDS = (
 
 _TEMPLATE = Path(__file__).with_name("plugin_template")
 _RECIPE = "recipes/compare.yaml"
-_COMPARED = ("pooler", "loss", "encoder", "indexer", "pretrainer")
-"""Kinds that have a baseline, which the recipe compares with."""
+_CHECKED = ("pooler", "loss", "encoder", "indexer", "pretrainer")
+"""Kinds whose test is the conformance kit's, which fits any component."""
+
+_WITHOUT_BASELINE = ("source", "metric")
+"""Kinds that a recipe has nothing to compare with."""
 
 _TEST = """from {module} import {target}
 
@@ -95,7 +98,7 @@ def _files(kind: str) -> Iterator[tuple[str, str]]:
             # An installer may have compiled the modules, and a linter have looked at them.
             if path.is_file() and not re.search(r"_cache/|__pycache__/", path.as_posix()):
                 name = path.relative_to(folder).as_posix()
-                if kind in _COMPARED or "/recipes/" not in name:
+                if kind not in _WITHOUT_BASELINE or "/recipes/" not in name:
                     yield name, path.read_text(encoding="utf-8")
 
 
@@ -105,8 +108,7 @@ def _files_around(component: registry.Component) -> Iterator[tuple[str, str]]:
     test = _TEST.format(module=module, target=target)
     for name, text in _files(component.kind):
         if name.startswith("tests/"):
-            # The conformance kit fits any component of its kind; other tests are those of the frame.
-            test = text.replace("my_name", component.name) if component.kind in _COMPARED else test
+            test = text.replace("my_name", component.name) if component.kind in _CHECKED else test
         elif "/recipes/" in name or not name.startswith("retrievalkit_my_name/"):
             yield name, text
     yield f"tests/test_{component.name.replace('-', '_')}_{component.kind}.py", test
@@ -119,7 +121,7 @@ def _write(
     files: Mapping[str, str],
     values: Mapping[str, str],
 ) -> str:
-    first = next((one for one in components if one.kind in _COMPARED), components[0])
+    first = next((one for one in components if one.kind in KINDS and one.kind not in _WITHOUT_BASELINE), components[0])
     name = first.name
     kinds = " and ".join(dict.fromkeys(one.kind for one in components))
     values = {

@@ -104,6 +104,7 @@ def _read(path: Path) -> str:
 
 
 def _fetched(address: str) -> str:
+    from urllib.error import HTTPError
     from urllib.request import urlopen
 
     try:
@@ -113,6 +114,8 @@ def _fetched(address: str) -> str:
             content: bytes = answer.read(_MOST_BYTES)
         return content.decode()
     except (OSError, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()
         msg = f"the list of plugins '{address}' cannot be fetched ({error}). Without --directory no network is needed."
         raise InputError(msg) from error
 

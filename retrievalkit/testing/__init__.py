@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from retrievalkit.testing.collection import Collection, tiny_collection
 from retrievalkit.testing.damage import check_damage
+from retrievalkit.testing.encoders import check_encoder
 from retrievalkit.testing.indexers import check_indexer
 from retrievalkit.testing.losses import check_loss
 from retrievalkit.testing.models import ARCHITECTURES, tiny_model
@@ -27,6 +28,7 @@ __all__ = [
     "tiny_model",
     "check_pooler",
     "check_loss",
+    "check_encoder",
     "check_indexer",
     "check_damage",
     "check_pretrainer",

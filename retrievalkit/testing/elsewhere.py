@@ -1,6 +1,6 @@
 """What the properties of index folders do in a process of its own: search an index, or build one and be killed.
 
-    python -m retrievalkit.testing.elsewhere TASK ANSWER
+python -m retrievalkit.testing.elsewhere TASK ANSWER
 """
 
 from __future__ import annotations
@@ -58,7 +58,12 @@ def build_and_die(name: str, options: dict[str, Any], source: Path, output: Path
     from retrievalkit.data.corpus import Corpus
     from retrievalkit.data.vectors import VectorStore
 
-    for owner, method in ((VectorStore, "blocks"), (VectorStore, "shards"), (VectorStore, "lexical"), (Corpus, "__iter__")):
+    for owner, method in (
+        (VectorStore, "blocks"),
+        (VectorStore, "shards"),
+        (VectorStore, "lexical"),
+        (Corpus, "__iter__"),
+    ):
         setattr(owner, method, _cut_short(getattr(owner, method)))
     component: Any = registry.get("indexer", name)
     component.build = _and_die(component.build)

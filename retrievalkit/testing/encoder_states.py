@@ -45,7 +45,8 @@ def shape_of_states(case: EncoderCase) -> None:
 def layer_numbers(case: EncoderCase) -> None:
     """Layer 0 is the embeddings, which know nothing of other tokens; each higher one differs from the one below."""
     one, other = (
-        case.batch([("", f"{word} is the capital of france and people speak the language")]) for word in ("rome", "lima")
+        case.batch([("", f"{word} is the capital of france and people speak the language")])
+        for word in ("rome", "lima")
     )
     if one.input_ids.shape != other.input_ids.shape:
         raise UnsupportedError("two names of cities have different numbers of tokens.")
@@ -173,7 +174,9 @@ def saved(case: EncoderCase) -> None:
         first, second = (_weights(folder) for folder in folders)
     ids, again = (one.tokenize(WORDS, "document") for one in (encoder, loaded))
     if ids != again:
-        raise PropertyError("texts have other tokens once it was loaded", expected=ids[0], found=again[0], method="save")
+        raise PropertyError(
+            "texts have other tokens once it was loaded", expected=ids[0], found=again[0], method="save"
+        )
     states = [case.states(batch, encoder=one).last for one in (loaded, encoder)]
     expect_equal("it has other states once it was loaded", *states, method="save")
     if first != second:

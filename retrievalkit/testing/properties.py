@@ -177,9 +177,7 @@ class Kit(Generic[C]):
         self.cases = cases
         self.properties: dict[str, Property[C]] = {}
 
-    def property(
-        self, *, after: Sequence[str] = (), once: bool = False
-    ) -> Callable[[Check[C]], Check[C]]:
+    def property(self, *, after: Sequence[str] = (), once: bool = False) -> Callable[[Check[C]], Check[C]]:
         """Add a function as a property, at the end. See `Property` for the arguments."""
 
         def add(check: Check[C]) -> Check[C]:

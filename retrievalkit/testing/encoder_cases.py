@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -13,10 +12,9 @@ import torch
 from retrievalkit import registry
 from retrievalkit.contracts import Batch, Encoder, Needs, Side, Text, TokenStates
 from retrievalkit.errors import InputError
-from retrievalkit.testing.models import tiny_model
+from retrievalkit.testing.models import kit_models
 from retrievalkit.testing.properties import Kit, PropertyError
 
-ARCHITECTURES = ("bert", "t5", "llama")
 WORDS: tuple[Text, ...] = (
     ("", "what is the capital of france"),
     ("", "lima peru"),
@@ -42,7 +40,6 @@ class EncoderCase:
         # A prefix of the texts is nothing that a property could tell from special tokens.
         self.options = {one: "" for one in ("query_prefix", "document_prefix") if one in known} | options
         self.known = frozenset(known)
-        self.own: Any = None  # a temporary folder, which is there as long as its cases are
 
     def created(self, **more: Any) -> Encoder:
         """A new encoder, not yet prepared."""
@@ -99,12 +96,9 @@ def encoder_cases(name: str, *, model: str | None = None, **options: Any) -> lis
     """
     if model is not None:
         return [EncoderCase(name, Path(model).name, model, options)]
-    own = TemporaryDirectory(prefix="rkit-check-", ignore_cleanup_errors=True)
     cases, refusals = [], []
-    for architecture in ARCHITECTURES:
-        folder = tiny_model(f"{own.name}/{architecture}", architecture=architecture)
+    for architecture, folder in kit_models().items():
         case = EncoderCase(name, architecture, folder, options)
-        case.own = own
         try:
             case.prepared(Needs())
         except InputError as error:

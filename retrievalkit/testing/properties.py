@@ -14,8 +14,12 @@ itself, so that a fault is blamed on the property that it breaks, and whatever t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import torch
@@ -170,11 +174,15 @@ class Kit(Generic[C]):
         kind: The kind, such as "pooler".
         cases: Makes the cases for the name of a component and keyword arguments, which are the kit's and the options
             of the component. May raise what the component raises.
+        find: The class of a name; by default the component's.
     """
 
-    def __init__(self, kind: str, cases: Callable[..., Iterable[C]]) -> None:
+    def __init__(
+        self, kind: str, cases: Callable[..., Iterable[C]], *, find: Callable[[str], type] | None = None
+    ) -> None:
         self.kind = kind
         self.cases = cases
+        self.find = find or partial(registry.get, kind)
         self.properties: dict[str, Property[C]] = {}
 
     def property(self, *, after: Sequence[str] = (), once: bool = False) -> Callable[[Check[C]], Check[C]]:
@@ -194,6 +202,8 @@ class Kit(Generic[C]):
         only: Sequence[str] | None = None,
         without: Sequence[str] = (),
         first: bool = False,
+        cases: Sequence[C] | None = None,
+        seconds: float | None = None,
         **settings: Any,
     ) -> Report:
         """Try all properties of a component, or those that are named.
@@ -203,6 +213,8 @@ class Kit(Generic[C]):
             only: Names of properties.
             without: Names of properties that the component lacks on purpose.
             first: Whether to stop at the first failure.
+            cases: The cases, if they were made already.
+            seconds: Most time of a property, which fails if it takes longer; None = no limit.
             settings: Of the kit and of the component.
 
         Raises:
@@ -215,9 +227,10 @@ class Kit(Generic[C]):
         tried = [
             one for one in self.properties.values() if (only is None or one.name in only) and one.name not in without
         ]
-        kind: Any = registry.get(self.kind, name)
+        kind = self.find(name)
         try:
-            cases = list(self.cases(name, **settings))
+            with limited(seconds):
+                cases = list(self.cases(name, **settings)) if cases is None else cases
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - a component may raise anything
@@ -229,7 +242,7 @@ class Kit(Generic[C]):
             if failed:
                 outcomes[one.name] = Outcome(one.name, one.statement, left_out=f"'{failed[0]}' failed")
             else:
-                outcomes[one.name] = _outcome(one, cases, kind, component)
+                outcomes[one.name] = _outcome(one, cases, kind, component, seconds)
             if first and outcomes[one.name].failure:
                 break
         if outcomes and all(one.left_out for one in outcomes.values()):
@@ -246,16 +259,38 @@ class Kit(Generic[C]):
         self.report(name, first=True, **settings).check()
 
 
+@contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """For a block that may take so long: raises TimeoutError where it is then. In the main thread alone."""
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        msg = f"no end within {seconds:.0f} s"
+        raise TimeoutError(msg)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _nothing(_: object) -> None:
     """A property that is tried by making the cases."""
 
 
-def _outcome(one: Property[C], cases: Sequence[C], kind: type, component: str) -> Outcome:
+def _outcome(
+    one: Property[C], cases: Sequence[C], kind: type, component: str, seconds: float | None
+) -> Outcome:
     reasons: list[str] = []
     measured: list[str] = []
     for case in cases:
         try:
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng(devices=[]), limited(seconds):
                 torch.manual_seed(0)
                 random.seed(0)
                 if numbers := one.check(case):

@@ -21,18 +21,9 @@ KINDS = (
 
 _TEMPLATE = Path(__file__).with_name("plugin_template")
 _RECIPE = "recipes/compare.yaml"
-_CHECKED = ("pooler", "loss", "encoder", "indexer", "pretrainer")
-"""Kinds whose test is the conformance kit's, which fits any component."""
-
-_WITHOUT_BASELINE = ("source", "metric")
-"""Kinds that a recipe has nothing to compare with."""
-
-_TEST = """from {module} import {target}
-
-
-def test_it_is_there():
-    assert {target} is not None
-"""
+_TESTS = "tests/test_conforms.py"
+_COMPARED = tuple(kind for kind in KINDS if kind not in ("source", "metric"))
+"""Kinds that have a baseline, which the recipe compares with."""
 
 _WIDTH = 120
 
@@ -72,7 +63,7 @@ def package(file: str | Path, output: str | Path) -> str:
     _check_name(stem)
     source = path.read_text(encoding="utf-8")
     components = [plugin_file.moved(one, stem, f"retrievalkit_{stem}.{stem}") for one in plugin.components]
-    files = {name: text for one in reversed(components) for name, text in _files_around(one)}
+    files = dict(_around(components))
     files[f"retrievalkit_my_name/{stem}.py"] = plugin_file.without_hooks(source)
     requirements = ["retrievalkit>=0.1", *plugin_file.distributions(source)]
     values = {'"retrievalkit>=0.1"': ", ".join(f'"{one}"' for one in requirements)}
@@ -98,20 +89,24 @@ def _files(kind: str) -> Iterator[tuple[str, str]]:
             # An installer may have compiled the modules, and a linter have looked at them.
             if path.is_file() and not re.search(r"_cache/|__pycache__/", path.as_posix()):
                 name = path.relative_to(folder).as_posix()
-                if kind not in _WITHOUT_BASELINE or "/recipes/" not in name:
+                if kind in _COMPARED or "/recipes/" not in name:
                     yield name, path.read_text(encoding="utf-8")
 
 
-def _files_around(component: registry.Component) -> Iterator[tuple[str, str]]:
-    """The same without a component, for one that is there, and with its test."""
-    module, _, target = component.target.partition(":")
-    test = _TEST.format(module=module, target=target)
-    for name, text in _files(component.kind):
-        if name.startswith("tests/"):
-            test = text.replace("my_name", component.name) if component.kind in _CHECKED else test
-        elif "/recipes/" in name or not name.startswith("retrievalkit_my_name/"):
+def _around(components: Sequence[registry.Component]) -> Iterator[tuple[str, str]]:
+    """The same without components, for those that are there."""
+    first = _main(components)
+    for name, text in _files(first.kind):
+        if "/recipes/" in name or not name.startswith(("retrievalkit_my_name/", "tests/")):
             yield name, text
-    yield f"tests/test_{component.name.replace('-', '_')}_{component.kind}.py", test
+    names = dict.fromkeys(one.name for one in components if one.kind not in ("command", "check", "recipe"))
+    lines = [f'test_{name.replace("-", "_")} = testing.conformance("{name}")' for name in names or [first.name]]
+    yield _TESTS, "\n".join(["from retrievalkit import testing", "", *lines, ""])
+
+
+def _main(components: Sequence[registry.Component]) -> registry.Component:
+    """The one that names the package, and that its recipe is about."""
+    return next((one for one in components if one.kind in _COMPARED), components[0])
 
 
 def _write(
@@ -121,7 +116,7 @@ def _write(
     files: Mapping[str, str],
     values: Mapping[str, str],
 ) -> str:
-    first = next((one for one in components if one.kind in KINDS and one.kind not in _WITHOUT_BASELINE), components[0])
+    first = _main(components)
     name = first.name
     kinds = " and ".join(dict.fromkeys(one.kind for one in components))
     values = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -47,10 +49,22 @@ def _install(folder, site):
     """What pip leaves of an editable package."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     ((name, module),) = project["entry-points"]["retrievalkit.plugins"].items()
+    required = "".join(f"Requires-Dist: {one}\n" for one in project["dependencies"])
     about = site / f"{module}-{project['version']}.dist-info"
     about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n{required}"
+    )
     (about / "entry_points.txt").write_text(f"[retrievalkit.plugins]\n{name} = {module}\n")
+    (about / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}}))
+
+
+def pytest_of(folder, site):
+    """Its tests, as `pytest` runs them where retrievalkit is installed with its pytest plugin."""
+    known = [one.value for one in importlib.metadata.entry_points(group="pytest11")]
+    plugin = "retrievalkit.testing.pytest_plugin"
+    words = [] if plugin in known else ["-p", plugin]
+    return run("pytest", "-q", "-rs", "-p", "no:cacheprovider", *words, folder=folder, site=site)
 
 
 def lint(folder):
@@ -73,13 +87,15 @@ def test_a_new_package_has_all_that_publishing_needs_and_lints(tmp_path, kind):
     assert not re.search("my[_-]name|MyName|KIND", texts)
 
 
+FAST = ("source", "metric")
+
+
 @pytest.mark.parametrize(
-    "kind", [one if one == "source" else pytest.param(one, marks=pytest.mark.slow) for one in KINDS]
+    "kind", [*FAST, *(pytest.param(one, marks=pytest.mark.slow) for one in KINDS if one not in FAST)]
 )
 def test_a_new_package_passes_its_own_tests(tmp_path, kind):
-    """And is found by its entry point."""
-    folder = write(tmp_path / "package", kind)
-    run("pytest", "-q", "-p", "no:cacheprovider", folder=folder, site=tmp_path / "site")
+    """Those of the conformance kit, for the component and for the package."""
+    assert " passed" in pytest_of(write(tmp_path / "package", kind), tmp_path / "site")
 
 
 @pytest.mark.slow
@@ -93,7 +109,7 @@ def test_new_packages_are_typed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pooler", "indexer", "pretrainer"])
+@pytest.mark.parametrize("kind", ["pooler", "indexer", "pretrainer", "filter", "fusion", "reranker"])
 def test_the_recipe_of_a_new_package_compares_it_with_the_baseline(tmp_path, kind, tiny_model, tiny_collection):
     folder = write(tmp_path / "package", kind)
     recipe = f"retrievalkit-peak-{kind}/compare"
@@ -188,7 +204,12 @@ def test_a_file_becomes_a_package(file, tmp_path, monkeypatch, fresh_registry):
     top = (folder / "retrievalkit_peaks" / "__init__.py").read_text()
     assert 'register("peak", "retrievalkit_peaks.peaks:Peak", help="The peak.")' in top
     assert "torch" not in top
-    assert sorted(path.name for path in (folder / "tests").iterdir()) == ["test_depth_loss.py", "test_peak_pooler.py"]
+    assert sorted(path.name for path in (folder / "tests").iterdir()) == ["test_conforms.py"]
+    assert (
+        (folder / "tests" / "test_conforms.py")
+        .read_text()
+        .endswith('test_peak = testing.conformance("peak")\ntest_depth = testing.conformance("depth")\n')
+    )
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == ["retrievalkit>=0.1", "torch"]
     assert "values: {pooler: peak}" in (folder / "retrievalkit_peaks" / "recipes" / "compare.yaml").read_text()

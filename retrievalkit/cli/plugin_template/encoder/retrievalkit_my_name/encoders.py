@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import transformers
 from retrievalkit.contracts import Batch, Encoder, EncoderInfo, Side, Text, TokenStates
+from retrievalkit.errors import UnsupportedError
 from torch.nn.utils.rnn import pad_sequence
 
 
@@ -25,6 +26,9 @@ class MyName(Encoder):
         self.model = transformers.AutoModel.from_pretrained(model, dtype=torch.float32)
         self.model.pooler = None  # BERT's, which is not used here
         config = self.model.config
+        if config.is_encoder_decoder:
+            msg = f"'{model}' is an encoder with a decoder. This encoder takes models such as BERT."
+            raise UnsupportedError(msg)
         self.info = EncoderInfo(config.hidden_size, config.num_hidden_layers, config.vocab_size)
         self.lengths = {"query": query_length, "document": document_length}
 

@@ -8,7 +8,6 @@ import torch
 import transformers
 from retrievalkit.contracts import Batch, Encoder, EncoderInfo, Side, Text, TokenStates
 from retrievalkit.errors import UnsupportedError
-from torch.nn.utils.rnn import pad_sequence
 
 
 class MyName(Encoder):
@@ -40,10 +39,13 @@ class MyName(Encoder):
 
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:
         """Pad tokenised texts to the longest of them."""
-        rows = [torch.as_tensor(ids, dtype=torch.long) for ids in token_ids]
-        padding = self.tokenizer.pad_token_id or 0  # a decoder has none; the mask hides it
-        input_ids = pad_sequence(rows, batch_first=True, padding_value=padding)
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        width = max([1, *map(len, token_ids)])  # a decoder has no token for an empty text
+        # Nor has it one for padding, which the mask hides.
+        input_ids = torch.full((len(token_ids), width), self.tokenizer.pad_token_id or 0)
+        mask = torch.zeros_like(input_ids)
+        for row, ids in enumerate(token_ids):
+            input_ids[row, : len(ids)] = torch.as_tensor(ids)
+            mask[row, : len(ids)] = 1
         # [CLS]- and [SEP]-like tokens; words that the vocabulary lacks are words.
         words = {self.tokenizer.unk_token_id, self.tokenizer.mask_token_id}
         special = torch.tensor([one for one in self.tokenizer.all_special_ids if one not in words])

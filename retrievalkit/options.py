@@ -140,7 +140,11 @@ def _keywords(arguments: str) -> dict[str, Any] | None:
         given = {one.arg: _literal(one.value) for one in call.keywords}
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return None
-    return None if None in given else {str(name): value for name, value in given.items()}
+    return (
+        None
+        if None in given or len(given) < len(call.keywords)
+        else {str(name): value for name, value in given.items()}
+    )
 
 
 def _literal(value: ast.expr) -> Any:

@@ -21,7 +21,8 @@ PROMISED = {
     "retrievalkit.commands": None,
     "retrievalkit.contracts": None,
     "retrievalkit.data.corpus": ["Corpus", "Passage", "open_corpus"],
-    "retrievalkit.data.examples": ["Example", "read_examples"],
+    "retrievalkit.data.examples": ["Example", "check_examples", "read_examples"],
+    "retrievalkit.data.files": ["uncollected"],
     "retrievalkit.data.masking": None,
     "retrievalkit.data.pieces": None,
     "retrievalkit.data.qrels": ["read_qrels"],
@@ -97,9 +98,8 @@ def _signature(value) -> str:
         text = str(inspect.signature(value))
     except (ValueError, TypeError):
         return ""
-    # Defaults that are objects, whose text has an address, and the modules of annotations that were evaluated.
-    text = re.sub(r"<([\w.]+)[^<>]* at 0x[0-9a-f]+>", r"<\1>", text)
-    return text.replace("'", "")
+    # Defaults that are functions have an address; whether annotations are quoted depends on the version of Python.
+    return re.sub(r" at 0x[0-9a-f]+", "", text).replace("'", "")
 
 
 def written(version: str) -> list[str]:

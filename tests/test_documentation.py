@@ -30,7 +30,9 @@ def test_the_walk_to_a_plugin_works_as_written(tmp_path):
     script = ["set -euo pipefail"]
     for instruction, language, code in blocks((ROOT / "docs" / "write-a-plugin.md").read_text()):
         if instruction.startswith("file: "):
-            (tmp_path / instruction.removeprefix("file: ")).write_text(code)
+            place = tmp_path / instruction.removeprefix("file: ")
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(code)
         else:
             assert (instruction, language) == ("run", "bash")
             script.append(code)

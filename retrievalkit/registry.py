@@ -13,9 +13,9 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -141,30 +141,41 @@ class Plugin:
     error: str | None = None
 
 
+class _Manager(pluggy.PluginManager):
+    """pluggy, which looks at every name of a plugin's module with care, where only what is marked matters to us."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """The options of a function that `hookimpl` marked; None of anything else."""
+        options = getattr(getattr(plugin, name, None), "retrievalkit_impl", None)
+        return options if isinstance(options, dict) else None
+
+
 class Registry:
     """All plugins, and their components by kind and name."""
 
     def __init__(self) -> None:
         self.plugins: list[Plugin] = []
         self._components: dict[str, dict[str, list[Component]]] = {kind: {} for kind in HOOKS}
-        self._manager = pluggy.PluginManager("retrievalkit")
+        self._manager = _Manager("retrievalkit")
         self._manager.add_hookspecs(hookspecs)
 
-    def add(self, plugin: Plugin, module: ModuleType) -> None:
-        """Register a plugin's module and call its hooks; a failure is recorded in `plugin.error`."""
+    def add(self, plugin: Plugin, load: Callable[[], ModuleType]) -> None:
+        """Import a plugin's module and call its hooks; a failure is recorded in `plugin.error`."""
         self.plugins.append(plugin)
+        module = None
         try:
-            _check_contract(module)
-            self._manager.register(module, name=f"{plugin.distribution}:{plugin.name}")
-            self._manager.check_pending()
             with isolated():
+                module = load()
+                _check_contract(module)
+                self._manager.register(module, name=f"{plugin.distribution}:{plugin.name}")
+                self._manager.check_pending()
                 registrations = list(self._registrations(module))
             for kind, arguments in registrations:
                 plugin.components.append(_component(plugin, kind, **arguments))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and must not stop the others
             plugin.error = _reason(error)
             plugin.components.clear()
-            if self._manager.is_registered(module):
+            if module is not None and self._manager.is_registered(module):
                 self._manager.unregister(module)
         for component in plugin.components:
             self._components[component.kind].setdefault(component.name, []).append(component)
@@ -284,38 +295,21 @@ def default_registry() -> Registry:
     """The registry of this process, with every plugin that can be found."""
     registry = Registry()
     for shelf in _SHELVES:
-        module = importlib.import_module(f"retrievalkit.builtin.{shelf}")
-        registry.add(Plugin(shelf, "retrievalkit", __version__), module)
-    for entry_point in _entry_points():
-        distribution = entry_point.dist
-        plugin = Plugin(
-            entry_point.name,
-            distribution.name if distribution else "unknown",
-            distribution.version if distribution else "unknown",
-        )
-        _add_imported(registry, plugin, entry_point.load)
+        module = f"retrievalkit.builtin.{shelf}"
+        registry.add(Plugin(shelf, "retrievalkit", __version__), partial(importlib.import_module, module))
+    for entry_point, distribution, version in _entry_points():
+        registry.add(Plugin(entry_point.name, distribution, version), entry_point.load)
     while _loaded_files:  # loaded by an earlier registry of this process
         sys.modules.pop(_loaded_files.pop(), None)
     for path in _plugin_files():
-        _add_imported(registry, Plugin(path.stem, str(path), LOCAL_FILE), lambda path=path: _load_file(path))
+        registry.add(Plugin(path.stem, str(path), LOCAL_FILE), partial(_load_file, path))
     return registry
-
-
-def _add_imported(registry: Registry, plugin: Plugin, load: Any) -> None:
-    try:
-        with isolated():
-            module = load()
-    except Exception as error:  # noqa: BLE001 - importing a plugin may raise anything
-        plugin.error = _reason(error)
-        registry.plugins.append(plugin)
-        return
-    registry.add(plugin, module)
 
 
 def read_file(path: Path) -> Plugin:
     """A local file as a plugin of its own, whether or not `RKIT_PLUGIN_FILES` names it."""
     registry, before = Registry(), sys.modules.get(path.stem)
-    _add_imported(registry, Plugin(path.stem, str(path), LOCAL_FILE), lambda: _load_file(path))
+    registry.add(Plugin(path.stem, str(path), LOCAL_FILE), partial(_load_file, path))
     if before is None:
         sys.modules.pop(path.stem, None)
     else:
@@ -323,18 +317,28 @@ def read_file(path: Path) -> Plugin:
     return registry.plugins[0]
 
 
-def _entry_points() -> list[importlib.metadata.EntryPoint]:
+def _entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
+    """Each that is wanted, with name and version of its distribution."""
     # A distribution appears once for each folder on the path that holds its metadata; the first is imported.
-    found = {
-        (one.name, one.dist.name if one.dist else ""): one
-        for one in reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))
-    }
+    owned = ((one, *_owner(one)) for one in reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))))
+    found = {(one.name, owner): (one, owner, version) for one, owner, version in owned}
     known = {name for name, _ in found}
     wanted = os.environ.get("RKIT_PLUGINS")
     names = known if wanted is None else {part.strip() for part in wanted.split(",")} - {""}
     for name in sorted(names - known):
         raise UnknownNameError("plugin", name, known, hint="RKIT_PLUGINS names plugins that are installed.")
     return [found[key] for key in sorted(found) if key[0] in names]
+
+
+def _owner(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
+    """Name and version of its distribution: two lines of a file that takes long to read as the e-mail that it is."""
+    if entry_point.dist is None:
+        return "unknown", "unknown"
+    text = entry_point.dist.read_text("METADATA") or ""
+    found = [re.search(rf"^{key}: *(\S+) *$", text, re.MULTILINE) for key in ("Name", "Version")]
+    if found[0] is None or found[1] is None:
+        return entry_point.dist.name, entry_point.dist.version
+    return found[0][1], found[1][1]
 
 
 def _plugin_files() -> list[Path]:

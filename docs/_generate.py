@@ -16,6 +16,7 @@ import click
 
 from retrievalkit import registry
 from retrievalkit.cli import main
+from retrievalkit.contracts import VERSION
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -25,6 +26,20 @@ ROOT = Path(__file__).parent.parent
 REPOSITORY = "https://github.com/retrievalkit/retrievalkit"
 PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
+
+_PROMISES = """# What is promised
+
+Contract {version}. A plugin may import these names of retrievalkit; all others may change in any release.
+
+* Within a first number (1.x), no name goes, no signature changes in a way that a plugin notices, and no meaning does.
+* What comes raises the second number, and is in the [changelog](../changelog.md) with the version.
+* What will go warns before: once in a process, with its replacement and the contract that drops it.
+* A plugin says in its top module which contract it was written for, `retrievalkit_contract = "1"`. One of another
+  contract is not loaded, and `rkit plugins list` names both versions.
+* Formats of files, and the names in them, are promised by [folders and manifests](../concepts/folders.md).
+
+A test compares this list with the sources, and another the plugins of this repository with this list.
+"""
 
 _COMMANDS = """# Commands
 
@@ -62,7 +77,20 @@ def pages() -> dict[str, str]:
     made["commands/index.md"] = _commands()
     made |= {f"components/{plural}.md": _components(kind, plural) for kind, plural in PLURALS.items()}
     made |= {f"methods/{folder.name}.md": (folder / "README.md").read_text() for folder in _plugin_folders()}
+    made["reference/promises.md"] = _promises()
     return made | {page: (ROOT / path).read_text() for page, path in PAGES.items()}
+
+
+def _promises() -> str:
+    """The names that plugins may rely on, by module, as a test holds them."""
+    lines = (ROOT / "tests" / "contracts" / f"{VERSION}.txt").read_text().splitlines()
+    modules: dict[str, list[str]] = {}
+    for line in lines:
+        parts = line.partition("(")[0].split(".")
+        depth = 3 if parts[1] == "data" else 1 if parts[1] == "hookimpl" else 2
+        modules.setdefault(".".join(parts[:depth]), []).append(line.split(".", depth)[depth])
+    shown = [f"## {module}\n\n```text\n" + "\n".join(names) + "\n```\n" for module, names in modules.items()]
+    return "\n".join([_PROMISES.format(version=VERSION), *shown])
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -16,7 +16,19 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker
 
 if TYPE_CHECKING:
-    from retrievalkit.api.commands import check_plugin, clean, command, doctor, new_plugin, plugins, show_plugin
+    from retrievalkit.api.commands import (
+        check_plugin,
+        clean,
+        command,
+        doctor,
+        install_plugin,
+        new_plugin,
+        package_plugin,
+        plugins,
+        remove_plugin,
+        search_plugins,
+        show_plugin,
+    )
     from retrievalkit.api.comparison import Comparison, compare
     from retrievalkit.api.evaluation import Evaluation
     from retrievalkit.api.exporting import export
@@ -40,7 +52,19 @@ hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
 _MODULES = {
-    "commands": ("check_plugin", "clean", "command", "doctor", "new_plugin", "plugins", "show_plugin"),
+    "commands": (
+        "check_plugin",
+        "clean",
+        "command",
+        "doctor",
+        "install_plugin",
+        "new_plugin",
+        "package_plugin",
+        "plugins",
+        "remove_plugin",
+        "search_plugins",
+        "show_plugin",
+    ),
     "comparison": ("Comparison", "compare"),
     "evaluation": ("Evaluation",),
     "exporting": ("export",),
@@ -85,13 +109,17 @@ __all__ = [
     "doctor",
     "export",
     "hookimpl",
+    "install_plugin",
     "mine_negatives",
     "new_plugin",
+    "package_plugin",
     "plugins",
     "pretrain",
     "quickstart",
+    "remove_plugin",
     "rerank",
     "run",
+    "search_plugins",
     "serve",
     "show_plugin",
     "train",

@@ -9,6 +9,9 @@
 Nothing is imported before the name is used, so a plugin's top module must stay free of torch and transformers. Names
 are snake_case: they, and never import paths, are what recipes and checkpoints store. What each component must be is
 written in `retrievalkit.contracts`; what a command may use besides, in `retrievalkit.commands`.
+
+A plugin's top module says which contract it was written for: `retrievalkit_contract = "1"`, or "1.2" if it needs what
+1.2 added. A plugin of another contract is not loaded; `rkit plugins list` says why.
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ from typing import Protocol
 from pluggy import HookspecMarker
 
 hookspec = HookspecMarker("retrievalkit")
+
+VERSION = "1.0.0"
+"""The version of the contract, semantic: what plugins may rely on (docs/reference/promises.md). A plugin of the same
+first number keeps working; what the second number added is documented with it."""
 
 COMMAND_GROUPS = {
     "recipes": "Whole experiments",
@@ -47,7 +54,8 @@ class Register(Protocol):
         """Register a component.
 
         Args:
-            name: The name that users type and files store, in snake_case (for a command with dashes: mine-negatives).
+            name: The name that users type and files store, in snake_case. With dashes for a command (mine-negatives)
+                and for recipes (the distribution's: retrievalkit-mine); a metric's may have capitals (nDCG).
             target: Where the class or function is, as "module:Name".
             help: One sentence, shown by `rkit --help` and `rkit plugins list`. A command needs it; for other
                 components the default is the first sentence of the docstring.
@@ -109,4 +117,29 @@ def register_checks(register: Register) -> None:
 
 @hookspec
 def register_sources(register: Register) -> None:
-    """Register sources: `NAME:...` is then read wherever a file of data is (`data.sources.Source`)."""
+    """Register sources and file formats: `NAME:...`, or a file.NAME, is then read as data (`data.sources.Source`)."""
+
+
+@hookspec
+def register_filters(register: Register) -> None:
+    """Register filters of `rkit mine-negatives --filter`: drop hits that are no negatives (`contracts.Filter`)."""
+
+
+@hookspec
+def register_fusions(register: Register) -> None:
+    """Register fusion methods of `rkit search --fusion`: what each run adds to a score (`contracts.FusionMethod`)."""
+
+
+@hookspec
+def register_metrics(register: Register) -> None:
+    """Register metrics, named like those of ir-measures from then on: `NAME(option=value)@10` (`contracts.Metric`)."""
+
+
+@hookspec
+def register_rerankers(register: Register) -> None:
+    """Register re-rankers: `NAME:MODEL` is then taken wherever a cross-encoder is (`contracts.Reranker`)."""
+
+
+@hookspec
+def register_recipes(register: Register) -> None:
+    """Register folders of recipes: each target is a Path, and `rkit run NAME/RECIPE` finds the YAML files below it."""

@@ -5,6 +5,7 @@ Values come from recipes, `--set` and Python; each is converted to the type of i
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import types
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrievalkit.errors import OptionError, PluginError, nearest, shortlist
+
+_LONGEST_CALL = 500
+_CALL = re.compile(r"\s*(\w+)\s*(\(.*\))?\s*(?:@([1-9]\d{0,8}))?\s*")
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,39 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
     type_name = Option("", annotation, None, "").type_name
     msg = f"{owner} cannot be {value!r}: {problem}. It takes {type_name}."
     raise OptionError(msg)
+
+
+def read_call(text: str) -> tuple[str, dict[str, Any], int | None]:
+    """Name, options and cutoff of a text such as `NAME`, `NAME(option=0.5, other=word)` or `NAME(option=3)@10`.
+
+    Raises:
+        OptionError: It is not of this form.
+    """
+    match = _CALL.fullmatch(text) if len(text) <= _LONGEST_CALL else None
+    if match is not None and (given := _keywords(match[2] or "()")) is not None:
+        return match[1], given, int(match[3]) if match[3] else None
+    msg = f"'{text[:_LONGEST_CALL]}' is not written like NAME or NAME(option=value, other=value)."
+    raise OptionError(msg)
+
+
+def _keywords(arguments: str) -> dict[str, Any] | None:
+    """The values of `(name=value, ...)`, where a value may be a bare word; None if it is something else."""
+    try:
+        call = ast.parse(f"_{arguments}", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            return None
+        given = {one.arg: _literal(one.value) for one in call.keywords}
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return None
+    return (
+        None
+        if None in given or len(given) < len(call.keywords)
+        else {str(name): value for name, value in given.items()}
+    )
+
+
+def _literal(value: ast.expr) -> Any:
+    return value.id if isinstance(value, ast.Name) else ast.literal_eval(value)
 
 
 def _readings(annotation: Any, value: Any) -> Iterator[Any]:

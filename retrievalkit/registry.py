@@ -13,9 +13,9 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,16 +23,19 @@ from typing import Any
 import pluggy
 
 from retrievalkit import __version__, hookspecs
-from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice
+from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice, nearest
 from retrievalkit.modules import large_imports
-from retrievalkit.options import Option, check_options, convert, options
+from retrievalkit.options import Option, check_options, convert, options, read_call
+from retrievalkit.registering import isolated
 
 __all__ = [
     "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
-    "describe", "PluginError", "Option", "options", "check_options", "convert",
+    "describe", "missing", "PluginError", "Option", "options", "check_options", "convert", "read_call",
 ]  # fmt: skip
 
 ENTRY_POINT_GROUP = "retrievalkit.plugins"
+LOCAL_FILE = "local file"
+"""In place of a version, where a component is of a file and not of a distribution."""
 
 HOOKS = {
     "encoder": "register_encoders",
@@ -43,10 +46,18 @@ HOOKS = {
     "command": "register_commands",
     "check": "register_checks",
     "source": "register_sources",
+    "filter": "register_filters",
+    "fusion": "register_fusions",
+    "metric": "register_metrics",
+    "reranker": "register_rerankers",
+    "recipe": "register_recipes",
 }
 
-_SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers", "sources")
-_NAMES = {"command": (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")}
+_SHELVES = ("encoders", "poolers", "losses", "indexers", "pretrainers", "around")
+_DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
+_NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
+_BASES = {"filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker"}
+"""The class of `retrievalkit.contracts` that a component has to extend, for kinds whose methods have defaults."""
 _SNAKE_CASE = (r"[a-z][a-z0-9_]*", "snake_case")
 
 _loaded_files: list[str] = []
@@ -77,7 +88,7 @@ class Component:
     group: str = ""
 
     def load(self) -> Any:
-        """Import the class; for a command the click command, for a check the function.
+        """Import the class; for a command the click command, for a check the function, for recipes their folder.
 
         Raises:
             PluginError: It cannot be imported, or is not of its kind.
@@ -108,8 +119,14 @@ def _not_of_kind(kind: str, loaded: object) -> str:
         fits, problem = isinstance(loaded, click.Command), "no click command. Decorate it with @click.command()."
     elif kind == "check":
         fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
+    elif kind == "recipe":
+        fits, problem = isinstance(loaded, Path), "no Path. Register the folder of the recipes as a pathlib.Path."
     else:
         fits, problem = isinstance(loaded, type), "no class. Register the class of the component."
+        if isinstance(loaded, type) and kind in _BASES:
+            base = getattr(importlib.import_module("retrievalkit.contracts"), _BASES[kind])
+            fits = issubclass(loaded, base)
+            problem = f"no {base.__name__}. Extend retrievalkit.contracts.{base.__name__}."
     return "" if fits else problem
 
 
@@ -124,27 +141,41 @@ class Plugin:
     error: str | None = None
 
 
+class _Manager(pluggy.PluginManager):
+    """pluggy, which looks at every name of a plugin's module with care, where only what is marked matters to us."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """The options of a function that `hookimpl` marked; None of anything else."""
+        options = getattr(getattr(plugin, name, None), "retrievalkit_impl", None)
+        return options if isinstance(options, dict) else None
+
+
 class Registry:
     """All plugins, and their components by kind and name."""
 
     def __init__(self) -> None:
         self.plugins: list[Plugin] = []
         self._components: dict[str, dict[str, list[Component]]] = {kind: {} for kind in HOOKS}
-        self._manager = pluggy.PluginManager("retrievalkit")
+        self._manager = _Manager("retrievalkit")
         self._manager.add_hookspecs(hookspecs)
 
-    def add(self, plugin: Plugin, module: ModuleType) -> None:
-        """Register a plugin's module and call its hooks; a failure is recorded in `plugin.error`."""
+    def add(self, plugin: Plugin, load: Callable[[], ModuleType]) -> None:
+        """Import a plugin's module and call its hooks; a failure is recorded in `plugin.error`."""
         self.plugins.append(plugin)
+        module = None
         try:
-            self._manager.register(module, name=f"{plugin.distribution}:{plugin.name}")
-            self._manager.check_pending()
-            for kind, arguments in self._registrations(module):
+            with isolated():
+                module = load()
+                _check_contract(module)
+                self._manager.register(module, name=f"{plugin.distribution}:{plugin.name}")
+                self._manager.check_pending()
+                registrations = list(self._registrations(module))
+            for kind, arguments in registrations:
                 plugin.components.append(_component(plugin, kind, **arguments))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and must not stop the others
             plugin.error = _reason(error)
             plugin.components.clear()
-            if self._manager.is_registered(module):
+            if module is not None and self._manager.is_registered(module):
                 self._manager.unregister(module)
         for component in plugin.components:
             self._components[component.kind].setdefault(component.name, []).append(component)
@@ -152,7 +183,10 @@ class Registry:
     def _registrations(self, module: ModuleType) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each call of `register` by the module's hooks: the kind, and the arguments."""
         others = [other for other in self._manager.get_plugins() if other is not module]
+        implemented = {caller.name for caller in self._manager.get_hookcallers(module) or ()}
         for kind, hook in HOOKS.items():
+            if hook not in implemented:
+                continue
             calls: list[dict[str, Any]] = []
 
             def register(
@@ -181,7 +215,7 @@ class Registry:
         """
         candidates = self.candidates(kind, name)
         if not candidates:
-            raise UnknownNameError(kind, name, self._kind(kind), hint=self.broken_plugins())
+            raise UnknownNameError(kind, name, self._kind(kind), hint=self.hint(kind, name))
         if len(candidates) > 1:
             owners = " and ".join(f"{one.distribution} {one.version}" for one in candidates)
             msg = f"{kind} '{name}' is registered by both {owners}. Uninstall one, or choose with RKIT_PLUGINS."
@@ -192,6 +226,13 @@ class Registry:
         """Every component of that kind and name: more than one is a clash."""
         return self._kind(kind).get(name, [])
 
+    def hint(self, kind: str, name: str) -> str:
+        """What to say of an unknown name: the package of the nearest name, and the plugins that could not be loaded."""
+        near = self._kind(kind).get(nearest(name, self._kind(kind)) or "", [])
+        owners = [one for one in near if one.distribution != "retrievalkit"]
+        brought = [f"'{one.name}' comes with {one.distribution} {one.version}." for one in owners]
+        return " ".join(filter(None, [*brought, self.broken_plugins()]))
+
     def _kind(self, kind: str) -> dict[str, list[Component]]:
         check_choice("kind of component", kind, self._components)
         return self._components[kind]
@@ -200,6 +241,25 @@ class Registry:
         """A sentence that names the plugins that could not be loaded, with their reasons; "" if there are none."""
         broken = [f"{one.name} ({one.error})" for one in self.plugins if one.error]
         return f"Plugins that could not be loaded: {'; '.join(broken)}." if broken else ""
+
+
+def _check_contract(module: ModuleType) -> None:
+    """Refuse a plugin that was written for another contract than ours, or for one that is newer."""
+    declared = getattr(module, "retrievalkit_contract", None)
+    if declared is None:
+        return
+    if not isinstance(declared, str) or not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,2}", declared):
+        msg = f'its retrievalkit_contract is {declared!r}, and should be the text of a version, such as "1"'
+        raise PluginError(msg)
+    wanted, ours = (tuple(map(int, text.split("."))) for text in (declared, hookspecs.VERSION))
+    if wanted[0] == ours[0] and wanted[:2] <= ours[:2]:
+        return
+    other = "a newer retrievalkit" if wanted > ours else f"a version of the plugin for contract {ours[0]}"
+    msg = (
+        f"it was written for contract {declared}, and retrievalkit {__version__} has contract {hookspecs.VERSION}. "
+        f"Install {other}."
+    )
+    raise PluginError(msg)
 
 
 def _component(plugin: Plugin, kind: str, *, name: object, target: object, help: str, group: str) -> Component:  # noqa: A002
@@ -235,45 +295,50 @@ def default_registry() -> Registry:
     """The registry of this process, with every plugin that can be found."""
     registry = Registry()
     for shelf in _SHELVES:
-        module = importlib.import_module(f"retrievalkit.builtin.{shelf}")
-        registry.add(Plugin(shelf, "retrievalkit", __version__), module)
-    for entry_point in _entry_points():
-        distribution = entry_point.dist
-        plugin = Plugin(
-            entry_point.name,
-            distribution.name if distribution else "unknown",
-            distribution.version if distribution else "unknown",
-        )
-        _add_imported(registry, plugin, entry_point.load)
+        module = f"retrievalkit.builtin.{shelf}"
+        registry.add(Plugin(shelf, "retrievalkit", __version__), partial(importlib.import_module, module))
+    for entry_point, distribution, version in _entry_points():
+        registry.add(Plugin(entry_point.name, distribution, version), entry_point.load)
     while _loaded_files:  # loaded by an earlier registry of this process
         sys.modules.pop(_loaded_files.pop(), None)
     for path in _plugin_files():
-        _add_imported(registry, Plugin(path.stem, str(path), "local file"), lambda path=path: _load_file(path))
+        registry.add(Plugin(path.stem, str(path), LOCAL_FILE), partial(_load_file, path))
     return registry
 
 
-def _add_imported(registry: Registry, plugin: Plugin, load: Any) -> None:
-    try:
-        module = load()
-    except Exception as error:  # noqa: BLE001 - importing a plugin may raise anything
-        plugin.error = _reason(error)
-        registry.plugins.append(plugin)
-        return
-    registry.add(plugin, module)
+def read_file(path: Path) -> Plugin:
+    """A local file as a plugin of its own, whether or not `RKIT_PLUGIN_FILES` names it."""
+    registry, before = Registry(), sys.modules.get(path.stem)
+    registry.add(Plugin(path.stem, str(path), LOCAL_FILE), partial(_load_file, path))
+    if before is None:
+        sys.modules.pop(path.stem, None)
+    else:
+        sys.modules[path.stem] = before
+    return registry.plugins[0]
 
 
-def _entry_points() -> list[importlib.metadata.EntryPoint]:
+def _entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
+    """Each that is wanted, with name and version of its distribution."""
     # A distribution appears once for each folder on the path that holds its metadata; the first is imported.
-    found = {
-        (one.name, one.dist.name if one.dist else ""): one
-        for one in reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))
-    }
+    owned = ((one, *_owner(one)) for one in reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))))
+    found = {(one.name, owner): (one, owner, version) for one, owner, version in owned}
     known = {name for name, _ in found}
     wanted = os.environ.get("RKIT_PLUGINS")
     names = known if wanted is None else {part.strip() for part in wanted.split(",")} - {""}
     for name in sorted(names - known):
         raise UnknownNameError("plugin", name, known, hint="RKIT_PLUGINS names plugins that are installed.")
     return [found[key] for key in sorted(found) if key[0] in names]
+
+
+def _owner(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
+    """Name and version of its distribution: two lines of a file that takes long to read as the e-mail that it is."""
+    if entry_point.dist is None:
+        return "unknown", "unknown"
+    text = entry_point.dist.read_text("METADATA") or ""
+    found = [re.search(rf"^{key}: *(\S+) *$", text, re.MULTILINE) for key in ("Name", "Version")]
+    if found[0] is None or found[1] is None:
+        return entry_point.dist.name, entry_point.dist.version
+    return found[0][1], found[1][1]
 
 
 def _plugin_files() -> list[Path]:
@@ -343,6 +408,21 @@ def get(kind: str, name: str) -> type:
     """The class registered under that kind and name."""
     loaded: type = component(kind, name).load()
     return loaded
+
+
+def missing(made_by: Mapping[str, Any]) -> str:
+    """Where a component is from that is not registered here, and how to have it, for messages.
+
+    Args:
+        made_by: What `describe` returned when it was used.
+    """
+    distribution, version = made_by["distribution"], made_by["version"]
+    if version == LOCAL_FILE:
+        import shlex
+
+        named = f"export RKIT_PLUGIN_FILES={shlex.quote(distribution)}"
+        return f"of the file '{distribution}', which is no plugin here. Name it: {named}"
+    return f"of {distribution} {version}, which is not installed. Install it: pip install {distribution}=={version}"
 
 
 def create(kind: str, name: str, /, *args: Any, **options: Any) -> Any:

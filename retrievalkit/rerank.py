@@ -1,4 +1,4 @@
-"""The program behind `rkit rerank apply`: scores the documents of a run, or of training examples, by a cross-encoder.
+"""The program behind `rkit rerank apply`: scores the documents of a run, or of training examples, by a re-ranker.
 
     rkit rerank apply RERANKER --run RUN --queries QUERIES --corpus CORPUS [--k 100] --output RERANKED
     rkit rerank apply RERANKER --examples EXAMPLES --corpus CORPUS --output SCORED
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ import numpy as np
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.cluster import ClusterOptions, check_same_model, spread_map
-from retrievalkit.contracts import Text
+from retrievalkit.contracts import Reranker, Text
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
@@ -36,8 +36,8 @@ from retrievalkit.data.runs import Run, write_run
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.model.batches import prefetch
-from retrievalkit.model.cross_encoder import CrossEncoder, Pair
 from retrievalkit.model.precision import Precision, check_for_pairs, default_device, resolve_precision
+from retrievalkit.model.rerankers import open_reranker, score_pairs
 from retrievalkit.modules import make_callable
 from retrievalkit.report.progress import ProgressBar
 
@@ -81,7 +81,7 @@ def rerank_run(
     """Re-rank the best documents of a run.
 
     Args:
-        reranker: Name or folder of a cross-encoder.
+        reranker: Name or folder of a cross-encoder, or `NAME:MODEL` of a plugin.
         run: The run.
         queries: The texts of its queries.
         corpus: The texts of its documents.
@@ -133,7 +133,7 @@ def score_examples(
     """Score all positives and negatives of training examples, for distillation.
 
     Args:
-        reranker: Name or folder of a cross-encoder.
+        reranker: Name or folder of a cross-encoder, or `NAME:MODEL` of a plugin.
         examples: The examples.
         corpus: The texts of their documents.
         output: The file to write: the examples with "teacher", document id -> score.
@@ -309,21 +309,21 @@ class _Job:
 class _Scorer:
     """Scores windows of pairs."""
 
-    model: CrossEncoder
+    model: Reranker
     reranker: str | Path
     settings: Settings
 
     @classmethod
     def load(cls, reranker: str | Path, settings: Settings) -> _Scorer:
-        return cls(CrossEncoder.load(reranker, max_length=settings.max_length), reranker, settings)
+        return cls(open_reranker(reranker, max_length=settings.max_length), reranker, settings)
 
-    def tokenize(self, window: _Window) -> list[Pair]:
+    def tokenize(self, window: _Window) -> Sequence[Any]:
         return self.model.tokenize([query for query, _ in window], [passage for _, passage in window])
 
-    def score(self, window: list[Pair], advance: Callable[[int], None]) -> np.ndarray:
+    def score(self, window: Sequence[Any], advance: Callable[[int], None]) -> np.ndarray:
         settings = self.settings
-        return self.model.score(
-            window, batch_tokens=settings.batch_tokens, precision=settings.precision, advance=advance
+        return score_pairs(
+            self.model, window, batch_tokens=settings.batch_tokens, precision=settings.precision, advance=advance
         )
 
 

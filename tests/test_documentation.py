@@ -30,7 +30,9 @@ def test_the_walk_to_a_plugin_works_as_written(tmp_path):
     script = ["set -euo pipefail"]
     for instruction, language, code in blocks((ROOT / "docs" / "write-a-plugin.md").read_text()):
         if instruction.startswith("file: "):
-            (tmp_path / instruction.removeprefix("file: ")).write_text(code)
+            place = tmp_path / instruction.removeprefix("file: ")
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(code)
         else:
             assert (instruction, language) == ("run", "bash")
             script.append(code)
@@ -46,6 +48,11 @@ def test_the_walk_to_a_plugin_works_as_written(tmp_path):
     assert "pooler 'max_pooling': checked" in done.stdout
     assert "pooler 'peak': checked" in done.stdout
     assert "nDCG@10" in done.stdout
+
+
+def test_the_guide_sends_nobody_to_files_that_only_a_clone_has():
+    text = (ROOT / "docs" / "write-a-plugin.md").read_text().replace("`plugins/directory.toml` of the repository", "")
+    assert re.findall(r"(?:plugins|retrievalkit|tests|examples)/[\w/.-]+\.py|plugins/retrievalkit-\w+", text) == []
 
 
 def test_a_new_plugin_keeps_the_contract(tmp_path, monkeypatch, fresh_registry):
@@ -161,7 +168,7 @@ def test_every_command_is_in_the_readme():
 
 
 def test_every_registered_component_says_what_it_is_and_what_its_options_do():
-    for kind in set(registry.HOOKS) - {"command", "check"}:
+    for kind in set(registry.HOOKS) - {"command", "check", "recipe"}:
         for name in registry.names(kind):
             component_class = registry.get(kind, name)
             assert component_class.__doc__, f"{kind} {name}"

@@ -273,10 +273,11 @@ def test_a_passage_id_with_one_text_in_training_and_another_in_dev_is_refused(tm
 
 def test_few_scores_of_a_sampled_question_are_kept():
     """With 100,000 negatives a question they took gigabytes."""
+    from retrievalkit.contracts import Found, Question
     from retrievalkit.data.queries import Query
     from retrievalkit.mine.audit import Audit
     from retrievalkit.mine.filters import Filtered
-    from retrievalkit.mine.options import Found, Mined, Question
+    from retrievalkit.mine.options import Mined
 
     ids = [f"d{n}" for n in range(5_000)]
     found = Found(Question(Query("q", "text"), ("q",), frozenset()), ids, [float(-n) for n in range(5_000)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import PositiveFloat, PositiveInt
 
-from retrievalkit import registry
+from retrievalkit import registering, registry
 from retrievalkit.errors import OptionError, UnknownNameError
 
 POOLER = """
@@ -86,7 +87,7 @@ def test_the_built_in_parts_are_registered_like_any_other():
     assert registry.component("pooler", "mean").distribution == "retrievalkit"
 
 
-@pytest.mark.parametrize("kind", sorted(set(registry.HOOKS) - {"command", "check"}))
+@pytest.mark.parametrize("kind", sorted(set(registry.HOOKS) - {"command", "check", "recipe"}))
 def test_every_registered_name_can_be_imported_and_its_options_read(kind):
     """Each option has a type and a description: `rkit plugins show` prints them."""
     for name in registry.names(kind):
@@ -196,6 +197,49 @@ def test_a_broken_plugin_is_listed_with_the_reason_and_stops_nothing(install, ca
     assert plugin_named("acme_good").error is None
     assert "good" not in registry.names("pooler")
     assert {"mean", "acme_good"} <= set(registry.names("pooler"))
+
+
+HANGING = {
+    "import": "import time\ntime.sleep(60)",
+    "loop": "while True:\n    try:\n        sum(range(100))\n    except Exception:\n        pass",
+    "hook": """
+        from retrievalkit import hookimpl
+        @hookimpl
+        def register_poolers(register):
+            while True:
+                pass
+        """,
+}
+
+
+@pytest.mark.parametrize("case", HANGING)
+def test_a_plugin_that_hangs_is_stopped_and_listed(install, monkeypatch, case):
+    """Even one that catches every Exception; the timer is left as it was."""
+    monkeypatch.setattr(registering, "PATIENCE_SECONDS", 0.3)
+    install("acme-slow", HANGING[case])
+    install("acme-good", POOLER.format(name="acme_good", module="acme_good"))
+    assert plugin_named("acme_slow").error == "it takes longer than 0.3 seconds to import and to register"
+    assert {"mean", "acme_good"} <= set(registry.names("pooler"))
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+PRINTING = POOLER.replace('register("{name}"', 'print("Hello", "world"); register("{name}"')
+
+
+@pytest.mark.parametrize("source", ["print('Hello\\nworld')", PRINTING.format(name="acme", module="acme_loud")])
+def test_what_a_plugin_prints_is_no_output_of_ours(install, capfd, source):
+    """It would be a part of what commands print; the plugin is only listed."""
+    install("acme-loud", source)
+    assert plugin_named("acme_loud").error == "it prints when it is imported: 'Hello world'"
+    assert "acme" not in registry.names("pooler")
+    assert capfd.readouterr().out == ""
+
+
+def test_a_plugin_that_ends_the_process_is_listed(install):
+    install("acme-quitter", "import sys\nsys.exit(3)")
+    assert plugin_named("acme_quitter").error == "it ends the process when it is imported (SystemExit: 3)"
+    assert "mean" in registry.names("pooler")
 
 
 def test_a_broken_plugin_is_named_where_a_name_is_unknown(install):

@@ -122,3 +122,76 @@ def new_plugin(name: str, output: str | os.PathLike[str], **options: Any) -> str
         InputError: The name does not fit, or the folder exists.
     """
     return str(call("plugins new", {"name": name, "output": output, **options}))
+
+
+@options_of("plugins package", without=("file", "output"))
+def package_plugin(file: str | os.PathLike[str], output: str | os.PathLike[str], **options: Any) -> str:
+    """Write a plugin package with the components of a plugin of a single file.
+
+    Args:
+        file: The file, as `RKIT_PLUGIN_FILES` names it.
+        output: The folder to write.
+        **options: Of `rkit plugins package`.
+
+    Returns:
+        What to do next.
+
+    Raises:
+        InputError: The file is no plugin, or the folder exists.
+    """
+    return str(call("plugins package", {"file": file, "output": output, **options}))
+
+
+@options_of("plugins search", without=("words",))
+def search_plugins(*words: str, **options: Any) -> Table:
+    """Search the list of known plugins, which comes along.
+
+    Args:
+        *words: What to look for; none = all plugins.
+        **options: Of `rkit plugins search`; `directory` is another list.
+
+    Returns:
+        A row for each with `name`, `kinds`, `components`, `summary`, `licence`, `home`, `contract`, and `installed`,
+        the version that is.
+
+    Raises:
+        InputError: The list cannot be read.
+    """
+    rows = call("plugins search", {"words": list(words), **options})
+    return Table("Known plugins", rows)
+
+
+@options_of("plugins install", without=("name",))
+def install_plugin(name: str, **options: Any) -> str:
+    """Install a plugin of the list of known plugins, with pip into this environment.
+
+    Args:
+        name: Its distribution.
+        **options: Of `rkit plugins install`.
+
+    Returns:
+        What was installed.
+
+    Raises:
+        UnknownNameError: It is not in the list.
+        RetrievalkitError: pip failed.
+    """
+    return str(call("plugins install", {"name": name, **options}))
+
+
+@options_of("plugins remove", without=("name",))
+def remove_plugin(name: str, **options: Any) -> str:
+    """Remove a plugin of the list of known plugins from this environment, with pip.
+
+    Args:
+        name: Its distribution.
+        **options: Of `rkit plugins remove`.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        UnknownNameError: It is not in the list.
+        RetrievalkitError: pip failed.
+    """
+    return str(call("plugins remove", {"name": name, **options}))

@@ -13,10 +13,11 @@ from retrievalkit.api.hits import Hit, Hits
 from retrievalkit.api.options import known_keywords
 from retrievalkit.api.runs import Run
 from retrievalkit.api.words import in_python
+from retrievalkit.contracts import Candidates
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.errors import InputError
 from retrievalkit.search.encoders import EncodedBatch
-from retrievalkit.search.fusion import Candidates, Fusion, as_hits
+from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.interactive import Reader, search_one
 from retrievalkit.search.program import HITS, HITS_TO_READ, find, hit_count
 from retrievalkit.search.searcher import Searcher

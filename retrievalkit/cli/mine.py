@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from retrievalkit.cli.options import (
+    FUSION,
+    Registered,
     echo,
     given_flags,
     json_option,
@@ -54,7 +56,14 @@ from retrievalkit.cli.options import (
 @click.option(
     "--reranker-margin", type=float, metavar="SCORE", help="Drop hits less than this below the positive's score."
 )
-@click.option("--fusion", type=click.Choice(["rrf", "sum", "linear"]), help="How several sources are fused.")
+@click.option(
+    "--filter",
+    "filters",
+    type=Registered("filter", "NAME"),
+    multiple=True,
+    help="A plugin's filter, with options as in 'NAME(option=value)'; several, each with --filter.",
+)
+@click.option("--fusion", type=FUSION, help="How several sources are fused.")
 @click.option("--weights", help="One number per source, such as 0.3,0.7; or a file that rkit search --tune wrote.")
 @click.option("--merge-with", help="Examples to put before the mined ones.")
 @click.option("--keep", type=click.IntRange(min=1), help="Negatives per example to keep when merging.")
@@ -69,9 +78,9 @@ def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, 
 
     Hits are dropped in this order: known positives and copies of their text, passages of a positive's document, its
     near duplicates, passages with an answer, the first ranks, scores too near the positive's (--set margin_absolute=1,
-    margin_relative=0.95), near duplicates of a better hit, and what a re-ranker considers relevant. More by --set:
-    drop_positives, sample=random, positives=retrieved, merge=pool, model, normalization, missing, rrf_k, indexer.OPTION
-    (of bm25).
+    margin_relative=0.95), hits that filters of plugins drop, near duplicates of a better hit, and what a re-ranker
+    considers relevant. More by --set: drop_positives, sample=random, positives=retrieved, merge=pool, model,
+    normalization, missing, rrf_k, indexer.OPTION (of bm25).
 
     OUTPUT.audit.html (and .json) shows what was dropped and what was kept. Killed and run again, it resumes.
     """

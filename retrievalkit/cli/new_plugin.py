@@ -1,51 +1,184 @@
-"""`rkit plugins new`: renders the template of a package.
+"""`rkit plugins new` and `package`: a plugin package from a template, or from a file of one's own.
 
-The template is made of real files in plugin_template/: package/ holds the files that every kind has, and a folder for
-each kind the rest. They are valid as they stand, for a component called `my_name`; rendering replaces that name.
+The template is made of real files in plugin_template/: package/ holds those that every package has, and a folder for
+each kind a component with its test. They are valid as they stand, for a component `my_name`; rendering replaces that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
-from retrievalkit import artifacts
-from retrievalkit.errors import InputError, check_choice
+from retrievalkit import artifacts, hookspecs, registry
+from retrievalkit.errors import InputError, PluginError, check_choice
 
-KINDS = ("pooler", "loss")
+KINDS = (
+    "pooler", "loss", "encoder", "indexer", "pretrainer", "source", "filter", "fusion", "metric", "reranker",
+)  # fmt: skip
 
 _TEMPLATE = Path(__file__).with_name("plugin_template")
+_RECIPE = "recipes/compare.yaml"
+_TESTS = "tests/test_conforms.py"
+_COMPARED = tuple(kind for kind in KINDS if kind not in ("source", "metric"))
+"""Kinds that have a baseline, which the recipe compares with."""
+
+_WIDTH = 120
 
 
 def new(name: str, kind: str, output: str | Path) -> str:
-    """Write a package with one component called `name`, ready to install; returns what to do next."""
-    if not name.isidentifier() or name != name.lower():
+    """Write a package with one component called `name`, ready to install; returns what to do next.
+
+    Raises:
+        InputError: The name is not snake_case, or the folder exists.
+        UnknownNameError: There is no frame for the kind.
+    """
+    _check_name(name)
+    check_choice("template", kind, KINDS)
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    module = f"retrievalkit_{name}"
+    made = registry.Component(kind, name, f"{module}.{_plural(kind)}:{class_name}", name, module, "0.1.0")
+    values = {"MyName": class_name}
+    return _write([made], name, output, dict(_files(kind)), values)
+
+
+def package(file: str | Path, output: str | Path) -> str:
+    """Write a package with the components that a local plugin file registers; returns what to do next.
+
+    Raises:
+        InputError: The name of the file is not snake_case, or the folder exists.
+        PluginError: It cannot be loaded, or registers nothing.
+    """
+    from retrievalkit.cli import plugin_file
+
+    path = Path(file)
+    plugin = registry.read_file(path)
+    if plugin.error or not plugin.components:
+        problem = plugin.error or "it registers nothing"
+        msg = f"'{path}' is no plugin: {problem.rstrip('.')}. Mend it: RKIT_PLUGIN_FILES={path} rkit plugins list"
+        raise PluginError(msg)
+    stem = path.stem
+    _check_name(stem)
+    source = path.read_text(encoding="utf-8")
+    components = [plugin_file.moved(one, stem, f"retrievalkit_{stem}.{stem}") for one in plugin.components]
+    files = dict(_around(components))
+    files[f"retrievalkit_my_name/{stem}.py"] = plugin_file.without_hooks(source)
+    requirements = ["retrievalkit>=0.1", *plugin_file.distributions(source)]
+    values = {'"retrievalkit>=0.1"': ", ".join(f'"{one}"' for one in requirements)}
+    return f"{_write(components, stem, output, files, values)}. Unset RKIT_PLUGIN_FILES first: both have the name."
+
+
+def _check_name(name: str) -> None:
+    # A recipe's prefix and a distribution are named by it, too.
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         msg = f"'{name}' is not snake_case, as names of components are. Choose a name such as 'first_token'."
         raise InputError(msg)
-    check_choice("template", kind, KINDS)
+
+
+def _plural(kind: str) -> str:
+    return registry.HOOKS[kind].removeprefix("register_")
+
+
+def _files(kind: str) -> Iterator[tuple[str, str]]:
+    """Path -> text: of the template of a kind, before names are filled in."""
+    for part in ("package", kind):
+        folder = _TEMPLATE / part
+        for path in sorted(folder.rglob("*")):
+            # An installer may have compiled the modules, and a linter have looked at them.
+            if path.is_file() and not re.search(r"_cache/|__pycache__/", path.as_posix()):
+                name = path.relative_to(folder).as_posix()
+                if kind in _COMPARED or "/recipes/" not in name:
+                    yield name, path.read_text(encoding="utf-8")
+
+
+def _around(components: Sequence[registry.Component]) -> Iterator[tuple[str, str]]:
+    """The same without components, for those that are there."""
+    first = _main(components)
+    for name, text in _files(first.kind):
+        if "/recipes/" in name or not name.startswith(("retrievalkit_my_name/", "tests/")):
+            yield name, text
+    names = dict.fromkeys(one.name for one in components if one.kind not in ("command", "check", "recipe"))
+    lines = [f'test_{name.replace("-", "_")} = testing.conformance("{name}")' for name in names or [first.name]]
+    yield _TESTS, "\n".join(["from retrievalkit import testing", "", *lines, ""])
+
+
+def _main(components: Sequence[registry.Component]) -> registry.Component:
+    """The one that names the package, and that its recipe is about."""
+    return next((one for one in components if one.kind in _COMPARED), components[0])
+
+
+def _write(
+    components: Sequence[registry.Component],
+    stem: str,
+    output: str | Path,
+    files: Mapping[str, str],
+    values: Mapping[str, str],
+) -> str:
+    first = _main(components)
+    name = first.name
+    kinds = " and ".join(dict.fromkeys(one.kind for one in components))
     values = {
+        "retrievalkit_my_name": f"retrievalkit_{stem}",
+        "retrievalkit-my-name": f"retrievalkit-{stem.replace('_', '-')}",
+        "values: {KIND:": f"values: {{{first.kind}:",
+        "KIND": kinds,
         "my_name": name,
-        "my-name": name.replace("_", "-"),
-        "MyName": "".join(part.capitalize() for part in name.split("_")),
-        "KIND": kind,
+        **values,
     }
+    files, registered = dict(files), list(components)
+    if any(one.endswith(_RECIPE) for one in files):
+        target, said = f"retrievalkit_{stem}.recipes:FOLDER", f"{name} and its baseline."
+        registered.append(registry.Component("recipe", values["retrievalkit-my-name"], target, "", "", "", said))
+    else:
+        files["README.md"] = re.sub(r"## Results\n.*?(?=## Develop\n)", "", files["README.md"], flags=re.DOTALL)
+    files["retrievalkit_my_name/__init__.py"] = _hooks(registered)
     with artifacts.write_folder(output) as folder:
-        for path, text in _files(kind):
-            target = folder / _render(str(path), values)
+        for path, text in files.items():
+            target = folder / _render(path, values)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(_render(text, values), encoding="utf-8")
-    return f"{output}: a plugin with the {kind} '{name}'. Next: pip install -e {output} && rkit plugins check {name}"
+    brought = ", ".join(f"the {one.kind} '{one.name}'" for one in components)
+    return f"{output}: a plugin with {brought}. Next: pip install -e {output} && rkit plugins check {name}"
 
 
-def _files(kind: str) -> Iterator[tuple[Path, str]]:
-    for part in ("package", kind):
-        for path in sorted((_TEMPLATE / part).rglob("*")):
-            # An installer may have compiled the modules.
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path.relative_to(_TEMPLATE / part), path.read_text(encoding="utf-8")
+def _hooks(components: Sequence[registry.Component]) -> str:
+    """The module that registers them."""
+    kinds = {kind: list(some) for kind, some in groupby(components, key=lambda one: one.kind)}
+    listed = ", ".join(f"the {one.kind} `{one.name}`" for one in components)
+    lines = [
+        f'"""Registers {listed}.',
+        "",
+        "Nothing heavy is imported here: this module is imported at every start of rkit.",
+        '"""',
+        "",
+        "from retrievalkit import hookimpl",
+        "from retrievalkit.hookspecs import Register",
+        "",
+        f'retrievalkit_contract = "{hookspecs.VERSION.partition(".")[0]}"',
+    ]
+    for kind, some in kinds.items():
+        lines += ["", "", "@hookimpl", f"def {registry.HOOKS[kind]}(register: Register) -> None:"]
+        lines += [f'    """Register the {kind if len(some) == 1 else _plural(kind)}."""']
+        lines += [_call(one) for one in some]
+    return "\n".join([*lines, ""])
 
 
-def _render(text: str, values: dict[str, str]) -> str:
+def _call(component: registry.Component) -> str:
+    """The call that registers it, laid out as ruff does."""
+    arguments = [f'"{component.name}"', f'"{component.target}"']
+    arguments += [f"help={json.dumps(component.help)}"] if component.help else []
+    arguments += [f'group="{component.group}"'] if component.kind == "command" else []
+    inner = ", ".join(arguments)
+    if len(line := f"    register({inner})") <= _WIDTH:
+        return line
+    if len(line := f"        {inner}") > _WIDTH:
+        line = "\n".join(f"        {one}," for one in arguments)
+    return f"    register(\n{line}\n    )"
+
+
+def _render(text: str, values: Mapping[str, str]) -> str:
     for placeholder, value in values.items():
         text = text.replace(placeholder, value)
     return text

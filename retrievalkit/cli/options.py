@@ -24,6 +24,35 @@ CALLED = "retrievalkit.called"
 """Key of a context's meta: a Python program called the command."""
 
 
+class Registered(click.ParamType):  # type: ignore[type-arg]
+    """The name of a registered component, with options as in "NAME(option=value)"."""
+
+    name = "name"
+
+    def __init__(self, kind: str, shown: str) -> None:
+        self.kind = kind
+        self.shown = shown
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """The names to show in the help, which asks no plugin."""
+        del param, ctx
+        return self.shown
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, if the name is registered."""
+        from retrievalkit import registry
+
+        try:
+            registry.component(self.kind, registry.read_call(str(value))[0])
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+FUSION = Registered("fusion", "[rrf|sum|linear|...]")
+"""What `--fusion` takes."""
+
+
 def set_option(function: Function) -> Function:
     """`--set KEY=VALUE`, repeatable: any option by its key."""
     return click.option(

@@ -16,7 +16,7 @@ import click
 
 from retrievalkit import registry
 from retrievalkit.cli.group import RkitGroup
-from retrievalkit.cli.new_plugin import KINDS, new
+from retrievalkit.cli.new_plugin import KINDS, new, package
 from retrievalkit.cli.options import echo, json_option, output_option, parse, set_option
 from retrievalkit.cli.summaries import summary
 from retrievalkit.errors import InputError, UnknownNameError
@@ -157,7 +157,7 @@ def _named(name: str) -> list[registry.Component]:
 
 @click.group(cls=RkitGroup)
 def plugins() -> None:
-    """List, show, check and start plugins: encoders, poolers, losses, indexers, pretrainers, commands."""
+    """List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more."""
 
 
 @plugins.command("list")
@@ -187,6 +187,14 @@ def new_plugin(name: str, kind: str, output: str) -> str:
     return _echo(new(name, kind, output))
 
 
+@plugins.command("package")
+@click.argument("file")
+@output_option
+def package_plugin(file: str, output: str) -> str:
+    """Write a plugin package with the components of FILE, a plugin of a single file (RKIT_PLUGIN_FILES)."""
+    return _echo(package(file, output))
+
+
 @plugins.command("check")
 @click.argument("name")
 @click.option("--model", help="The model to check poolers and pretrainers with; by default a tiny one.")
@@ -194,6 +202,43 @@ def new_plugin(name: str, kind: str, output: str) -> str:
 def check_plugin(name: str, model: str | None, settings: tuple[str, ...]) -> str:
     """Check that the component NAME keeps the contract of its kind."""
     return _echo(check(name, model=model, options=parse(settings)))
+
+
+_directory_option = click.option(
+    "--directory", metavar="FILE|URL", help="Another list of plugins: a file, or an address (https://...)."
+)
+
+
+@plugins.command("search")
+@click.argument("words", nargs=-1)
+@_directory_option
+@json_option
+def search_plugins(words: tuple[str, ...], directory: str | None, as_json: bool) -> list[dict[str, Any]]:
+    """Search the list of known plugins, which comes along; without WORDS, show all of it."""
+    from retrievalkit.cli import plugin_directory
+
+    rows = plugin_directory.search(words, plugin_directory.read_directory(directory))
+    return echo(as_json, rows, plugin_directory.shown(rows))
+
+
+@plugins.command("install")
+@click.argument("name")
+@_directory_option
+def install_plugin(name: str, directory: str | None) -> str:
+    """Install the plugin NAME of the list of known plugins, with pip into this environment."""
+    from retrievalkit.cli import plugin_directory
+
+    return _echo(plugin_directory.install(name, directory))
+
+
+@plugins.command("remove")
+@click.argument("name")
+@_directory_option
+def remove_plugin(name: str, directory: str | None) -> str:
+    """Remove the plugin NAME of the list of known plugins from this environment, with pip."""
+    from retrievalkit.cli import plugin_directory
+
+    return _echo(plugin_directory.remove(name, directory))
 
 
 def _echo(text: str) -> str:

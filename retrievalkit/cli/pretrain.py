@@ -16,6 +16,7 @@ from retrievalkit.modules import large_imports
 @click.option("--corpus", required=True, help="The documents: a file, a folder, pydoc:PACKAGES.")
 @click.option("--dev", help="Documents to hold out: their loss is measured, and the best state kept.")
 @output_option
+@click.option("--encoder", default="transformer", show_default=True, help="Encoder (rkit plugins list).")
 @click.option("--steps", type=int, help="Optimiser steps, instead of epochs.")
 @click.option("--epochs", type=float)
 @click.option("--batch-size", type=int, help="Samples per step.")
@@ -30,6 +31,7 @@ def pretrain(
     corpus: str,
     dev: str | None,
     output: str,
+    encoder: str,
     resume: bool,
     overwrite: bool,
     as_json: bool,
@@ -56,6 +58,7 @@ def pretrain(
                 model=model,
                 corpus=corpus,
                 dev=dev,
+                encoder=encoder,
                 pretrainer_options=section(values, "pretrainer"),
                 encoder_options=section(values, "encoder"),
             )

@@ -27,7 +27,7 @@ def run(
     force: bool,
     verbose: bool,
 ) -> Any:
-    """Run the steps of a RECIPE: a file, or the name of a recipe that comes with retrievalkit."""
+    """Run the steps of a RECIPE: a file, or the name of one that comes with retrievalkit or (PLUGIN/NAME) a plugin."""
     from retrievalkit.recipe import run as program
 
     wanted = None if variants is None else [name.strip() for name in variants.split(",") if name.strip()]

@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import json_option, parse, precision_option, reserved, strict_option, verify_option
+from retrievalkit.cli.options import (
+    FUSION,
+    json_option,
+    parse,
+    precision_option,
+    reserved,
+    strict_option,
+    verify_option,
+)
 
 
 @click.command()
@@ -22,7 +30,7 @@ from retrievalkit.cli.options import json_option, parse, precision_option, reser
 )
 @click.option(
     "--fusion",
-    type=click.Choice(["rrf", "sum", "linear"]),
+    type=FUSION,
     help="How several indexes are combined: by ranks (rrf, the default), by the sum of their scores, or by a "
     "weighted sum of scores that may be normalised.",
 )

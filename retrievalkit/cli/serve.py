@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.options import Function, parse, precision_option, verify_option
+from retrievalkit.cli.options import FUSION, Function, parse, precision_option, verify_option
 
 
 def _number(name: str, default: float, text: str) -> Callable[[Function], Function]:
@@ -19,7 +19,7 @@ def _number(name: str, default: float, text: str) -> Callable[[Function], Functi
 
 @click.command()
 @click.argument("indexes", nargs=-1, required=True, metavar="INDEX...")
-@click.option("--fusion", type=click.Choice(["rrf", "sum", "linear"]), help="How several indexes are combined.")
+@click.option("--fusion", type=FUSION, help="How several indexes are combined.")
 @click.option("--weights", help="One number per index, such as 0.3,0.7; or a file that rkit search --tune wrote.")
 @click.option(
     "--normalization", type=click.Choice(["none", "min_max", "z_score"]), help="Of scores, for linear fusion."

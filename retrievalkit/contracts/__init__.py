@@ -1,6 +1,9 @@
-"""The contract of components: the data types that flow between them, and the five kinds of component.
+"""The contract of components: the data types that flow between them, and the kinds of component.
 
     texts -> Batch --Encoder--> TokenStates --Pooler--> Representation --score--> Loss
+
+Around a method are filters of mined negatives, fusion methods, metrics and re-rankers; sources are in `data.sources`.
+`VERSION` is the version of all that is promised to plugins (docs/reference/promises.md).
 
 Names and fields of the data types are a promise to plugin authors. Every component's options are the keyword-only
 arguments of its constructor. What needs torch is imported when it is first asked for.
@@ -12,8 +15,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.contracts.indexers import Indexer
+from retrievalkit.hookspecs import VERSION
 
 if TYPE_CHECKING:
+    from retrievalkit.contracts.mining import Filter, FilterInputs, Found, PairScores, Places, Question
     from retrievalkit.contracts.models import (
         SIDES,
         Batch,
@@ -36,26 +41,45 @@ if TYPE_CHECKING:
         absolute_layer,
         absolute_layers,
     )
+    from retrievalkit.contracts.searching import Candidates, FusionMethod, Judged, Metric, Reranker
+
+_LIGHT = {
+    "mining": ("Filter", "FilterInputs", "Found", "PairScores", "Places", "Question"),
+    "searching": ("Candidates", "FusionMethod", "Judged", "Metric", "Reranker"),
+}
+_MODULE_OF = {name: module for module, names in _LIGHT.items() for name in names}
 
 __all__ = [
     "Batch",
+    "Candidates",
     "Encoder",
     "EncoderInfo",
     "ExtraTokens",
     "Fields",
+    "Filter",
+    "FilterInputs",
+    "Found",
+    "FusionMethod",
     "Indexer",
+    "Judged",
     "LayerShape",
     "Loss",
     "LossValue",
+    "Metric",
     "Needs",
+    "PairScores",
+    "Places",
     "Pooler",
     "Pretrainer",
     "Progress",
+    "Question",
     "Representation",
+    "Reranker",
     "SIDES",
     "Side",
     "Text",
     "TokenStates",
+    "VERSION",
     "VocabularyHead",
     "absolute_layer",
     "absolute_layers",
@@ -66,4 +90,4 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         msg = f"module '{__name__}' has no attribute '{name}'"
         raise AttributeError(msg)
-    return getattr(importlib.import_module("retrievalkit.contracts.models"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'models')}"), name)

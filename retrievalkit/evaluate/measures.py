@@ -1,20 +1,22 @@
-"""Measures of ir-measures by the names that users write, validated."""
+"""Metrics by the names that users write, validated: those of ir-measures, and those that plugins register."""
 
 from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ir_measures
 
+from retrievalkit import registry
+from retrievalkit.contracts import Judged, Metric
 from retrievalkit.data.qrels import LARGEST_GRADE, Qrels
 from retrievalkit.errors import InputError, OptionError, UnknownNameError, nearest
 
 METRICS = "nDCG@10 RR@10 R@1000"
 
-_USUAL = ("AP", "Bpref", "ERR", "IPrec", "Judged", "P", "R", "RR", "Rprec", "SetP", "Success", "nDCG")
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _TREC_EVAL = {"AP", "P", "R", "Success", "nDCG"}  # computed by trec_eval, with any cutoff, from whole rankings too
 _LARGEST_CUTOFF = 1_000_000_000
@@ -35,10 +37,7 @@ def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
 
 def mean(name: str, by_query: Mapping[str, float]) -> float:
     """The mean; or the sum for metrics that count, such as NumRel."""
-    aggregator = parse(name).aggregator()
-    for value in by_query.values():
-        aggregator.add(value)
-    return float(aggregator.result())
+    return open_metric(name).mean(list(by_query.values()))
 
 
 def metric_names(metrics: str | Sequence[str]) -> list[str]:
@@ -54,19 +53,77 @@ def metric_names(metrics: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def measure_of(name: str, qrels: Qrels) -> Any:
-    """The measure of ir-measures with this name, validated: ir-measures would end the process for a wrong cutoff."""
+class IrMeasure(Metric):
+    """A measure of ir-measures, by the name and with the parameters that it has there.
+
+    `metrics.per_query` computes all of them in one pass; `value` is for a single query.
+    """
+
+    def __init__(self, measure: Any) -> None:
+        self.measure = measure
+        self.cutoff = depth_of(measure)
+
+    @classmethod
+    def of(cls, text: str) -> IrMeasure:
+        """The measure with this name, validated: ir-measures would end the process for a wrong cutoff."""
+        return cls(_validated(text))
+
+    def for_grades(self, qrels: Qrels) -> IrMeasure:
+        """The measure for judgements with these grades."""
+        return IrMeasure(_with_exponential_gains(self.measure, qrels))
+
+    def value(self, query: Judged) -> float:
+        """The value for a query."""
+        found = {str(rank): grade for rank, grade in enumerate(query.found, 1)}
+        unfound = Counter(query.grades)
+        unfound.subtract(grade for grade in query.found if grade is not None)
+        judged = {rank: grade for rank, grade in found.items() if grade is not None}
+        judged |= {f"-{number}": grade for number, grade in enumerate(unfound.elements(), 1)}
+        run = {rank: float(len(found) - int(rank)) for rank in found}
+        qrels = {"1": judged}
+        measure = self.for_grades(qrels).measure
+        return next((float(one.value) for one in ir_measures.iter_calc([measure], qrels, {"1": run})), 0.0)
+
+    def mean(self, values: Sequence[float]) -> float:
+        """The mean; or the sum for metrics that count, such as NumRel."""
+        aggregator = self.measure.aggregator()
+        for value in values:
+            aggregator.add(value)
+        return float(aggregator.result())
+
+
+def measure_of(name: str, qrels: Qrels) -> Metric:
+    """The metric with this name, for these judgements.
+
+    Raises:
+        UnknownNameError: Neither ir-measures nor a plugin has it.
+        OptionError: It cannot be read.
+    """
+    metric = open_metric(name)
+    return metric.for_grades(qrels) if isinstance(metric, IrMeasure) else metric
+
+
+def open_metric(name: str) -> Metric:
+    """The metric with this name; see `measure_of`."""
     if len(name) > _LONGEST_NAME:
         msg = f"metric '{name[:_LONGEST_NAME]}...' is too long to be one. Write metrics as in '{METRICS}'."
         raise OptionError(msg)
     base = re.split(r"\W", name, maxsplit=1)[0]
-    if base not in ir_measures.measures.registry:
-        lower: dict[str, str] = {}
-        for known in ir_measures.measures.registry:
-            lower.setdefault(known.lower(), known)  # names precede their aliases
-        close = lower.get(nearest(base.lower(), lower) or "")
-        hint = f"Write '{close}{name[len(base) :]}'." if close else f"Write metrics as in '{METRICS}'."
-        raise UnknownNameError("metric", name, _USUAL, hint=hint)
+    if base in registry.names("metric"):
+        metric: Metric = registry.get("metric", base).of(name)  # type: ignore[attr-defined]
+        return metric
+    if base in ir_measures.measures.registry:
+        return IrMeasure.of(name)
+    lower: dict[str, str] = {}
+    for known in (*registry.names("metric"), *ir_measures.measures.registry):
+        lower.setdefault(known.lower(), known)  # names precede their aliases
+    close = lower.get(nearest(base.lower(), lower) or "")
+    hint = f"Write '{close}{name[len(base) :]}'." if close else f"Write metrics as in '{METRICS}'."
+    hint = f"{hint} {registry.default_registry().hint('metric', base)}".rstrip()
+    raise UnknownNameError("metric", name, registry.names("metric"), hint=hint)
+
+
+def _validated(name: str) -> Any:
     try:
         measure = parse(name)
         measure.validate_params()
@@ -82,7 +139,7 @@ def measure_of(name: str, qrels: Qrels) -> Any:
     if any(gain > LARGEST_GRADE for gain in gains.values()):
         msg = f"metric '{name}' has a gain above {LARGEST_GRADE:,}. Give smaller ones."
         raise OptionError(msg)
-    return _with_exponential_gains(measure, qrels)
+    return measure
 
 
 def parse(name: str) -> Any:
@@ -110,6 +167,18 @@ def trec_eval_level(measure: Any) -> int | None:
         return None
     level: int = params.get("rel", 1)
     return level
+
+
+def cutoff_of(name: str) -> int | None:
+    """The cutoff in a metric's name, if any; None for a wrong name too, which is refused when it is computed."""
+    try:
+        metric = open_metric(name)
+    except InputError:
+        return None
+    if not isinstance(metric, IrMeasure):
+        return metric.cutoff
+    cutoff = metric.measure.params.get("cutoff")
+    return cutoff if isinstance(cutoff, int) else None
 
 
 def depth_of(measure: Any) -> int | None:

@@ -7,6 +7,7 @@ ids. ir-measures delegates to several programs, which break ties in different wa
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,21 @@ from typing import Any, Literal, NamedTuple, get_args
 import ir_measures
 import numpy as np
 
+from retrievalkit.contracts import Judged, Metric
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.run_file import columns_of
 from retrievalkit.data.runs import Columns, Hits, Ties
-from retrievalkit.errors import InputError, check_choice, shortlist
-from retrievalkit.evaluate.measures import METRICS, depth_of, measure_of, metric_names, parse, reason, trec_eval_level
+from retrievalkit.errors import InputError, PluginError, check_choice, shortlist
+from retrievalkit.evaluate.measures import (
+    METRICS,
+    IrMeasure,
+    depth_of,
+    measure_of,
+    metric_names,
+    open_metric,
+    reason,
+    trec_eval_level,
+)
 
 Over = Literal["qrels", "run"]
 PerQuery = dict[str, dict[str, float]]
@@ -116,8 +127,29 @@ def per_query(
     return values
 
 
-def _values_of(queries: Mapping[str, _Query], measures: Mapping[str, Any], over: Over) -> PerQuery:
+def _values_of(queries: Mapping[str, _Query], metrics: Mapping[str, Metric], over: Over) -> PerQuery:
     """Each metric for some queries; see `per_query`."""
+    measures = {name: metric.measure for name, metric in metrics.items() if isinstance(metric, IrMeasure)}
+    values = _by_ir_measures(queries, measures, over) if measures else {}
+    ids = [query_id for query_id, query in queries.items() if over == "qrels" or query.depth is not None]
+    return {
+        name: values[name] if name in values else {one: _value(name, metric, one, queries[one]) for one in ids}
+        for name, metric in metrics.items()
+    }
+
+
+def _value(name: str, metric: Metric, query_id: str, query: _Query) -> float:
+    """A query's value of a plugin's metric."""
+    depth = min(query.depth or 0, metric.cutoff or query.depth or 0)
+    found = [query.grades.get(str(rank)) for rank in range(1, depth + 1)]
+    value = metric.value(Judged(found, list(query.grades.values())))
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        msg = f"metric '{name}' is {value!r} for query '{query_id}', and should be a finite number. Correct its plugin."
+        raise PluginError(msg)
+    return float(value)
+
+
+def _by_ir_measures(queries: Mapping[str, _Query], measures: Mapping[str, Any], over: Over) -> PerQuery:
     # Some of ir-measures' programs accept only numbers as ids.
     numbers = {query_id: str(number) for number, query_id in enumerate(queries)}
     judged = {numbers[query_id]: _with_grade_of_zero(query.grades) for query_id, query in queries.items()}
@@ -235,9 +267,11 @@ class Doubts:
 
     def _too_deep(self, name: str) -> bool:
         """Whether a longer run might have another value."""
-        measure = parse(name)
-        open_ended = self._without if measure.NAME in _FIRST else self._incomplete
-        return self._judged and open_ended > 0 and (depth_of(measure) or 0) > self.deepest
+        metric = open_metric(name)
+        first = isinstance(metric, IrMeasure) and metric.measure.NAME in _FIRST
+        return (
+            self._judged and (self._without if first else self._incomplete) > 0 and (metric.cutoff or 0) > self.deepest
+        )
 
 
 def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:

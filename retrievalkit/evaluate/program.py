@@ -23,7 +23,7 @@ from retrievalkit.data.run_file import check_run, open_run
 from retrievalkit.data.runs import Hits, Run, run_names
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.evaluate.answers import Mode, answer_hits
-from retrievalkit.evaluate.measures import METRICS, check_metrics, mean, metric_names
+from retrievalkit.evaluate.measures import METRICS, IrMeasure, check_metrics, mean, metric_names, open_metric
 from retrievalkit.evaluate.metrics import (
     Conventions,
     Doubts,
@@ -248,7 +248,8 @@ def _notes(
         *_count(without, qrels, "of the qrels have no relevant document and count 0"),
         *doubts.sentences(metrics),
     ]
-    binary = [name for name in metric_names(metrics) if "rel=" not in name and not name.lower().startswith("ndcg")]
+    usual = [name for name in metric_names(metrics) if isinstance(open_metric(name), IrMeasure)]
+    binary = [name for name in usual if "rel=" not in name and not name.lower().startswith("ndcg")]
     if max(grades, default=0) > 1 and binary:
         notes.append(
             f"the judgements have grades up to {max(grades)}, and {', '.join(binary)} counts every grade from 1 on as "

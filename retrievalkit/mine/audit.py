@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from retrievalkit.contracts import Filter
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import shortlist
-from retrievalkit.mine.filters import Filter, Filtered
+from retrievalkit.mine.filters import Filtered
 from retrievalkit.report.terminal import printable
 
 SHOWN = 5

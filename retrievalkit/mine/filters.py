@@ -1,75 +1,86 @@
 """The filters that hits pass through before they become negatives.
 
 In order, they drop: known positives, copies of a positive's text, passages of its document, its near duplicates,
-passages that contain the answer, the first ranks, scores too near the positive's, near duplicates of a better negative,
-and last, because it is the most expensive, hits that a re-ranker considers relevant. Each filter sees only the hits
-that the previous ones kept.
+passages that contain the answer, the first ranks, scores too near the positive's, what plugins' filters drop, near
+duplicates of a better negative, and last, because it is the most expensive, hits that a re-ranker considers relevant.
+Each filter sees only the hits that the previous ones kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
+from retrievalkit import registry
+from retrievalkit.contracts import Filter, FilterInputs, Found, PairScores, Places
 from retrievalkit.data.corpus import Passage
-from retrievalkit.mine.options import Found, Mined, MiningOptions, choose, document_of, document_pattern
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.mine.options import Mined, MiningOptions, choose, document_of, document_pattern
 from retrievalkit.mine.shingles import likeness, repeats, shingles_of
+from retrievalkit.options import read_call
 
 if TYPE_CHECKING:
     from retrievalkit.mine.shingles import Shingles
 
 Passages = Callable[[str], Passage]
-Places = list[int]
-PairScores = Callable[[Sequence[tuple[Found, str]]], Sequence[float | None]]
-"""Scores of (question, passage id) pairs; None for a pair without a score."""
 
 
-class Filter:
-    """Drops hits of questions.
+class _Inputs(FilterInputs):
+    """The inputs of a mining's filters, two of which look at the same shingles."""
 
-    Args:
-        name: Its name in the audit.
-    """
+    @cached_property
+    def shingles(self) -> Callable[[str], Shingles]:
+        """Passage id -> its shingles."""
+        return shingles_of(self.passages)
 
-    def __init__(self, name: str) -> None:
-        self.name = name
 
-    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
-        """For each question of a part, the places of the remaining hits to keep."""
-        return [self.keep_of(found, places) for found, places in zip(part, left, strict=True)]
+class KnownPositive(Filter):
+    """Drops the question's known positives, of all examples with its text."""
+
+    name = "known positive"
 
     def keep_of(self, found: Found, left: Places) -> Places:
-        """The places of the hits to keep for a question."""
-        raise NotImplementedError
-
-    def reason(self, found: Found, place: int) -> str:  # noqa: ARG002 - for filters with a reason beyond their name
-        """The reason why a hit of the last part was dropped; "" if the filter's name is enough."""
-        return ""
+        return _without(found.question.positives | found.positives, found, left)
 
 
-class _UnwantedIds(Filter):
-    """Drops passages with certain ids."""
+class PositiveCopy(Filter):
+    """Drops passages with the text of a positive."""
 
-    def __init__(self, name: str, ids: Callable[[Found], frozenset[str]]) -> None:
-        super().__init__(name)
-        self.ids = ids
+    name = "copy of a positive"
 
     def keep_of(self, found: Found, left: Places) -> Places:
-        unwanted, ids = self.ids(found), found.ids
-        return left if unwanted.isdisjoint(ids) else [place for place in left if ids[place] not in unwanted]
+        return _without(found.question.copies, found, left)
 
 
-class _Answer(Filter):
+def _without(unwanted: frozenset[str], found: Found, left: Places) -> Places:
+    ids = found.ids
+    return left if unwanted.isdisjoint(ids) else [place for place in left if ids[place] not in unwanted]
+
+
+class Answer(Filter):
+    """Drops passages that contain an answer."""
+
+    name = "holds the answer"
+    needs_answers = True
+
     def keep_of(self, found: Found, left: Places) -> Places:
         holds = found.holds
         return left if holds is None else [place for place in left if not holds[place]]
 
 
-class _Rank(Filter):
-    def __init__(self, name: str, skip: int) -> None:
-        super().__init__(name)
+class Rank(Filter):
+    """Drops the first ranks.
+
+    Args:
+        skip: How many.
+    """
+
+    name = "rank"
+
+    def __init__(self, inputs: FilterInputs, *, skip: int) -> None:
+        super().__init__(inputs)
         self.skip = skip
 
     def keep_of(self, found: Found, left: Places) -> Places:  # noqa: ARG002
@@ -79,9 +90,8 @@ class _Rank(Filter):
 class _Margin(Filter):
     """Drops hits above a limit that depends on the positive's score."""
 
-    def __init__(self, name: str, limit: Callable[[float], float]) -> None:
-        super().__init__(name)
-        self.limit = limit
+    def limit(self, score: float) -> float:
+        raise NotImplementedError
 
     def keep_of(self, found: Found, left: Places) -> Places:
         limit, scores = self.limit(found.positive_score), found.scores
@@ -91,15 +101,55 @@ class _Margin(Filter):
         return f"scores {found.scores[place]:.4g}, and the limit is {self.limit(found.positive_score):.4g}"
 
 
-class _SameDocument(Filter):
-    """Drops passages of a positive's document."""
+class AbsoluteMargin(_Margin):
+    """Drops hits that score less than a margin below the positive.
 
-    def __init__(self, name: str, way: str, passages: Passages) -> None:
-        super().__init__(name)
+    Args:
+        margin: How much less than the positive hits score that are kept.
+    """
+
+    name = "absolute margin"
+
+    def __init__(self, inputs: FilterInputs, *, margin: float) -> None:
+        super().__init__(inputs)
+        self.margin = margin
+
+    def limit(self, score: float) -> float:
+        return score - self.margin
+
+
+class RelativeMargin(_Margin):
+    """Drops hits that score more than a fraction of the positive's score.
+
+    Args:
+        share: The fraction, such as 0.95.
+    """
+
+    name = "relative margin"
+
+    def __init__(self, inputs: FilterInputs, *, share: float) -> None:
+        super().__init__(inputs)
+        self.share = share
+
+    def limit(self, score: float) -> float:
+        return score - (1 - self.share) * abs(score)
+
+
+class SameDocument(Filter):
+    """Drops passages of a positive's document.
+
+    Args:
+        way: "title", or a regular expression that finds the document's name in an id; see `MiningOptions`.
+    """
+
+    name = "document of a positive"
+
+    def __init__(self, inputs: FilterInputs, *, way: str) -> None:
+        super().__init__(inputs)
         pattern = document_pattern(way)
 
         def title(identifier: str) -> str | None:
-            return " ".join(passages(identifier).title.split()).casefold() or None
+            return " ".join(inputs.passages(identifier).title.split()).casefold() or None
 
         self.document = lru_cache(1 << 16)(
             title if pattern is None else lambda identifier: document_of(pattern, identifier)
@@ -119,15 +169,13 @@ class _NearDuplicate(Filter):
     """Base of the filters for near duplicates.
 
     Args:
-        name: Its name in the audit.
         threshold: The least fraction of shared 5-grams of near duplicates.
-        shingles: Passage id -> its shingles.
     """
 
-    def __init__(self, name: str, threshold: float, shingles: Callable[[str], Shingles]) -> None:
-        super().__init__(name)
+    def __init__(self, inputs: FilterInputs, *, threshold: float) -> None:
+        super().__init__(inputs)
         self.threshold = threshold
-        self.shingles = shingles
+        self.shingles = inputs.shingles if isinstance(inputs, _Inputs) else shingles_of(inputs.passages)
         self._like: dict[tuple[str, int], tuple[str, float]] = {}
 
     def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
@@ -142,7 +190,11 @@ class _NearDuplicate(Filter):
         self._like[found.question.query.id, place] = (other, share)
 
 
-class _LikePositive(_NearDuplicate):
+class LikePositive(_NearDuplicate):
+    """Drops near duplicates of a positive."""
+
+    name = "near duplicate of a positive"
+
     def keep_of(self, found: Found, left: Places) -> Places:
         texts = [self.shingles(found.ids[place]) for place in left]
         best = [("", 0.0)] * len(left)
@@ -155,8 +207,10 @@ class _LikePositive(_NearDuplicate):
         return [place for place, (_, share) in zip(left, best, strict=True) if share < self.threshold]
 
 
-class _LikeBetter(_NearDuplicate):
+class LikeBetter(_NearDuplicate):
     """Drops near duplicates of a better hit that is kept."""
+
+    name = "near duplicate of a better negative"
 
     def keep_of(self, found: Found, left: Places) -> Places:
         same = repeats([self.shingles(found.ids[place]) for place in left], self.threshold)
@@ -166,13 +220,22 @@ class _LikeBetter(_NearDuplicate):
         return [place for place, original in zip(left, same, strict=True) if original is None]
 
 
-class _Reranker(Filter):
-    """Drops hits that a re-ranker scores too high, or too near the positive; a hit without a score is kept."""
+class Reranked(Filter):
+    """Drops hits that a re-ranker scores too high, or too near the positive; a hit without a score is kept.
 
-    def __init__(self, name: str, options: MiningOptions, scores: PairScores) -> None:
-        super().__init__(name)
-        self.above, self.margin = options.reranker_above, options.reranker_margin
-        self.scores = scores
+    Args:
+        above: Drop hits that it scores above this.
+        margin: Keep hits that it scores at least this much less than the positive.
+    """
+
+    name = "re-ranker"
+
+    def __init__(self, inputs: FilterInputs, *, above: float | None = None, margin: float | None = None) -> None:
+        super().__init__(inputs)
+        if inputs.scores is None:
+            msg = "the filter 'reranked' needs a re-ranker's scores. Give a re-ranker with --reranker DIR."
+            raise OptionError(msg)
+        self.above, self.margin, self.scores = above, margin, inputs.scores
         self._known: dict[tuple[str, str], float | None] = {}
 
     def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
@@ -214,33 +277,52 @@ def make_filters(
         options: Which hits to drop.
         passages: Id -> passage, for the filters that need titles or texts.
         scores: The re-ranker, if the options name one.
+
+    Raises:
+        UnknownNameError: A filter that nobody registered.
+        OptionError: A filter is given twice, or with wrong options.
     """
+    inputs = _Inputs(passages or _no_passages, scores)
     filters: list[Filter] = []
-    shingles = None if passages is None else shingles_of(passages)
-    if options.drop_positives:
-        filters.append(_UnwantedIds("known positive", lambda found: found.question.positives | found.positives))
-        filters.append(_UnwantedIds("copy of a positive", lambda found: found.question.copies))
-    if options.same_document is not None:
-        assert passages is not None
-        filters.append(_SameDocument("document of a positive", options.same_document, passages))
-    if (threshold := options.near_duplicates) is not None:
-        assert shingles is not None
-        filters.append(_LikePositive("near duplicate of a positive", threshold, shingles))
-    if options.needs_answers:
-        filters.append(_Answer("holds the answer"))
-    if options.skip_top:
-        filters.append(_Rank("rank", options.skip_top))
-    if (margin := options.margin_absolute) is not None:
-        filters.append(_Margin("absolute margin", lambda score: score - margin))
-    if (share := options.margin_relative) is not None:
-        filters.append(_Margin("relative margin", lambda score: score - (1 - share) * abs(score)))
-    if threshold is not None:
-        assert shingles is not None
-        filters.append(_LikeBetter("near duplicate of a better negative", threshold, shingles))
-    if options.reranker is not None:
-        assert scores is not None
-        filters.append(_Reranker("re-ranker", options, scores))
+    for name, given in _selected(options):
+        step: Filter = registry.create("filter", name, inputs, **given)
+        step.name = step.name or name
+        if any(other.name == step.name for other in filters):
+            msg = f"the filter '{step.name}' is given twice. Give it once."
+            raise OptionError(msg)
+        filters.append(step)
     return filters
+
+
+def _no_passages(identifier: str) -> Passage:
+    msg = f"there is no corpus to find passage '{identifier}' in. Give one."
+    raise InputError(msg)
+
+
+def _selected(options: MiningOptions) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names and options of the filters, in order."""
+    if options.drop_positives:
+        yield "known_positive", {}
+        yield "positive_copy", {}
+    if options.same_document is not None:
+        yield "same_document", {"way": options.same_document}
+    if options.near_duplicates is not None:
+        yield "like_positive", {"threshold": options.near_duplicates}
+    if options.drop_answers or options.positives == "retrieved":
+        yield "answer", {}
+    if options.skip_top:
+        yield "rank", {"skip": options.skip_top}
+    if options.margin_absolute is not None:
+        yield "absolute_margin", {"margin": options.margin_absolute}
+    if options.margin_relative is not None:
+        yield "relative_margin", {"share": options.margin_relative}
+    for text in options.filters:
+        name, given, _ = read_call(text)
+        yield name, given
+    if options.near_duplicates is not None:
+        yield "like_better", {"threshold": options.near_duplicates}
+    if options.reranker is not None:
+        yield "reranked", {"above": options.reranker_above, "margin": options.reranker_margin}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The options of mining, a question with its hits, and the choice of hard negatives from them.
+"""The options of mining, and the choice of hard negatives from a question's hits.
 
 The filters are in `mine.filters`.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
-from retrievalkit.data.queries import Query
+from retrievalkit import registry
+from retrievalkit.contracts import Filter
 from retrievalkit.errors import OptionError
+from retrievalkit.options import read_call
 
 Sample = Literal["top", "random"]
 Positives = Literal["keep", "retrieved"]
@@ -45,6 +46,7 @@ class MiningOptions:
         reranker_above: Drop hits that the re-ranker scores above this; the score of a cross-encoder is its logit.
         reranker_margin: Keep hits that the re-ranker scores at least this much less than the positive (with several,
             the lowest-scoring one).
+        filters: More filters, registered by plugins: names, with options as in "longer_than(words=5)".
         sample: Keep the "top" of the hits that pass the filters, or a "random" sample of them, in rank order.
         seed: Of the random sample, which otherwise depends only on the question's id.
         positives: "keep" those of the examples; or "retrieved", as in MLR's released code: the best hit that contains
@@ -67,6 +69,7 @@ class MiningOptions:
     reranker: str | None = None
     reranker_above: float | None = None
     reranker_margin: float | None = None
+    filters: tuple[str, ...] = ()
     sample: Sample = "top"
     seed: int = 42
     positives: Positives = "keep"
@@ -76,7 +79,12 @@ class MiningOptions:
     @property
     def needs_answers(self) -> bool:
         """Whether hits are checked for the answers."""
-        return self.drop_answers or self.positives == "retrieved"
+        wanted = self.drop_answers or self.positives == "retrieved"
+        return wanted or any(filter_class(text).needs_answers for text in self.filters)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The options for the audit; filters of plugins if there are some."""
+        return {name: value for name, value in asdict(self).items() if name != "filters" or value}
 
     def check(self, *, merging: bool) -> None:
         """Refuse invalid values and combinations.
@@ -126,6 +134,15 @@ class MiningOptions:
             document_pattern(self.same_document)
 
 
+def filter_class(text: str) -> type[Filter]:
+    """The class of a filter that is named like "longer_than(words=5)".
+
+    Raises:
+        UnknownNameError: Nobody registered the name.
+    """
+    return registry.get("filter", read_call(text)[0])
+
+
 def document_pattern(text: str) -> re.Pattern[str] | None:
     """The pattern that finds a document's name in a passage's id; None if titles identify documents.
 
@@ -151,65 +168,6 @@ def document_of(pattern: re.Pattern[str], passage_id: str) -> str | None:
     """The name of a passage's document: the first group of the pattern's match, or the whole match."""
     match = pattern.match(passage_id)
     return None if match is None else match[1 if pattern.groups else 0]
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A distinct query text, with the data of all examples of that text.
-
-    Attributes:
-        query: The smallest of its ids, the text, and the answers.
-        ids: All ids that the examples use for it.
-        positives: Ids of its known positives.
-        copies: Ids of other passages with the same text as a positive.
-    """
-
-    query: Query
-    ids: tuple[str, ...]
-    positives: frozenset[str]
-    copies: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Found:
-    """The hits of a question, and the positives that they are compared to.
-
-    Methods refer to a hit by its place in the ranking, counted from 0.
-
-    Attributes:
-        question: The question.
-        ids: Ids of the retrieved passages, best first.
-        scores: Their scores.
-        holds: Whether each contains an answer; None = not checked.
-        positives: Ids of the question's positives, or of the mined positive.
-    """
-
-    question: Question
-    ids: Sequence[str]
-    scores: Sequence[float]
-    holds: Sequence[bool] | None = None
-    positives: frozenset[str] = field(default_factory=frozenset)
-
-    @classmethod
-    def of(cls, question: Question, hits: Sequence[tuple[str, float]], holds: Sequence[bool] | None = None) -> Found:
-        """From the hits of a run."""
-        ids = [passage_id for passage_id, _ in hits]
-        return cls(question, ids, [score for _, score in hits], holds, question.positives)
-
-    @property
-    def positive_score(self) -> float:
-        """The lowest score of the positives; one not retrieved counts with the last hit's score, an upper bound."""
-        last = self.scores[-1] if self.scores else 0.0
-        places = self.positive_places
-        lowest = min((self.scores[place] for place in places), default=last)
-        return lowest if len(places) == len(self.positives) else min(lowest, last)
-
-    @cached_property
-    def positive_places(self) -> list[int]:
-        """The places of the positives among the hits."""
-        if self.positives.isdisjoint(self.ids):
-            return []
-        return [place for place, passage_id in enumerate(self.ids) if passage_id in self.positives]
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts
+from retrievalkit.contracts import Filter, Found, PairScores, Question
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.evaluate.answers import answer_hits
 from retrievalkit.mine.audit import Audit, AuditState
-from retrievalkit.mine.filters import Filter, Filtered, PairScores, make_filters, mine_part
-from retrievalkit.mine.options import Found, Mined, MiningOptions, Question
+from retrievalkit.mine.filters import Filtered, make_filters, mine_part
+from retrievalkit.mine.options import Mined, MiningOptions
 from retrievalkit.mine.sources import Hits, Search
 from retrievalkit.report.progress import ProgressBar
 

@@ -14,11 +14,12 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts, oddities, registry
+from retrievalkit.contracts import PairScores
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
@@ -26,7 +27,6 @@ from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError, OptionError
 from retrievalkit.mine.audit import distribution
 from retrievalkit.mine.audit_page import audit_page
-from retrievalkit.mine.filters import PairScores
 from retrievalkit.mine.merge import merge_examples, mined_examples
 from retrievalkit.mine.options import MiningOptions
 from retrievalkit.mine.parts import MinedParts, Mining, part_size
@@ -96,7 +96,7 @@ def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = N
     mining = Mining(questions, corpus, options, sources.title, scores)
     mining.check()
     inputs = [sources.fingerprint(), corpus.fingerprint(), fingerprint(files.examples)]
-    identity = [*inputs, scored_by, asdict(options), part_size(options.depth)]
+    identity = [*inputs, scored_by, options.as_dict(), part_size(options.depth)]
     with _work_folder(output) as work:
         parts = work / f"parts-{artifacts.fingerprint_value(identity)[:12]}"
         _remove_other_parts(work, parts)
@@ -120,7 +120,7 @@ def _write(
             raise InputError(mined.audit.complaint(sources.title))
         audit = {
             "source": {"source": sources.title, "kind": sources.kind},
-            "options": asdict(options),
+            "options": options.as_dict(),
             "counts": {
                 "examples": len(examples.rows),
                 "questions": len(mining.questions),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from retrievalkit.contracts import Question
 from retrievalkit.data.corpus import Corpus, text_digest
 from retrievalkit.data.examples import Example
 from retrievalkit.data.queries import Query
-from retrievalkit.mine.options import Question
 
 _NONE: frozenset[str] = frozenset()
 

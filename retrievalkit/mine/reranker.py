@@ -7,13 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from retrievalkit import artifacts
+from retrievalkit.contracts import Found, PairScores
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.run_file import check_run, open_run
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.mine.filters import PairScores
-from retrievalkit.mine.options import Found
-from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.precision import Precision, check_for_pairs
+from retrievalkit.model.rerankers import open_reranker, score_pairs
 
 WINDOW = 4_096
 _RANKINGS = 64
@@ -36,7 +35,7 @@ def open_scores(
     if Path(reranker).is_file():
         return _run_scores(reranker), fingerprint(reranker)
     check_for_pairs(precision)
-    model = CrossEncoder.load(reranker)
+    model = open_reranker(reranker)
 
     def scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
         values: list[float | None] = []
@@ -45,7 +44,7 @@ def open_scores(
             by_id = {document: passages(document) for _, document in window}
             texts = [(by_id[document].title, by_id[document].text) for _, document in window]
             tokens = model.tokenize([found.question.query.text for found, _ in window], texts)
-            values += model.score(tokens, precision=precision).tolist()
+            values += score_pairs(model, tokens, precision=precision).tolist()
         return values
 
     return scores, artifacts.fingerprint_value([model.fingerprint, model.max_length, precision])

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retrievalkit import artifacts, oddities
+from retrievalkit.contracts import Question
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import check_queries
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
-from retrievalkit.mine.options import Question
 
 if TYPE_CHECKING:
     from retrievalkit.model.precision import Precision

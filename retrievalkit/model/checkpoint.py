@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, registry
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.errors import ArtifactError, LengthError, UnknownNameError
 
@@ -90,8 +90,5 @@ def missing_plugins_explained(description: Mapping[str, Any], where: str | Path)
         if error.kind not in description:
             raise
         part = description[error.kind]
-        msg = (
-            f"'{where}' was made with the {error.kind} '{part['name']}' of {part['distribution']} {part['version']}, "
-            f"which is not installed. Install it: pip install {part['distribution']}=={part['version']}"
-        )
+        msg = f"'{where}' was made with the {error.kind} '{part['name']}' {registry.missing(part)}"
         raise ArtifactError(msg) from error

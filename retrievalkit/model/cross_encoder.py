@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts import NOT_WEIGHTS
-from retrievalkit.contracts import Text
+from retrievalkit.contracts import Reranker, Text
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.model.batches import token_budget_batches
@@ -39,7 +39,7 @@ Pair = tuple[np.ndarray, int]
 """The token ids of a query and a passage, and the position at which the passage begins."""
 
 
-class CrossEncoder(nn.Module):
+class CrossEncoder(nn.Module, Reranker):
     """Scores pairs of a query and a passage. Made by `create` (for training) or `load`.
 
     Args:
@@ -57,7 +57,7 @@ class CrossEncoder(nn.Module):
         self.fingerprint = ""
         self._check_tokenizer()
         limit = _longest_input(model, tokenizer)
-        self.max_length = min(DEFAULT_LENGTH, limit) if max_length is None else max_length
+        self.max_length: int = min(DEFAULT_LENGTH, limit) if max_length is None else max_length
         least = tokenizer.num_special_tokens_to_add(pair=True) + 2
         if not least <= self.max_length <= limit:
             msg = f"max_length is {self.max_length}, and '{source}' takes {least} to {limit} tokens. Set --max-length."

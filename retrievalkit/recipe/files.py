@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.errors import DataError, UnknownNameError
+from retrievalkit import registry
+from retrievalkit.errors import DataError, PluginError, UnknownNameError, shortlist
 from retrievalkit.recipe.settings import Section, join, read_yaml
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -19,26 +20,45 @@ _KEYS = (
 _STEP_KEYS = ("name", "title", "command", "with", "output", "expected")
 
 
+_HERE = Path(__file__).parent
+FOLDER = _HERE / "bundled" if (_HERE / "bundled").is_dir() else _HERE.parents[1] / "recipes"
+"""The recipes that come with retrievalkit; in a checkout, those of the repository."""
+
+
 def find_recipe(source: str | Path) -> Path:
-    """The file of a recipe: a path, or the name of one that comes with retrievalkit."""
+    """The file of a recipe: a path, the name of one that comes with retrievalkit, or `PLUGIN/NAME`.
+
+    Raises:
+        UnknownNameError: There is none.
+        PluginError: A plugin's recipe has the name of one of ours, or its folder cannot be found.
+    """
     path = Path(source)
     if path.is_file():
         return path
-    bundled = bundled_recipes()
     name = str(source).removesuffix(".yaml").removeprefix("recipes/")
-    if name not in bundled:
-        raise UnknownNameError("recipe", str(source), bundled, hint="Or give the path of a recipe file.")
-    return bundled[name]
+    known = bundled_recipes()
+    owner = name.partition("/")[0]
+    if owner in registry.names("recipe"):
+        folder: Path = registry.component("recipe", owner).load()
+        brought = {f"{owner}/{one}": file for one, file in _recipes_in(folder).items()}
+        if name in known and name in brought:
+            msg = f"recipe '{name}' comes with retrievalkit and with '{owner}' too. Give the path: {brought[name]}"
+            raise PluginError(msg)
+        known = brought if owner != "retrievalkit" else known | brought
+    if name not in known:
+        others = [f"{one}/NAME" for one in registry.names("recipe") if one not in (owner, "retrievalkit")]
+        hint = f"Or give the path of a recipe file{', or ' + shortlist(others) if others else ''}."
+        raise UnknownNameError("recipe", str(source), known, hint=hint)
+    return known[name]
 
 
 def bundled_recipes() -> dict[str, Path]:
     """The recipes that come with retrievalkit: name -> file."""
-    here = Path(__file__).parent
-    for folder in (here / "bundled", here.parents[1] / "recipes"):
-        found = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
-        if found:
-            return found
-    return {}
+    return _recipes_in(FOLDER)
+
+
+def _recipes_in(folder: Path) -> dict[str, Path]:
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
 def read_recipe(path: Path, opened: tuple[Path, ...] = (), read: dict[Path, Section] | None = None) -> Section:

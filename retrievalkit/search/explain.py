@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.search.fusion import Candidates
 from retrievalkit.search.hits import Found
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import OpenIndex, Source

@@ -1,7 +1,8 @@
 """Fuses the hits of several systems into one run: `rkit search INDEX INDEX --fusion`.
 
 `rrf` adds 1 / (k + rank) over the runs (Cormack, Clarke and Buettcher, 2009), `sum` adds scores as they are, `linear`
-adds weighted, normalised scores. Fused scores are 32-bit floats; documents with equal scores are ordered by id.
+adds weighted, normalised scores; plugins register other methods. Fused scores are 32-bit floats; documents with equal
+scores are ordered by id.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from retrievalkit import registry
+from retrievalkit.contracts import Candidates, FusionMethod
 from retrievalkit.errors import InputError, OptionError, check_choice
+from retrievalkit.options import read_call
 
-Method = Literal["rrf", "sum", "linear"]
 Normalization = Literal["none", "min_max", "z_score"]
 Missing = Literal["computed", "minimum", "zero"]
 Ranking = tuple[Sequence[str], Sequence[float] | NDArray[Any]]
@@ -35,7 +39,8 @@ class Fusion:
     """How several runs are fused into one.
 
     Attributes:
-        method: "rrf" uses ranks, counted from 1; "sum" and "linear" use scores.
+        method: "rrf" uses ranks, counted from 1; "sum" and "linear" use scores; or a plugin's method, with options as
+            in "combined(power=2)".
         weights: One weight per run, all 1 if None; not for "sum".
         normalization: For "linear", how a run's scores for a query are normalised: "none" (the default), "min_max" (the
             lowest is 0, the highest 1; all are 1 if they are equal), or "z_score" (mean 0, deviation 1; all are 0 if
@@ -50,14 +55,14 @@ class Fusion:
         UnknownNameError: The method, the normalization or the choice of `missing` is unknown.
     """
 
-    method: Method = "rrf"
+    method: str = "rrf"
     weights: tuple[float, ...] | None = None
     normalization: Normalization | None = None
     missing: Missing | None = None
     rrf_k: int | None = None
 
     def __post_init__(self) -> None:
-        check_choice("fusion method", self.method, get_args(Method))
+        self._class  # noqa: B018 - refuses an unknown method
         check_choice("normalization", self.normalization or "none", get_args(Normalization))
         check_choice("way to score missing documents", self.missing or "minimum", get_args(Missing))
         self._check_effect()
@@ -71,26 +76,43 @@ class Fusion:
             most = f"{LARGEST_RRF_K:,} at most"
             msg = f"k of reciprocal rank fusion is {self.rrf_k}; it must be 0 or more ({RRF_K} is usual), and {most}."
             raise OptionError(msg)
+        self._made  # noqa: B018 - refuses wrong options of the method
 
     def _check_effect(self) -> None:
         """Refuse an option without effect: the user expects it to change something."""
-        without_effect = {
-            "rrf": ("normalization", "missing"),
-            "sum": ("weights", "rrf_k", "normalization"),
-            "linear": ("rrf_k",),
-        }[self.method]
-        methods = {"rrf_k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
-        for name in without_effect:
+        others = {"rrf_k": "rrf", "weights": "rrf or linear", "normalization": "linear", "missing": "sum or linear"}
+        for name in ("weights", "rrf_k", "normalization", "missing"):
             value = getattr(self, name)
-            if value is not None and value != "none":
-                other = methods[name]
-                msg = f"{name}={value} has no effect with fusion '{self.method}'. Leave it out, or fuse by {other}."
+            if value is not None and value != "none" and not self.takes(name):
+                method = read_call(self.method)[0]
+                msg = f"{name}={value} has no effect with fusion '{method}'. Leave it out, or fuse by {others[name]}."
                 raise OptionError(msg)
+
+    def takes(self, name: str) -> bool:
+        """Whether the method looks at the weights, the normalization, the choice of `missing`, or k."""
+        return self._class.weighted if name == "weights" else name in registry.options(self._class)
+
+    @cached_property
+    def _class(self) -> type[FusionMethod]:
+        found = registry.component("fusion", read_call(self.method)[0])
+        return found.load()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _made(self) -> FusionMethod:
+        name, options, _ = read_call(self.method)
+        for flag in ("normalization", "missing", "rrf_k"):
+            if flag in options:
+                msg = f"'{self.method}' sets {flag}, which has a flag of its own: --{flag.replace('_', '-')}."
+                raise OptionError(msg)
+            if (value := getattr(self, flag)) is not None and self.takes(flag):
+                options[flag] = value
+        made: FusionMethod = registry.create("fusion", name, **options)
+        return made
 
     @property
     def looks_at_scores(self) -> bool:
         """Whether scores are used, rather than ranks."""
-        return self.method != "rrf"
+        return self._class.uses_scores
 
     def weights_of(self, runs: int) -> Scores:
         """(runs,) the weight of each run.
@@ -109,17 +131,7 @@ class Fusion:
 
     def parts(self, found: Candidates) -> Scores:
         """(documents, runs): each run's contribution to each document, before weighting."""
-        if self.method == "rrf":
-            constant = RRF_K if self.rrf_k is None else self.rrf_k
-            reciprocal: Scores = 1.0 / np.maximum(found.ranks + constant, 1)
-            return np.where(found.ranks > 0, reciprocal, 0.0)
-        missing = "minimum" if self.missing == "computed" else self.missing or "minimum"
-        parts = np.zeros(found.scores.shape)
-        for run, column in enumerate(found.scores.T):
-            known = ~np.isnan(column)
-            if known.any():
-                parts[:, run] = _normalised(column, known, self.normalization or "none", missing)
-        return parts
+        return self._made.parts(found)
 
     def __call__(self, found: Candidates, depth: int) -> tuple[list[str], NDArray[np.float32]]:
         """Ids and scores of the best documents of a query, at most `depth` of them."""
@@ -137,27 +149,61 @@ class Fusion:
         return total.astype(np.float32)
 
 
-@dataclass
-class Candidates:
-    """The hits of several runs for one query.
+class ReciprocalRanks(FusionMethod):
+    """Adds 1 / (k + rank) over the runs.
 
-    Attributes:
-        ids: The documents that any run found.
-        scores: (documents, runs), NaN if a run did not find a document (and its score was not computed).
-        ranks: (documents, runs) from 1; 0 if a run did not find a document.
+    Args:
+        rrf_k: The constant k: the greater it is, the less the first ranks count.
     """
 
-    ids: list[str]
-    scores: Scores
-    ranks: NDArray[np.int32]
+    uses_scores = False
 
-    def missing(self, run: int) -> list[str]:
-        """The documents without a score of a run."""
-        return [self.ids[row] for row in np.flatnonzero(np.isnan(self.scores[:, run])).tolist()]
+    def __init__(self, *, rrf_k: int = RRF_K) -> None:
+        self.rrf_k = rrf_k
 
-    def fill(self, run: int, scores: NDArray[Any]) -> None:
-        """Set the scores of the documents that `missing` named."""
-        self.scores[np.isnan(self.scores[:, run]), run] = scores
+    def parts(self, found: Candidates) -> Scores:
+        """The reciprocals, 0 for documents that a run did not find."""
+        reciprocal: Scores = 1.0 / np.maximum(found.ranks + self.rrf_k, 1)
+        return np.where(found.ranks > 0, reciprocal, 0.0)
+
+
+class Sum(FusionMethod):
+    """Adds the scores as they are.
+
+    Args:
+        missing: The score of a document that only other runs found.
+    """
+
+    weighted = False
+    normalization: Normalization = "none"
+
+    def __init__(self, *, missing: Missing = "minimum") -> None:
+        self.missing = missing
+
+    def parts(self, found: Candidates) -> Scores:
+        """The normalised scores."""
+        missing = "minimum" if self.missing == "computed" else self.missing
+        parts = np.zeros(found.scores.shape)
+        for run, column in enumerate(found.scores.T):
+            known = ~np.isnan(column)
+            if known.any():
+                parts[:, run] = _normalised(column, known, self.normalization, missing)
+        return parts
+
+
+class Linear(Sum):
+    """Adds weighted, normalised scores.
+
+    Args:
+        normalization: How a run's scores for a query are normalised.
+        missing: The score of a document that only other runs found.
+    """
+
+    weighted = True
+
+    def __init__(self, *, normalization: Normalization = "none", missing: Missing = "minimum") -> None:
+        super().__init__(missing=missing)
+        self.normalization = normalization
 
 
 def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
@@ -236,7 +282,7 @@ def _normalised(column: Scores, known: NDArray[np.bool_], normalization: Normali
 
 def fusion_of(
     indexes: int,
-    method: Method | None = None,
+    method: str | None = None,
     *,
     weights: Sequence[float] | None = None,
     normalization: Normalization | None = None,

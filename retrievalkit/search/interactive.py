@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from retrievalkit.consent import anonymously
+from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.report.terminal import printable, printable_json
 from retrievalkit.search.explain import explain
-from retrievalkit.search.fusion import Candidates, Fusion, as_hits
+from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits, render
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import Place, locate_input

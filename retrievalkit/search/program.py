@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from retrievalkit import oddities
+from retrievalkit.contracts import Candidates
 from retrievalkit.data import sources
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
@@ -27,7 +28,7 @@ from retrievalkit.errors import InputError, OptionError, shortlist
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.report.terminal import printable_json
 from retrievalkit.search.encoders import QueryBatch
-from retrievalkit.search.fusion import Candidates, Fusion, Method, Missing, Normalization, as_hits, fusion_of
+from retrievalkit.search.fusion import Fusion, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.hits import write_hits
 from retrievalkit.search.interactive import Reader
 from retrievalkit.search.output import write_found
@@ -52,7 +53,7 @@ def search(
     queries: Sequence[Query] | None,
     k: int = 1000,
     model: Place | None = None,
-    fusion: Method | None = None,
+    fusion: str | None = None,
     weights: Sequence[float] | None = None,
     normalization: Normalization | None = None,
     missing: Missing | None = None,

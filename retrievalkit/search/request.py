@@ -11,7 +11,7 @@ from retrievalkit.artifacts import check_output_file
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.options import convert
 from retrievalkit.report.page import PAGES
-from retrievalkit.search.fusion import Fusion, Method, Missing, Normalization, fusion_of
+from retrievalkit.search.fusion import Fusion, Missing, Normalization, fusion_of
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import Options
 from retrievalkit.search.tuning import read_choice
@@ -40,7 +40,7 @@ class Request:
     precision: Precision | None = None
     k: int | None = None
     depth: int | None = None
-    fusion: Method | None = None
+    fusion: str | None = None
     weights: str | None = None
     normalization: Normalization | None = None
     missing: Missing | None = None

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from retrievalkit.contracts import Candidates
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.search.encoders import Encoders, QueryBatch
-from retrievalkit.search.fusion import Candidates, Fusion, Missing, Ranking, gather
+from retrievalkit.search.fusion import Fusion, Missing, Ranking, gather
 from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, Source, open_sources
 
 if TYPE_CHECKING:

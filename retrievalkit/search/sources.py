@@ -229,11 +229,7 @@ def _created(folder: Path, manifest: Mapping[str, Any], options: Options) -> Ind
     try:
         indexer: Indexer = registry.create("indexer", made_by["name"], **{**made_by["options"], **options})
     except UnknownNameError as error:
-        distribution, version = made_by["distribution"], made_by["version"]
-        msg = (
-            f"index '{folder}' was made by the indexer '{made_by['name']}' of {distribution} {version}, which is not "
-            f"installed. Install it: pip install {distribution}=={version}"
-        )
+        msg = f"index '{folder}' was made by the indexer '{made_by['name']}' {registry.missing(made_by)}"
         raise ArtifactError(msg) from error
     except OptionError as error:
         if options:

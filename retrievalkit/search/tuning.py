@@ -9,7 +9,6 @@ apply to scores divided by their mean standard deviation.
 from __future__ import annotations
 
 import shlex
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from retrievalkit import artifacts
+from retrievalkit.contracts import Candidates
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Run
-from retrievalkit.errors import DataError, InputError, OptionError
-from retrievalkit.search.fusion import RRF_K, Candidates, Fusion, Normalization, Scores
+from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.search.fusion import RRF_K, Fusion, Normalization, Scores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -168,7 +168,7 @@ def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
     """
     try:
         choice = artifacts.read_document(path, _Choice, do=_DO)
-    except OptionError as error:
+    except (OptionError, UnknownNameError) as error:
         raise DataError(str(error), file=path) from error
     names = ", ".join(index.name for index in choice.indexes)
     order = [index.identity for index in choice.indexes]
@@ -202,7 +202,9 @@ class _Judge:
         self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in found}
         self.metric = metric
         self.depth = k
-        self.k = min(k, _cutoff(metric) or k)
+        from retrievalkit.evaluate.measures import cutoff_of
+
+        self.k = min(k, cutoff_of(metric) or k)
         self._parts: dict[Fusion, list[Scores]] = {}
         self._scales: Scores | None = None
 
@@ -266,6 +268,9 @@ def _bases(fusion: Fusion) -> Iterator[Fusion]:
     """The fusions to try weights with."""
     if fusion.method == "rrf":
         yield replace(fusion, rrf_k=RRF_K if fusion.rrf_k is None else fusion.rrf_k)
+        return
+    if not fusion.takes("normalization"):
+        yield fusion
         return
     for normalization in _NORMALIZATIONS if fusion.normalization is None else [fusion.normalization]:
         yield replace(fusion, normalization=normalization)
@@ -339,29 +344,16 @@ def _deviations(hits: Candidates) -> list[float]:
 def _name(fusion: Fusion) -> str:
     if fusion.method == "rrf":
         return f"rrf, k = {fusion.rrf_k}"
-    return f"{fusion.method}, {fusion.normalization or 'none'}"
+    return f"{fusion.method}, {fusion.normalization or 'none'}" if fusion.takes("normalization") else fusion.method
 
 
 def _as_json(trial: Trial, metric: str) -> dict[str, Any]:
     return {"fusion": asdict(trial.fusion), metric: trial.value}
 
 
-def _cutoff(metric: str) -> int | None:
-    """The cutoff in a metric's name, if any."""
-    import ir_measures
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            cutoff = ir_measures.parse_measure(metric).params.get("cutoff")
-    except Exception:  # noqa: BLE001 - a wrong name is reported when the metric is computed
-        return None
-    return cutoff if isinstance(cutoff, int) and cutoff > 0 else None
-
-
 def _check(fusion: Fusion, metric: str) -> None:
-    if fusion.method == "sum":
-        msg = "fusion 'sum' has nothing to tune. Choose --fusion linear, which weights scores, or rrf."
+    if not fusion.takes("weights"):
+        msg = f"fusion '{fusion.method}' has nothing to tune. Choose --fusion linear, which weights scores, or rrf."
         raise OptionError(msg)
     if fusion.weights is not None:
         msg = f"weights are given ({list(fusion.weights)}), but --tune searches for weights. Leave out one of the two."

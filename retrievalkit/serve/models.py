@@ -15,7 +15,7 @@ from retrievalkit.search.sources import OpenIndex
 from retrievalkit.serve.collection import Collection
 
 if TYPE_CHECKING:
-    from retrievalkit.model.cross_encoder import CrossEncoder
+    from retrievalkit import contracts
     from retrievalkit.model.precision import Precision
 
 
@@ -69,7 +69,7 @@ class Reranker:
     """A cross-encoder, used by one thread at a time."""
 
     name: str
-    model: CrossEncoder
+    model: contracts.Reranker
     precision: Precision
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -95,11 +95,13 @@ class RerankTask:
 
     def run(self, items: Sequence[ToRerank]) -> list[list[float]]:
         """The scores of the documents of each query."""
+        from retrievalkit.model.rerankers import score_pairs
+
         queries = [item.query for item in items for _ in item.documents]
         documents = [document for item in items for document in item.documents]
         model = self.reranker.model
         with self.reranker.lock:
-            scores = model.score(model.tokenize(queries, documents), precision=self.reranker.precision).tolist()
+            scores = score_pairs(model, model.tokenize(queries, documents), precision=self.reranker.precision).tolist()
         values = iter(scores)
         return [[next(values) for _ in item.documents] for item in items]
 
@@ -112,8 +114,8 @@ def open_reranker(place: str, precision: Precision | None) -> Reranker:
     """
     from pathlib import Path
 
-    from retrievalkit.model.cross_encoder import CrossEncoder
+    from retrievalkit.model import rerankers
     from retrievalkit.model.precision import default_device, resolve_precision
 
     resolved = resolve_precision(precision or "fp32", default_device())
-    return Reranker(Path(place).name, CrossEncoder.load(place), resolved)
+    return Reranker(Path(place).name, rerankers.open_reranker(place), resolved)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from retrievalkit.contracts import Candidates
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.search.encoders import QueryBatch
 from retrievalkit.search.explain import explain
-from retrievalkit.search.fusion import Candidates, Fusion, as_hits, gather
+from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.hits import DescribedHit, describe_hits
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.serve.collection import Choice, Collection

@@ -1,82 +1,493 @@
-"""The conformance check of losses, on random representations."""
+"""The properties of losses, tried on random representations of every form that they take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from retrievalkit import registry
-from retrievalkit.contracts import Progress, Representation
-from retrievalkit.errors import InputError
+from retrievalkit.contracts import Batch, Loss, LossValue, Progress, Representation, Side
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.options import options as options_of
+from retrievalkit.testing.loss_cases import (
+    DIMENSIONS,
+    DOCUMENTS,
+    FORMS,
+    QUERIES,
+    START,
+    TERMS,
+    Form,
+    LossCase,
+    Step,
+    loss_cases,
+    own_scores,
+)
+from retrievalkit.testing.option_effects import expect_effects, expect_typed_keywords
+from retrievalkit.testing.properties import Kit, expect_close, expect_equal, fail
+from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
+
+LOSSES: Kit[LossCase] = Kit("loss", loss_cases)
+_STEPS = 12
+_LATER = (Progress(3, 2.0, 10), Progress(1000, 20.0, 100_000))
 
 
-def check_loss(name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **options: Any) -> None:
-    """Check that a loss keeps the contract on random representations of two vectors (of size 8) a document.
+def check_loss(
+    name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **settings: Any
+) -> None:
+    """Check that a loss has every property that the contract asks for.
 
-    One that needs a teacher is given its scores for each query's own passages.
+    It is given representations of every form that it takes; one that needs a teacher, also the scores of each query's
+    own passages.
 
     Args:
         name: Registered name of the loss.
-        kept: `Representation.kept` of the documents, for a loss that wants it.
-        parts: `Representation.parts` of both sides, for a loss that wants them.
-        options: Of the loss.
+        kept: `Representation.kept` of the documents, which then have two vectors each.
+        parts: `Representation.parts` of both sides, whose vectors have 8 numbers.
+        settings: Options of the loss; `only` or `without`, names of properties.
 
     Raises:
-        AssertionError: Says what it does wrong.
+        PropertyError: Which property it lacks, the numbers, and the line to look at.
     """
-    loss = registry.create("loss", name, **options)
-    generator = torch.Generator().manual_seed(0)
-    queries = torch.randn(3, 1, 8, generator=generator, requires_grad=True)
-    documents = torch.randn(6, 2, 8, generator=generator, requires_grad=True)
-    positives = torch.tensor([0, 2, 4])
-    scored = _own_scores(positives, 6, generator) if loss.needs_teacher else None
-
-    def value(order: Sequence[int] = (0, 1, 2), ignore: torch.Tensor | None = None, **changes: Any) -> torch.Tensor:
-        rows = torch.tensor(order)
-        compared = {"vectors": documents, "kept": kept, "parts": parts} | changes
-        right = positives[rows] + compared.pop("moved", 0)
-        asked = Representation(queries[rows], parts=parts)
-        teacher = compared.pop("teacher", scored)
-        teacher = teacher if teacher is None else teacher[rows]
-        made = loss(asked, Representation(**compared), right, Progress(0, 0.0, 10), ignore, teacher)
-        total: torch.Tensor = made.total
-        return total
-
-    total = value()
-    assert total.dim() == 0, f"the total has shape {tuple(total.shape)}, and must be a scalar"
-    assert torch.isfinite(total), f"the total is {total.item()}"
-    torch.testing.assert_close(value([2, 0, 1]), total, msg="the order of queries changes the loss")
-    if scored is None:
-        assert value(moved=1) != total, "`positives` has no effect"
-        ignore = torch.zeros(3, 6, dtype=torch.bool)
-        ignore[0, 1] = True
-        assert value(ignore=ignore) != total, "`ignore` has no effect"
-    else:
-        # It may learn from the teacher alone, who says which passages are good.
-        assert value(teacher=scored * torch.tensor([1.0, 2.0]).repeat(3)) != total, "`teacher` has no effect"
-        assert _refuses(lambda: value(teacher=None)), "without a teacher it does not say what is missing (InputError)"
-    padded = torch.cat([documents, torch.full((6, 1, 8), 100.0)], dim=1)
-    mask = torch.tensor([True, True, False]).expand(6, 3)
-    masked = value(vectors=padded, vector_mask=mask)
-    torch.testing.assert_close(masked, total, msg="vectors that are masked change the loss")
-    assert total.requires_grad, "no gradient reaches the representations"
-    torch.autograd.backward(total)
-    assert queries.grad is not None, "no gradient reaches the queries"
-    assert documents.grad is not None, "no gradient reaches the documents"
+    LOSSES.check(name, kept=kept, parts=parts, **settings)
 
 
-def _own_scores(positives: torch.Tensor, documents: int, generator: torch.Generator) -> torch.Tensor:
-    """(Q, documents): a teacher's scores for each query's positive and for the document after it, otherwise NaN."""
-    teacher = torch.full((len(positives), documents), float("nan"))
-    own = torch.stack([positives, positives + 1], dim=1)
-    return teacher.scatter(1, own, torch.randn(own.shape, generator=generator))
+@LOSSES.property(once=True)
+def options_typed(case: LossCase) -> None:
+    """Options are keyword-only arguments with types, which the defaults fit."""
+    made = case.loss()
+    expect_typed_keywords(type(made), positional=int(made.wraps))
 
 
-def _refuses(work: Callable[[], object]) -> bool:
+@LOSSES.property()
+def value(case: LossCase) -> None:
+    """It returns a finite scalar, and finite scalars as terms."""
+    found: object = case.value(case.step())
+    if not isinstance(found, LossValue):
+        fail("it returns no LossValue", expected="LossValue", found=type(found).__name__, method="forward")
+    for name, number in {"total": found.total, **found.terms}.items():
+        if number.dim():
+            problem = f"the {name} has shape {tuple(number.shape)}, and must be a scalar"
+            fail(problem, expected="()", found=tuple(number.shape), method="forward")
+        if not torch.isfinite(number):
+            fail(f"the {name} is {float(number)}", expected="a number", found=float(number), method="forward")
+
+
+@LOSSES.property(after=("value",))
+def inputs_unchanged(case: LossCase) -> None:
+    """The representations, and what is masked, are not changed in place."""
+    before, step = case.step(), case.step()
+    ignore = torch.zeros(QUERIES, DOCUMENTS, dtype=torch.bool)
+    # Not leaves: autograd would refuse to change these in place.
+    given = step.with_leaves({name: one.detach() for name, one in step.leaves().items()})
+    case.value(replace(given, ignore=ignore))
+    for name, one in given.leaves().items():
+        expect_equal(f"{name} are changed in place", one, before.leaves()[name].detach(), method="forward")
+    expect_equal("ignore is changed in place", ignore, torch.zeros_like(ignore), method="forward")
+    expect_equal("positives are changed in place", given.positives, before.positives, method="forward")
+
+
+@LOSSES.property(after=("value",))
+def order_of_queries(case: LossCase) -> None:
+    """The order of queries changes nothing."""
+    step, order = case.step(), torch.tensor([2, 0, 3, 1])
+    turned = replace(step, queries=step.queries.rows(order), positives=step.positives[order])
+    turned.teacher = None if step.teacher is None else step.teacher[order]
+    problem = "the order of queries changes the loss"
+    expect_close(problem, case.total(turned).detach(), case.total(step).detach(), method="forward")
+
+
+@LOSSES.property(after=("value",))
+def order_of_documents(case: LossCase) -> None:
+    """The order of documents changes nothing."""
+    step, order = case.step(), torch.tensor([5, 0, 7, 2, 1, 6, 4, 3])
+    turned = replace(step, documents=step.documents.rows(order), positives=order.argsort()[step.positives])
+    turned.teacher = None if step.teacher is None else step.teacher[:, order]
+    problem = "the order of documents changes the loss"
+    expect_close(problem, case.total(turned).detach(), case.total(step).detach(), method="forward")
+
+
+@LOSSES.property(after=("value",))
+def positives_effective(case: LossCase) -> None:
+    """It depends on which document is the positive."""
+    _check_without_teacher(case)
+    case.check_compares()
+    step = case.step()
+    expected, found = case.total(step), case.total(replace(step, positives=step.positives + 1))
+    if found == expected:
+        _fail_without_effect("`positives` has no effect", found)
+
+
+@LOSSES.property(after=("value",))
+def ignore_effective(case: LossCase) -> None:
+    """Documents that are masked as no negatives have an effect on the loss by that."""
+    _check_without_teacher(case)
+    case.check_compares()
+    step, ignore = case.step(), torch.zeros(QUERIES, DOCUMENTS, dtype=torch.bool)
+    ignore[0, 1] = True
+    expected, found = case.total(step), case.total(replace(step, ignore=ignore))
+    if found == expected:
+        _fail_without_effect("`ignore` has no effect", found)
+
+
+@LOSSES.property(after=("value",))
+def all_ignored(case: LossCase) -> None:
+    """Where no negative is left, loss and gradients are finite."""
+    step = case.step()
+    ignore = torch.ones(QUERIES, DOCUMENTS, dtype=torch.bool).scatter(1, step.positives[:, None], False)
+    _expect_finite("with every negative masked", case, replace(step, ignore=ignore))
+
+
+@LOSSES.property(after=("value",))
+def masked_vectors(case: LossCase) -> None:
+    """Vectors that are masked have no effect, whatever they are."""
+    step = case.step()
+    if step.documents.vectors is None:
+        msg = "there are no vectors."
+        raise UnsupportedError(msg)
+    changed = replace(step, documents=_with_masked_vector(step.documents))
+    if case.form.query_vectors > 1:
+        changed.queries = _with_masked_vector(step.queries)
+    problem = "vectors that are masked change the loss"
+    expect_close(problem, case.total(changed).detach(), case.total(step).detach(), method="forward")
+    _expect_finite("with masked vectors", case, changed)
+
+
+@LOSSES.property(after=("value",))
+def teacher_needed(case: LossCase) -> None:
+    """Without a teacher it says what is missing, if it needs one (InputError)."""
+    step = _with_teacher(case)
     try:
-        work()
+        case.value(replace(step, teacher=None))
     except InputError:
-        return True
-    return False
+        return
+    problem = "without a teacher it does not say what is missing (InputError)"
+    fail(problem, expected="InputError", found="a loss", method="forward")
+
+
+@LOSSES.property(after=("value",))
+def teacher_effective(case: LossCase) -> None:
+    """It depends on the teacher's scores."""
+    step = _with_teacher(case)
+    assert step.teacher is not None
+    expected = case.total(step)
+    found = case.total(replace(step, teacher=step.teacher * torch.tensor([1.0, 2.0]).repeat(QUERIES)))
+    if found == expected:
+        _fail_without_effect("`teacher` has no effect", found)
+
+
+@LOSSES.property(after=("value",))
+def teacher_missing(case: LossCase) -> None:
+    """Where the teacher lacks some scores of a query, or all (NaN), loss and gradients are finite."""
+    step = _with_teacher(case)
+    assert step.teacher is not None
+    step.teacher[0] = float("nan")
+    step.teacher[1, step.positives[1] + 1] = float("nan")
+    _expect_finite("with missing scores of the teacher", case, step)
+
+
+@LOSSES.property(after=("value",))
+def gradient(case: LossCase) -> None:
+    """Gradients reach both sides, if the loss depends on them."""
+    step = case.step()
+    total = case.total(step)
+    if total.requires_grad:
+        torch.autograd.backward(total)
+    for name, one in step.leaves().items():
+        if one.grad is not None and one.grad.any():
+            continue
+        noise = 1e-2 * torch.randn(one.shape, generator=torch.Generator().manual_seed(1)) * (one != 0)
+        with torch.no_grad():
+            change = float((case.total(step.with_leaves({name: one + noise})) - total).abs())
+        if change > 0:
+            found = f"none, where other {name} change the loss by {change:.3g}"
+            fail(f"no gradient reaches the {name}", expected="a gradient", found=found, method="forward")
+
+
+@LOSSES.property(after=("value", "gradient"))
+def finite_differences(case: LossCase) -> None:
+    """The gradient is that of finite differences."""
+    step = case.step(torch.float64)
+    total = case.total(step)
+    if not total.requires_grad:
+        fail("no gradient reaches the representations", expected="a gradient", found="none", method="forward")
+    torch.autograd.backward(total)
+    exact = total.dtype == torch.float64
+    size, tolerance = (1e-5, 1e-4) if exact else (1e-2, 3e-2)
+    for name, one in step.leaves().items():
+        direction = torch.randn(one.shape, generator=torch.Generator().manual_seed(2)) * (one.detach() != 0)
+        there, back = (
+            float(case.total(step.with_leaves({name: one.detach() + sign * size * direction})).double())
+            for sign in (1, -1)
+        )
+        expected = (there - back) / (2 * size)
+        found = 0.0 if one.grad is None else float((one.grad * direction).sum())
+        if abs(found - expected) > tolerance * max(abs(expected), 1e-2):
+            problem = f"the gradient of the {name} is not that of finite differences"
+            fail(problem, expected=expected, found=found, difference=abs(found - expected), method="forward")
+
+
+@LOSSES.property(after=("value",))
+def mean_over_queries(case: LossCase) -> None:
+    """It is a mean over queries: the same queries twice, and three times, do not make it grow in proportion."""
+    step = case.step()
+    seen = []
+    for times in (1, 2, 3):
+        rows = torch.arange(QUERIES).repeat(times)
+        several = replace(step, queries=step.queries.rows(rows), positives=step.positives[rows])
+        several.teacher = None if step.teacher is None else step.teacher[rows]
+        seen.append(float(case.total(several)))
+    growth = seen[1] - seen[0]
+    # A loss over pairs of queries may grow, but not evenly.
+    if abs(growth) > 1e-3 * abs(seen[0]) and abs(seen[2] - seen[0] - 2 * growth) < 1e-3 * abs(growth):
+        problem = "it is a sum over queries, and should be a mean: with each query twice it grows, with three evenly on"
+        fail(problem, expected=seen[0], found=seen[1], difference=growth, method="forward")
+
+
+@LOSSES.property(after=("value", "gradient"))
+def temperature(case: LossCase) -> None:
+    """A higher temperature makes differences of scores count less."""
+    if "temperature" not in options_of(type(case.loss())):
+        msg = "it has no option `temperature`."
+        raise UnsupportedError(msg)
+    sizes = []
+    for number in (1.0, 100.0):
+        try:
+            made = case.create({**case.options, "temperature": number})
+        except InputError as error:
+            raise UnsupportedError(str(error)) from error
+        step = case.step()
+        torch.autograd.backward(case.total(step, made))
+        gradients = [one.grad for one in step.leaves().values() if one.grad is not None]
+        sizes.append(float(torch.cat([one.reshape(-1) for one in gradients]).norm()))
+    if sizes[1] >= sizes[0]:
+        problem = "the gradient does not fall with the temperature, which divides scores"
+        expected = f"below {sizes[0]:.4g}, as at temperature 1"
+        fail(problem, expected=expected, found=sizes[1], difference=sizes[1] - sizes[0], method="forward")
+
+
+@LOSSES.property(after=("value",))
+def large_scores(case: LossCase) -> None:
+    """With scores of some ten thousand, loss and gradients are finite."""
+    _expect_finite("with scores of some ten thousand", case, case.step().scaled(100.0))
+
+
+@LOSSES.property(after=("value",))
+def finite_in_bf16(case: LossCase) -> None:
+    """On representations in bf16, under autocast, loss and gradients are finite."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _expect_finite("in bf16", case, case.step(torch.bfloat16))
+
+
+@LOSSES.property(after=("value", "gradient"))
+def falls_under_training(case: LossCase) -> None:
+    """Training by it makes it fall, and raises the positives' scores above the others'."""
+    step = case.step()
+    if step.teacher is not None:
+        step.teacher = own_scores(step.positives, torch.tensor([[5.0, -5.0]]).repeat(QUERIES, 1))
+    leaves = {name: one.detach().clone().requires_grad_() for name, one in step.leaves().items()}
+    optimizer = torch.optim.Adam(leaves.values(), lr=0.05)
+    loss = case.loss()
+    before, margin_before = float(case.total(step, loss)), _margin(step)
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        torch.autograd.backward(case.total(_rectified(step, leaves), loss))
+        optimizer.step()
+    after, margin_after = float(case.total(_rectified(step, leaves), loss)), _margin(_rectified(step, leaves))
+    if not after < before:
+        problem = f"{_STEPS} steps of training do not make it fall"
+        fail(problem, expected=f"below {before:.4g}", found=after, difference=after - before, method="forward")
+    if case.compares() and not margin_after > margin_before:
+        problem = f"{_STEPS} steps of training do not raise the scores of positives above those of the other documents"
+        expected = f"above {margin_before:.4g}"
+        fail(problem, expected=expected, found=margin_after, difference=margin_after - margin_before, method="forward")
+
+
+@LOSSES.property(after=("value", "gradient"))
+def cached_gradient(case: LossCase) -> None:
+    """Gradients are the same when they are cached (`--micro-batch-size`)."""
+    expected = _gradients(case, [[0, 1, 2, 3]], [[*range(DOCUMENTS)]], plain_step)
+    found = _gradients(case, [[0, 2], [1, 3]], [[0, 3, 4, 7], [1, 2], [5, 6]], cached_step)
+    expect_close("cached gradients are others", found, expected, method="forward")
+
+
+@LOSSES.property(after=("value", "gradient"))
+def two_processes(case: LossCase) -> None:
+    """Two processes, each of which has the graph of its own texts alone, have the gradient of one."""
+    expected = _gradients(case, [[0, 1, 2, 3]], [[*range(DOCUMENTS)]], plain_step)
+    encoder = _Encoder(case.form)
+    for rank in range(2):
+        # Every process has generators of its own; torch's alone is set to the same numbers for the loss.
+        random.seed(rank)
+        np.random.seed(rank)
+        step = case.step()
+        for side in ("queries", "documents"):
+            texts = len(getattr(step, side))
+            whole = encoder(_batch(list(range(texts)), side), "query" if side == "queries" else "document")
+            own = torch.arange(texts) % 2 == rank
+            setattr(step, side, _attached(whole, own))
+        torch.autograd.backward(case.total(step))
+    expect_close("the gradients of two processes do not add up to that of one", encoder.gradients(), expected)
+
+
+@LOSSES.property(after=("value", "gradient"))
+def parameters_trained(case: LossCase) -> None:
+    """Every parameter of its own gets a gradient."""
+    loss = case.loss()
+    parameters = dict(loss.named_parameters())
+    if not parameters:
+        msg = "it has no parameters."
+        raise UnsupportedError(msg)
+    torch.autograd.backward(case.total(case.step(), loss))
+    for name, one in parameters.items():
+        if one.requires_grad and (one.grad is None or not one.grad.any()):
+            problem = f"the parameter '{name}' gets no gradient, and is never trained"
+            fail(problem, expected="a gradient", found="none", source=rf"self\.{name.partition('.')[0]}\b.*=")
+
+
+@LOSSES.property(after=("value",), once=True)
+def options_effective(case: LossCase) -> None:
+    """Every option changes the loss or its gradient."""
+    expect_effects(registry.get("loss", case.name), case.options, lambda options: _behaviour(case, options))
+
+
+def _behaviour(case: LossCase, options: Mapping[str, Any]) -> list[Any]:
+    """The loss and its gradients in all forms that it takes, at several places of a training."""
+    loss = case.create(options)
+    found: list[Any] = []
+    for form in (case.form, *FORMS.values()):
+        for progress in (START, *_LATER):
+            step = replace(replace(case, form=form).step(), progress=progress)
+            step.teacher = _missing_some(step.teacher)
+            try:
+                total = case.total(step, loss)
+            except UnsupportedError as error:
+                found.append(str(error))
+                continue
+            if total.requires_grad:
+                torch.autograd.backward(total)
+            found += [total.detach(), *(one.grad for one in step.leaves().values())]
+    return found
+
+
+def _missing_some(teacher: Tensor | None) -> Tensor | None:
+    if teacher is not None:
+        teacher[-1] = float("nan")
+    return teacher
+
+
+def _check_without_teacher(case: LossCase) -> None:
+    """A loss with a teacher may learn from it alone, who says which passages are good."""
+    if case.loss().needs_teacher:
+        msg = "it learns from a teacher."
+        raise UnsupportedError(msg)
+
+
+def _with_teacher(case: LossCase) -> Step:
+    if not case.loss().needs_teacher:
+        msg = "it needs no teacher."
+        raise UnsupportedError(msg)
+    return case.step()
+
+
+def _fail_without_effect(problem: str, found: Tensor) -> None:
+    fail(problem, expected="another loss", found=float(found), difference=0.0, method="forward")
+
+
+def _expect_finite(where: str, case: LossCase, step: Step) -> None:
+    total = case.total(step)
+    if not torch.isfinite(total):
+        fail(f"{where} the loss is {float(total)}", expected="a number", found=float(total), method="forward")
+    if total.requires_grad:
+        torch.autograd.backward(total)
+    for name, one in step.leaves().items():
+        if one.grad is not None and not one.grad.isfinite().all():
+            wrong = float(one.grad[~one.grad.isfinite()][0])
+            fail(f"{where} the gradient of the {name} is {wrong}", expected="numbers", found=wrong, method="forward")
+
+
+def _with_masked_vector(texts: Representation) -> Representation:
+    """The same texts with one more vector each, large and masked."""
+    assert texts.vectors is not None
+    count, vectors, width = texts.vectors.shape
+    more = torch.cat([texts.vectors, torch.full((count, 1, width), 100.0)], dim=1)
+    mask = torch.ones(count, vectors + 1, dtype=torch.bool)
+    mask[:, -1] = False
+    return replace(texts, vectors=more, vector_mask=mask)
+
+
+def _margin(step: Step) -> float:
+    """How far the positives' scores are above those of each query's own negative, on average."""
+    with torch.no_grad():
+        compared = step.compared()
+    rows = torch.arange(QUERIES)
+    return float((compared[rows, step.positives] - compared[rows, step.positives + 1]).mean())
+
+
+def _rectified(step: Step, leaves: Mapping[str, Tensor]) -> Step:
+    """The step with other tensors; weights are 0 or above."""
+    return step.with_leaves({name: one.relu() if one.dim() == 2 else one for name, one in leaves.items()})
+
+
+class _Encoder(nn.Module):
+    """Makes representations of a form: a text is the numbers of its row."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self.form = form
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(4)
+            self.words = nn.Embedding(64, DIMENSIONS)
+            self.terms = nn.Linear(DIMENSIONS, TERMS)
+
+    def forward(self, batch: Batch, side: Side) -> Representation:
+        """The representations of a batch."""
+        vectors = self.words(batch.input_ids)  # (batch, tokens, 8)
+        count = self.form.query_vectors if side == "query" else self.form.document_vectors
+        return Representation(
+            vectors[:, :count] if count else None,
+            weights=self.terms(vectors.mean(dim=1)).relu() if self.form.weights else None,
+            kept=self.form.kept if side == "document" else None,
+            parts=self.form.parts,
+        )
+
+    def gradients(self) -> Tensor:
+        """All gradients as one vector."""
+        found = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters()]
+        return torch.cat([one.reshape(-1) for one in found])
+
+
+def _batch(rows: Sequence[int], side: str) -> Batch:
+    """Texts by their rows: four tokens each, that differ from text to text and from side to side."""
+    first = torch.tensor(rows)[:, None] * 4 + (0 if side == "documents" else 32)
+    ids = first + torch.arange(4)
+    return Batch(ids, torch.ones_like(ids), torch.zeros_like(ids, dtype=torch.bool))
+
+
+def _gradients(case: LossCase, queries: list[list[int]], documents: list[list[int]], run: Any) -> Tensor:
+    """The gradients of the encoder by a step of the training with these chunks."""
+    encoder, step = _Encoder(case.form), case.step()
+    chunks = [Chunk("query", rows, _batch(rows, "queries")) for rows in queries]
+    chunks += [Chunk("document", rows, _batch(rows, "documents")) for rows in documents]
+    loss: Loss = case.loss()
+
+    def compare(asked: Representation, found: Representation) -> LossValue:
+        return case.value(replace(step, queries=asked, documents=found), loss)
+
+    run(encoder, chunks, compare, torch.autograd.backward)
+    return encoder.gradients()
+
+
+def _attached(texts: Representation, own: Tensor) -> Representation:
+    """The same values, with the graph of some texts alone."""
+    tensors = {
+        name: torch.where(own.view(-1, *([1] * (one.dim() - 1))), one, one.detach())
+        for name, one in (("vectors", texts.vectors), ("weights", texts.weights))
+        if one is not None
+    }
+    return replace(texts, **tensors)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,13 @@ _WORDS = (
 
 
 def tiny_model(
-    folder: str | Path, *, architecture: str = "bert", layers: int = 2, width: int = 32, seed: int = 0
+    folder: str | Path,
+    *,
+    architecture: str = "bert",
+    layers: int = 2,
+    width: int = 32,
+    seed: int = 0,
+    vocabulary: int = 0,
 ) -> str:
     """Write a tiny random model with a tokenizer over the tiny collection's words; returns the folder.
 
@@ -30,6 +40,7 @@ def tiny_model(
         layers: Number of layers.
         width: Hidden size, a multiple of 4.
         seed: Of the weights.
+        vocabulary: How many tokens to know at least; those beyond the collection's words occur in no text.
 
     Raises:
         UnknownNameError: There is no such architecture here.
@@ -38,7 +49,7 @@ def tiny_model(
 
     check_choice("architecture", architecture, ARCHITECTURES)
     folder = Path(folder)
-    tokenizer = tiny_tokenizer(architecture)
+    tokenizer = tiny_tokenizer(architecture, vocabulary)
     name, build_config = ARCHITECTURES[architecture]
     prefix = name.removesuffix("ForMaskedLM").removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
     config = getattr(transformers, f"{prefix}Config")(**build_config(tokenizer, layers, width))
@@ -111,8 +122,13 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[Any, int, int], dict[str, Any]]]] 
 """Architectures of `tiny_model`: the class of transformers, and what makes its configuration."""
 
 
-def tiny_tokenizer(architecture: str) -> Any:
-    """A WordPiece tokenizer over the words of the tiny collection, with the special tokens of an architecture."""
+def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
+    """A WordPiece tokenizer over the words of the tiny collection, with the special tokens of an architecture.
+
+    Args:
+        architecture: A key of `ARCHITECTURES`.
+        least: How many tokens to have at least.
+    """
     import tokenizers
     import transformers
     from tokenizers import models, normalizers, pre_tokenizers, processors
@@ -121,7 +137,9 @@ def tiny_tokenizer(architecture: str) -> Any:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{number}]" for number in range(16))]
     letters = [prefix + letter for prefix in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
     known = [*special, *letters, ".", ",", *sorted(set(text.lower().split()))]
-    vocabulary = {token: row for row, token in enumerate(dict.fromkeys(known))}
+    known = list(dict.fromkeys(known))
+    known += [f"[filler{number}]" for number in range(least - len(known))]
+    vocabulary = {token: row for row, token in enumerate(known)}
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer()
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -136,3 +154,18 @@ def tiny_tokenizer(architecture: str) -> Any:
     elif architecture != "t5":
         names["cls_token"] = "[CLS]"
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=128, **names)
+
+
+@cache
+def kit_models() -> dict[str, str]:
+    """The tiny models that components are tried on, architecture -> folder: a BERT, a T5 and a decoder.
+
+    They are made once in a process. Their vocabulary is larger than what poolers keep of it by default, and a prime, so
+    that nothing divides it.
+    """
+    folder = tempfile.mkdtemp(prefix="retrievalkit-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {
+        one: tiny_model(f"{folder}/{one}", architecture=one, width=16, vocabulary=1021)
+        for one in ("bert", "t5", "llama")
+    }

@@ -1,96 +1,571 @@
-"""The conformance check of poolers, made with a whole retriever."""
+"""The properties of poolers, tried on several tiny encoders."""
 
 from __future__ import annotations
 
+import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from retrievalkit.contracts import Representation, Side, Text
+from retrievalkit import registry
+from retrievalkit.contracts import SIDES, Encoder, Needs, Pooler, Representation, Side, Text, TokenStates
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.model.precision import autocast
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.testing.models import kit_models
+from retrievalkit.testing.option_effects import expect_effects, expect_typed_keywords, required_values
+from retrievalkit.testing.properties import Kit, expect_close, expect_equal, fail
+from retrievalkit.testing.token_states import copied, left_padded, repeated, selected, widened
 
-_TEXTS: tuple[Text, ...] = (
+TEXTS: tuple[Text, ...] = (
     ("", "what is the capital of france"),
     ("Peru", "The seat of government is the city of Lima."),
     ("", "rome"),
     ("", "which language is spoken in iceland and which currency do people use in the city"),
 )
+_LONG: Text = ("Peru", "the seat of government is the city of lima , and people pay with the sol . " * 5)
 
 
-def check_pooler(name: str, *, model: str, **options: Any) -> None:
-    """Check that a pooler keeps the contract, with a model that has what it needs.
+class PoolerCase:
+    """A pooler on one encoder.
+
+    Args:
+        name: Registered name of the pooler.
+        model: The encoder's model.
+        label: Names the model in messages.
+        options: Of the pooler.
+    """
+
+    def __init__(self, name: str, model: str, label: str, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self.model = model
+        self.label = label
+        self.options = options
+        self._towers: dict[str, Encoder] = {}
+        self._states: dict[Any, TokenStates] = {}
+        self._made, self._tower = self.parts(options)
+
+    def parts(self, options: Mapping[str, Any]) -> tuple[Pooler, Encoder]:
+        """The pooler with some options, made anew, and an encoder that was prepared for what it needs; in eval mode."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            pooler: Pooler = registry.create("pooler", self.name, self._encoder("").info, **options)
+            tower = self._encoder(f"{pooler.needs} {pooler.eval().needs}", pooler.train().needs)
+            pooler.bind(tower)
+        return pooler.eval(), tower
+
+    def _encoder(self, key: str, needs: Needs | None = None) -> Encoder:
+        if key not in self._towers:
+            made: Encoder = registry.create("encoder", "transformer", self.model)
+            if needs is not None:
+                made.prepare(needs)
+            self._towers[key] = made.eval()
+        return self._towers[key]
+
+    def retriever(self, **settings: Any) -> Retriever:
+        """A whole retriever with the pooler, in eval mode."""
+        retriever = Retriever.create(self.model, pooler=self.name, pooler_options=self.options, **settings)
+        return retriever.to("cpu").eval()
+
+    def pooler(self) -> Pooler:
+        """The pooler, as it was made, in eval mode: a copy."""
+        return copy.deepcopy(self._made)
+
+    def states(self, side: Side, texts: Sequence[Text] = TEXTS, *, training: bool = False) -> TokenStates:
+        """What the encoder, in eval mode, gives to the pooler in eval or training mode: a copy."""
+        return self.states_for(self._made, self._tower, side, texts, training=training)
+
+    def states_for(
+        self, pooler: Pooler, tower: Encoder, side: Side, texts: Sequence[Text], *, training: bool
+    ) -> TokenStates:
+        """What an encoder gives to a pooler: a copy."""
+        was_training = pooler.training
+        layers = pooler.train(training).needs.layers_of(side, tower.info)
+        pooler.train(was_training)
+        key = (id(tower), layers, side, tuple(texts))
+        if key not in self._states:
+            batch = tower.collate(tower.tokenize(texts, side), side)
+            with torch.no_grad():
+                self._states[key] = tower(batch, layers)
+        return copied(self._states[key])
+
+    def padded_sides(self) -> Iterator[Side]:
+        """The sides whose texts are padded: not those that are filled up with [MASK]-like tokens, which count.
+
+        Raises:
+            UnsupportedError: There are none.
+        """
+        sides = [side for side in SIDES if side not in self._made.needs.mask_filled]
+        if not sides:
+            msg = "no side is padded."
+            raise UnsupportedError(msg)
+        yield from sides
+
+
+def _cases(name: str, *, model: str | None = None, **options: Any) -> list[PoolerCase]:
+    """The pooler on a model, or on each tiny one that has what it needs."""
+    options = {**required_values(registry.get("pooler", name), options), **options}
+    if model is not None:
+        return [PoolerCase(name, model, Path(model).name, options)]
+    made, refusals = [], []
+    for architecture, folder in kit_models().items():
+        try:
+            made.append(PoolerCase(name, folder, architecture, options))
+        except UnsupportedError as error:
+            refusals.append(error)
+    if not made:
+        raise refusals[0]
+    return made
+
+
+POOLERS: Kit[PoolerCase] = Kit("pooler", _cases)
+
+
+def check_pooler(name: str, *, model: str | None = None, **settings: Any) -> None:
+    """Check that a pooler has every property that the contract asks for.
+
+    Args:
+        name: Registered name of the pooler.
+        model: A model that has what it needs; None = tiny ones of several architectures.
+        settings: Options of the pooler; `only` or `without`, names of properties.
 
     Raises:
-        AssertionError: Says what it does wrong.
+        PropertyError: Which property it lacks, the numbers, and the line to look at.
     """
-    from retrievalkit.model.retriever import Retriever
-
-    retriever = Retriever.create(model, pooler=name, pooler_options=options).to("cpu").eval()
-    side: Side
-    for side in ("query", "document"):
-        whole = _encode(retriever, _TEXTS, side)
-        assert len(whole) == len(_TEXTS), f"{side}: {len(whole)} rows for {len(_TEXTS)} texts"
-        assert _values(whole).isfinite().all(), f"{side}: some values are not finite"
-        backwards = _encode(retriever, _TEXTS[::-1], side)
-        for row, text in enumerate(_TEXTS):
-            one, mirrored = whole.rows(slice(row, row + 1)), len(_TEXTS) - 1 - row
-            alone = _encode(retriever, [text], side)
-            _assert_equal(one, alone, f"{side}: padding or batch size changes the vectors")
-            same = backwards.rows(slice(mirrored, mirrored + 1))
-            _assert_equal(one, same, f"{side}: the order of the batch changes the vectors")
-    _check_saving(retriever)
-    _check_gradient(retriever)
+    POOLERS.check(name, model=model, **settings)
 
 
-def _encode(retriever: Any, texts: Sequence[Text], side: Side) -> Representation:
-    # In bf16 the rounding differs with the shape of a batch.
-    representation: Representation = retriever.encode(texts, side, precision="fp32")
-    return representation
+@POOLERS.property(once=True)
+def options_typed(case: PoolerCase) -> None:
+    """Options are keyword-only arguments with types, which the defaults fit."""
+    expect_typed_keywords(type(case.pooler()), positional=1)
 
 
-def _check_saving(retriever: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        # So that what is not stored is found missing: a loaded pooler may start as this one did.
-        with torch.no_grad():
-            for parameter in retriever.pooler.parameters():
-                parameter += 1.0
-        retriever.save(folder)
-        # With another seed, so that what is drawn and not stored is found missing too.
-        loaded = type(retriever).load(folder, device="cpu", seed=1)
-    side: Side
-    for side in ("query", "document"):
-        before, after = _encode(retriever, _TEXTS, side), _encode(loaded, _TEXTS, side)
-        _assert_equal(before, after, f"{side}: saving and loading change the vectors")
+@POOLERS.property()
+def output(case: PoolerCase) -> None:
+    """A text has at least one vector, or weights, of the shapes that the contract names."""
+    for side in SIDES:
+        for training in (False, True):
+            pooler, states = case.pooler().train(training), case.states(side, training=training)
+            with torch.no_grad():
+                found = pooler(states, side)
+            problem = _problem_of_form(found, len(TEXTS))
+            if problem:
+                mode = "training" if training else "eval"
+                fail(f"{side} in {mode} mode: {problem[0]}", expected=problem[1], found=problem[2])
 
 
-def _check_gradient(retriever: Any) -> None:
-    retriever.train()
-    tower = retriever.tower("document")
-    side: Side
-    total = torch.zeros(())
-    for side in ("query", "document"):
-        batch = tower.collate(tower.tokenize(_TEXTS, side), side)
-        representation = retriever(batch, side)
-        for tensor in (representation.vectors, representation.weights):
-            if tensor is not None:
-                total = total + tensor.float().sum()
-    assert total.requires_grad, "no gradient reaches the encoder"
-    torch.autograd.backward(total)
-    reached = [parameter for parameter in tower.parameters() if parameter.grad is not None]
-    assert reached, "no gradient reaches the encoder"
-    retriever.zero_grad()
+def _problem_of_form(found: object, texts: int) -> tuple[str, object, object] | None:
+    """What is wrong with the shapes of an output, what is expected, what was found; None if nothing is."""
+    if not isinstance(found, Representation):
+        return "it returns no Representation", "Representation", type(found).__name__
+    if len(found) != texts:
+        return "there is not one row for each text", texts, len(found)
+    vectors, mask, weights = found.vectors, found.vector_mask, found.weights
+    if mask is not None and (vectors is None or mask.shape != vectors.shape[:2] or mask.dtype != torch.bool):
+        expected = None if vectors is None else tuple(vectors.shape[:2])
+        return "vector_mask does not fit the vectors", f"bool {expected}", f"{mask.dtype} {tuple(mask.shape)}"
+    if vectors is not None and (not vectors.shape[1] or (mask is not None and not mask.any(dim=1).all())):
+        return "a text has no vector", "at least one", 0
+    if weights is not None and weights.dim() != 2:
+        return "weights are not (batch, vocabulary)", "2 axes", tuple(weights.shape)
+    if found.kept is not None and (vectors is None or not 0 <= found.kept < vectors.shape[1]):
+        return "kept is the number of no vector", "less than the number of vectors", found.kept
+    ends = [columns.stop for columns in (found.parts or {}).values()]
+    if ends and (vectors is None or max(ends) > vectors.shape[2]):
+        return "parts go beyond the vectors", "at most their size", max(ends)
+    return None
+
+
+@POOLERS.property(after=("output",))
+def states_unchanged(case: PoolerCase) -> None:
+    """The states of the encoder are not changed in place."""
+    for side in SIDES:
+        for training in (False, True):
+            before, states = (case.states(side, training=training) for _ in range(2))
+            with torch.no_grad():
+                case.pooler().train(training)(states, side)
+            for number, layer in before.layers.items():
+                problem = f"{side}: the states of layer {number} are changed in place"
+                expect_equal(problem, states.layers[number], layer, method="forward")
+            for name in ("attention_mask", "input_ids", "special_mask"):
+                problem = f"{side}: {name} is changed in place"
+                expect_equal(problem, getattr(states, name), getattr(before, name), method="forward")
+
+
+@POOLERS.property(after=("output",))
+def no_draws_in_eval(case: PoolerCase) -> None:
+    """In eval mode nothing is drawn at random: dropout is off."""
+    for side in SIDES:
+        seen = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            seen.append(_values(_pooled(case.pooler(), case.states(side), side)))
+        problem = f"{side}: another seed changes the output in eval mode (dropout that is left on?)"
+        expect_equal(problem, seen[1], seen[0], method="forward")
+
+
+@POOLERS.property(after=("output", "no_draws_in_eval"))
+def same_twice(case: PoolerCase) -> None:
+    """The same texts give the same output the second time, in bytes."""
+    for side in SIDES:
+        pooler = case.pooler()
+        first, _, again = (
+            _values(_pooled(pooler, case.states(one), one)) for one in (side, SIDES[side == SIDES[0]], side)
+        )
+        expect_equal(f"{side}: the output is another one the second time", again, first, method="forward")
+
+
+@POOLERS.property(after=("output",))
+def finite(case: PoolerCase) -> None:
+    """All values are finite."""
+    for side in SIDES:
+        _expect_finite(side, _pooled(case.pooler(), case.states(side), side))
+
+
+@POOLERS.property(after=("output",))
+def sides_agree(case: PoolerCase) -> None:
+    """Queries and documents have vectors and weights of the same sizes, so that they can be compared."""
+    for training in (False, True):
+        found = {
+            side: _pooled(case.pooler().train(training), case.states(side, training=training), side) for side in SIDES
+        }
+        for what in ("vectors", "weights"):
+            tensors = {side: getattr(found[side], what) for side in SIDES}
+            sizes = {side: 0 if one is None else one.shape[-1] for side, one in tensors.items()}
+            if sizes["query"] != sizes["document"]:
+                problem = f"{what} of queries and documents differ in size, so that no two can be compared"
+                fail(
+                    problem,
+                    expected=f"{sizes['query']} as of queries",
+                    found=f"{sizes['document']} of documents",
+                    difference=abs(sizes["query"] - sizes["document"]),
+                    method="forward",
+                )
+
+
+@POOLERS.property(after=("output", "finite"))
+def weights_not_negative(case: PoolerCase) -> None:
+    """Weights over a vocabulary are 0 or above."""
+    found = {side: _pooled(case.pooler(), case.states(side), side).weights for side in SIDES}
+    if all(one is None for one in found.values()):
+        msg = "it makes no weights."
+        raise UnsupportedError(msg)
+    for side, weights in found.items():
+        if weights is not None and weights.min() < 0:
+            least = float(weights.min())
+            fail(
+                f"{side}: weights are negative", expected="0 or above", found=least, difference=-least, method="forward"
+            )
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
+def padding(case: PoolerCase) -> None:
+    """Padding on the right, whatever its states are, changes nothing."""
+    for side in case.padded_sides():
+        expected = _values(_pooled(case.pooler(), case.states(side), side))
+        found = _values(_pooled(case.pooler(), widened(case.states(side), 3), side))
+        expect_close(f"{side}: padding on the right changes the output", found, expected, method="forward")
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "padding"))
+def padding_left(case: PoolerCase) -> None:
+    """Padding on the left, as of some decoders, gives what padding on the right gives."""
+    for side in case.padded_sides():
+        expected = _values(_pooled(case.pooler(), case.states(side), side))
+        found = _values(_pooled(case.pooler(), left_padded(widened(case.states(side), 3)), side))
+        expect_close(f"{side}: padding on the left changes the output", found, expected, method="forward")
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
+def batch_order(case: PoolerCase) -> None:
+    """The order of a batch changes nothing."""
+    for side in SIDES:
+        turned = torch.arange(len(TEXTS)).flip(0)
+        expected = _pooled(case.pooler(), case.states(side), side)
+        found = _pooled(case.pooler(), selected(case.states(side), turned), side).rows(turned)
+        expect_close(f"{side}: the order of the batch changes the output", _values(found), _values(expected))
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "batch_order"))
+def batch_size(case: PoolerCase) -> None:
+    """A text gives the same whatever other texts are in its batch."""
+    for side in SIDES:
+        together = _pooled(case.pooler(), case.states(side), side)
+        for row in range(len(TEXTS)):
+            one = slice(row, row + 1)
+            alone = _pooled(case.pooler(), selected(case.states(side), torch.tensor([row])), side)
+            problem = f"{side}: the size of the batch changes the output"
+            expect_close(problem, _values(alone), _values(together.rows(one)), method="forward")
+
+
+@POOLERS.property(after=("output", "finite", "padding", "batch_order", "batch_size"))
+def encoded_alone(case: PoolerCase) -> None:
+    """With its encoder a text gives the same alone as in a batch, where it is padded."""
+    for side in SIDES:
+        retriever = case.retriever()
+        together = retriever.encode(TEXTS, side)
+        for row, text in enumerate(TEXTS):
+            alone = retriever.encode([text], side)
+            problem = f"{side}: padding or batch size changes the output"
+            expect_close(problem, _values(alone), _values(together.rows(slice(row, row + 1))), method="forward")
+
+
+@POOLERS.property(after=("output", "finite"))
+def one_token(case: PoolerCase) -> None:
+    """A text of one token has a finite output."""
+    for side in SIDES:
+        _expect_finite(f"{side}, a text of one token", _pooled(case.pooler(), case.states(side, [("", "rome")]), side))
+
+
+@POOLERS.property(after=("output", "finite"))
+def empty_text(case: PoolerCase) -> None:
+    """A text without words, of special tokens alone or of no token, has a finite output."""
+    for side in SIDES:
+        found = _pooled(case.pooler(), case.states(side, [("", ""), TEXTS[0]]), side)
+        _expect_finite(f"{side}, a text of special tokens alone", found)
+
+
+@POOLERS.property(after=("output", "finite"))
+def long_text(case: PoolerCase) -> None:
+    """A text of 512 tokens has a finite output, in bf16 too."""
+    for side in SIDES:
+        states = repeated(case.states(side), 512)
+        _expect_finite(f"{side}, a text of 512 tokens", _pooled(case.pooler(), states, side))
+        with autocast("bf16", torch.device("cpu")):
+            _expect_finite(f"{side}, a text of 512 tokens in bf16", _pooled(case.pooler(), states, side))
+
+
+@POOLERS.property(after=("output", "finite", "empty_text"))
+def finite_in_bf16(case: PoolerCase) -> None:
+    """In bf16 all values are finite."""
+    for side in SIDES:
+        found = case.retriever().encode([*TEXTS, ("", "")], side, precision="bf16")
+        _expect_finite(f"{side}, in bf16", found)
+
+
+@POOLERS.property(after=("output", "finite"))
+def gradient(case: PoolerCase) -> None:
+    """Gradients reach the encoder, from each side and layer on which the output depends."""
+    reached = False
+    for side in SIDES:
+        states = case.states(side, training=True)
+        leaves = {number: one.requires_grad_() for number, one in states.layers.items()}
+        total = _objective(case.pooler().train()(states, side))
+        if total.requires_grad:
+            torch.autograd.backward(total)
+        for number, leaf in leaves.items():
+            has_gradient = leaf.grad is not None and bool(leaf.grad.any())
+            reached = reached or has_gradient
+            if not has_gradient and (change := _change_by(case, side, number)):
+                fail(
+                    f"{side}: no gradient reaches layer {number} of the encoder, on which the output depends",
+                    expected="a gradient",
+                    found=f"none, where another state changes the output by {change:.3g}",
+                    method="forward",
+                )
+    if not reached:
+        fail("no gradient reaches the encoder, from either side", method="forward")
+
+
+def _change_by(case: PoolerCase, side: Side, layer: int) -> float:
+    """How much the output of a side in training changes with slightly other states of one layer."""
+    seen = []
+    for size in (0.0, 1e-3):
+        states = case.states(side, training=True)
+        noise = torch.randn(states.layers[layer].shape, generator=torch.Generator().manual_seed(0))
+        states.layers[layer].add_(size * noise)
+        torch.manual_seed(0)
+        seen.append(_values(_pooled(case.pooler().train(), states, side)))
+    same_shape = seen[0].shape == seen[1].shape
+    return float((seen[1] - seen[0]).abs().max()) if same_shape else float("inf")
+
+
+@POOLERS.property(after=("output", "finite", "gradient"))
+def parameters_trained(case: PoolerCase) -> None:
+    """Every parameter gets a gradient."""
+    pooler = _stirred(case.pooler()).train()
+    parameters = {name: one for name, one in pooler.named_parameters() if one.requires_grad}
+    if not parameters:
+        msg = "it has no parameters."
+        raise UnsupportedError(msg)
+    for side in SIDES:
+        states = case.states(side, training=True)
+        for one in states.layers.values():
+            one.requires_grad_()
+        total = _objective(pooler(states, side))
+        if total.requires_grad:
+            torch.autograd.backward(total)
+    for name, one in parameters.items():
+        if one.grad is None or not one.grad.any():
+            found = "none" if one.grad is None else "0 everywhere"
+            last = name.rpartition(".")[0] or name
+            fail(
+                f"the parameter '{name}' gets no gradient, and is never trained",
+                expected="a gradient",
+                found=found,
+                source=rf"self\.{last.partition('.')[0]}\b.*=",
+            )
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
+def indexed_as_scored(case: PoolerCase) -> None:
+    """What is indexed, in eval mode, is what the loss scores, in training mode."""
+    training = case.pooler().train()
+    for module in training.modules():
+        if isinstance(module, nn.Dropout | nn.Dropout1d | nn.AlphaDropout):
+            module.p = 0.0
+    if any(isinstance(one, nn.BatchNorm1d) for one in training.modules()):
+        msg = "in training it depends on the batch (BatchNorm)."
+        raise UnsupportedError(msg)
+    for side in SIDES:
+        seen = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            states = case.states(side, training=True)
+            seen.append(_pooled(copy.deepcopy(training), states, side).as_indexed())
+        scored, other = (_values(one) for one in seen)
+        indexed = _values(_pooled(case.pooler(), case.states(side), side).as_indexed())
+        if scored.shape != other.shape or not torch.equal(scored, other):
+            msg = "in training it draws at random."
+            raise UnsupportedError(msg)
+        if scored.numel() != indexed.numel() and scored.numel() % indexed.numel() == 0:
+            msg = "it indexes fewer vectors than it trains."
+            raise UnsupportedError(msg)
+        problem = f"{side}: what is indexed is not what the loss scores"
+        expect_close(problem, indexed, scored, method="forward")
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
+def saved_and_loaded(case: PoolerCase) -> None:
+    """Saved and loaded it gives equal bytes, whatever the parameters have become."""
+    retriever = case.retriever()
+    _stirred(retriever.pooler)
+    _expect_restored(retriever, "saving and loading change the output")
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "saved_and_loaded"))
+def trained_state_saved(case: PoolerCase) -> None:
+    """What training changes besides parameters, such as a running mean, is saved too."""
+    retriever = case.retriever()
+    retriever.pooler.train()
+    with torch.no_grad():
+        for side in (*SIDES, *SIDES):
+            retriever.pooler(case.states(side, training=True), side)
     retriever.eval()
+    _expect_restored(retriever, "state that training changes is not saved (a buffer that is not persistent?)")
 
 
-def _values(representation: Representation) -> torch.Tensor:
-    """All values, masked vectors left out."""
+@POOLERS.property(after=("output", "finite", "gradient", "saved_and_loaded"), once=True)
+def separate_towers(case: PoolerCase) -> None:
+    """It works with an encoder for each side: gradients reach both, and both are saved."""
+    retriever = case.retriever(separate_towers=True)
+    _expect_restored(retriever, "with an encoder for each side, saving and loading change the output")
+    retriever.train()
+    for side in SIDES:
+        tower = retriever.tower(side)
+        total = _objective(retriever(tower.collate(tower.tokenize(TEXTS, side), side), side))
+        if total.requires_grad:
+            torch.autograd.backward(total)
+        elif any(_change_by(case, side, number) for number in case.states(side, training=True).layers):
+            fail(f"with an encoder for each side no gradient reaches that of the {side} side")
+
+
+@POOLERS.property(after=("output", "no_draws_in_eval", "same_twice"), once=True)
+def options_effective(case: PoolerCase) -> None:
+    """Every option changes an output or a gradient."""
+    expect_effects(type(case.pooler()), case.options, lambda options: _behaviour(case, options))
+
+
+def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
+    """All that a pooler does with some options: what it needs, asks for, returns, and the gradients of it."""
+    asked: list[str] = []
+    with _recorded(registry.get("encoder", "transformer"), asked):
+        pooler, tower = case.parts(options)
+    found: list[Any] = [tuple(asked), pooler.default_loss]
+    for training in (False, True):
+        pooler.train(training)
+        found.append(repr(pooler.needs))
+        for side in SIDES:
+            states = case.states_for(pooler, tower, side, [*TEXTS, _LONG, ("", "")], training=training)
+            leaves = [one.requires_grad_() for one in states.layers.values()]
+            torch.manual_seed(0)
+            made = pooler(states, side)
+            total = _objective(made)
+            if total.requires_grad:
+                torch.autograd.backward(total)
+            tensors = [one if one is None else one.detach() for one in (made.vectors, made.weights, made.vector_mask)]
+            found += [made.kept, repr(made.parts), *tensors, *(one.grad for one in leaves)]
+    return [*found, *(one.grad for one in pooler.parameters())]
+
+
+@contextmanager
+def _recorded(encoder: Any, asked: list[str]) -> Iterator[None]:
+    """While this lasts, the files that a pooler asks its encoder for are noted."""
+    original = encoder.file
+
+    def file(self: Any, name: str) -> Path | None:
+        asked.append(name)
+        found: Path | None = original(self, name)
+        return found
+
+    encoder.file = file
+    try:
+        yield
+    finally:
+        encoder.file = original
+
+
+def _pooled(pooler: Pooler, states: TokenStates, side: Side) -> Representation:
+    """The output of a pooler, in the mode that it is in."""
+    with torch.no_grad():
+        found: Representation = pooler(states, side)
+    return found
+
+
+def _values(representation: Representation) -> Tensor:
+    """All values in float32, masked vectors left out."""
     vectors, mask, weights = representation.vectors, representation.vector_mask, representation.weights
     parts = [] if vectors is None else [vectors if mask is None else vectors[mask]]
     parts += [] if weights is None else [weights]
-    return torch.cat([part.reshape(-1) for part in parts])
+    return torch.cat([part.float().reshape(-1) for part in parts])
 
 
-def _assert_equal(one: Representation, other: Representation, message: str) -> None:
-    """Equal up to the rounding of another batch shape."""
-    torch.testing.assert_close(_values(one), _values(other), rtol=1e-4, atol=1e-5, msg=message)
+def _expect_finite(where: str, representation: Representation) -> None:
+    values = _values(representation)
+    wrong = values[~values.isfinite()]
+    if not len(values):
+        fail(f"{where}: there is no vector", expected="at least one", found=0, method="forward")
+    if len(wrong):
+        found = f"{float(wrong[0])} ({len(wrong)} of {len(values)})"
+        fail(f"{where}: some values are not finite", expected="numbers", found=found, method="forward")
+
+
+def _objective(representation: Representation) -> Tensor:
+    """A number that depends on all values, each in another way."""
+    values = _values(representation)
+    return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(1))).sum()
+
+
+def _stirred(pooler: Pooler) -> Pooler:
+    """The pooler, its parameters changed a little: one that is loaded may start as this one did."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for one in pooler.parameters():
+            one.add_(0.1 * torch.randn(one.shape, generator=generator))
+    return pooler
+
+
+def _expect_restored(retriever: Retriever, problem: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        retriever.save(folder)
+        # With another seed, so that what is drawn and not stored is found missing.
+        loaded = Retriever.load(folder, device="cpu", seed=1)
+    for side in SIDES:
+        expected, found = (_values(one.encode(TEXTS, side)) for one in (retriever, loaded))
+        expect_equal(f"{side}: {problem}", found, expected, source=r"register_buffer|nn\.Parameter|self\.\w+ = torch")

@@ -1,100 +1,518 @@
-"""The conformance check of pretrainers, on documents of some twenty sentences."""
+"""The properties of pretrainers, tried on documents of some twenty sentences and several tiny encoders."""
 
 from __future__ import annotations
 
+import copy
 import random
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from retrievalkit import registry
-from retrievalkit.contracts import LossValue, Needs, Pretrainer, Progress
+from retrievalkit.contracts import Batch, LossValue, Pretrainer, Progress
 from retrievalkit.data.corpus import Passage
+from retrievalkit.data.masking import UNLABELLED
 from retrievalkit.data.spans import Document
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.testing.collection import COUNTRIES
+from retrievalkit.testing.models import kit_models
+from retrievalkit.testing.option_effects import expect_effects, expect_typed_keywords, required_values
+from retrievalkit.testing.properties import Kit, expect_close, expect_equal, fail
 from retrievalkit.train.pretrain_tokens import Cutter
 
+Values = dict[str, Any]
+_START = Progress(0, 0.0, 10)
+_DRAWS = 12
+"""Losses of which a mean is taken where a pretrainer draws in `forward`."""
 
-def check_pretrainer(name: str, *, model: str, max_length: int = 24, **options: Any) -> None:
-    """Check that a pretrainer keeps the contract, on documents of some twenty sentences.
+
+class PretrainerCase:
+    """A pretrainer with one encoder.
 
     Args:
         name: Registered name of the pretrainer.
-        model: A model that has what it needs.
+        model: The encoder's model.
+        label: Names the model in messages.
         max_length: Most tokens of a text.
         options: Of the pretrainer.
+    """
+
+    def __init__(self, name: str, model: str, label: str, max_length: int, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self.model = model
+        self.label = label
+        self.max_length = max_length
+        self.options = options
+        self._made = self.create(options)
+        self.documents = self._documents()
+
+    def create(self, options: Mapping[str, Any]) -> Pretrainer:
+        """The pretrainer with some options and a new encoder, with the same random weights each time."""
+        needs = registry.get("pretrainer", self.name).needs  # type: ignore[attr-defined]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            encoder = registry.create(
+                "encoder", "transformer", self.model, document_length=self.max_length, new_vocabulary_head=True
+            )
+            encoder.prepare(needs)
+            made: Pretrainer = registry.create("pretrainer", self.name, encoder, self.max_length, **options)
+        return made
+
+    def pretrainer(self) -> Pretrainer:
+        """The pretrainer as it was made, in eval mode: a copy."""
+        return copy.deepcopy(self._made).eval()
+
+    def batch(self, made: Pretrainer, seed: int = 0, count: int = 4) -> Values:
+        """A batch of the first samples, drawn from a generator with that seed."""
+        draw = random.Random(seed)
+        places = [(document, number) for document in self.documents[1:] for number in range(made.samples(document))][
+            :count
+        ]
+        return dict(made.collate([made.sample(*place, draw) for place in places], draw))
+
+    def loss(self, made: Pretrainer, values: Mapping[str, Any], seed: int = 0) -> LossValue:
+        """The loss of a batch."""
+        torch.manual_seed(seed)
+        found: LossValue = made(values, _START)
+        return found
+
+    def mean_loss(self, made: Pretrainer, values: Mapping[str, Any]) -> tuple[float, float]:
+        """The loss without a graph, and the standard error of it: 0 unless the pretrainer draws in `forward`."""
+        with torch.no_grad():
+            seen = [float(self.loss(made, values, seed).total) for seed in range(_DRAWS)]
+        return float(np.mean(seen)), float(np.std(seen) / _DRAWS**0.5)
+
+    def _documents(self) -> list[Document]:
+        """A document without text, and some of twenty sentences."""
+        countries = [line.replace("-", " ") for line in COUNTRIES.split("|")]
+        passages = [
+            Passage(str(row), "", " ".join(f"{one}. The city is {one}." for one in countries[row : row + 10]))
+            for row in range(4)
+        ]
+        cutter = Cutter(self._made.vocabulary, self.max_length)
+        return list(cutter.cut(0, [Passage("empty", "", ""), *passages]))
+
+
+def _cases(name: str, *, model: str | None = None, max_length: int = 24, **options: Any) -> Iterator[PretrainerCase]:
+    """The pretrainer with a model, or with each tiny one that has what it needs."""
+    options = {**required_values(registry.get("pretrainer", name), options), **options}
+    if model is not None:
+        yield PretrainerCase(name, model, Path(model).name, max_length, options)
+        return
+    refusals, models = [], kit_models()
+    for label, folder in models.items():
+        try:
+            yield PretrainerCase(name, folder, label, max_length, options)
+        except UnsupportedError as error:
+            refusals.append(error)
+    if len(refusals) == len(models):
+        raise refusals[0]
+
+
+PRETRAINERS: Kit[PretrainerCase] = Kit("pretrainer", _cases)
+
+
+def check_pretrainer(name: str, *, model: str | None = None, max_length: int = 24, **settings: Any) -> None:
+    """Check that a pretrainer has every property that the contract asks for.
+
+    Args:
+        name: Registered name of the pretrainer.
+        model: A model that has what it needs; None = tiny ones of several architectures.
+        max_length: Most tokens of a text.
+        settings: Options of the pretrainer; `only` or `without`, names of properties.
 
     Raises:
-        AssertionError: Says what it does wrong.
+        PropertyError: Which property it lacks, the numbers, and the line to look at.
     """
-    needs = registry.get("pretrainer", name).needs  # type: ignore[attr-defined]
-    encoder = registry.create("encoder", "transformer", model, document_length=max_length, new_vocabulary_head=True)
-    encoder.prepare(needs)
-    made: Pretrainer = registry.create("pretrainer", name, encoder, max_length, **options)
-    places = _check_samples(made)
-
-    def batch(count: int = 4) -> Mapping[str, Any]:
-        source = random.Random(0)
-        return made.collate([made.sample(*place, source) for place in places[:count]], source)
-
-    def loss(values: Mapping[str, Any]) -> LossValue:
-        torch.manual_seed(0)
-        value: LossValue = made(values, Progress(0, 0.0, 10))
-        return value
-
-    first, again = batch(), batch()
-    for one in first:
-        assert hasattr(first[one], "to"), f"'{one}' of a batch is no tensor and no Batch"
-        message = f"'{one}' of a batch differs with the same generator: draw from the one that is handed over"
-        torch.testing.assert_close(_tensors(first[one]), _tensors(again[one]), msg=message)
-    made.eval()
-    value = loss(first)
-    for term, number in {**value.terms, "total": value.total}.items():
-        assert number.dim() == 0, f"the {term} has shape {tuple(number.shape)}, and must be a scalar"
-        assert torch.isfinite(number), f"the {term} is {number.item()}"
-    torch.testing.assert_close(loss(first).total, value.total, msg="the loss is another one the second time")
-    assert torch.isfinite(loss(batch(1)).total), "the loss of a single sample is not finite"
-    assert value.total.requires_grad, "no gradient reaches the encoder"
-    torch.autograd.backward(value.total)
-    assert any(one.grad is not None for one in encoder.parameters()), "no gradient reaches the encoder"
-    _check_saved_encoder(made, needs)
+    PRETRAINERS.check(name, model=model, max_length=max_length, **settings)
 
 
-def _check_samples(made: Pretrainer) -> list[tuple[Document, int]]:
-    """The places of all samples of some documents."""
-    countries = [line.replace("-", " ") for line in COUNTRIES.split("|")]
-    passages = [
-        Passage(str(row), "", " ".join(f"{one}. The city is {one}." for one in countries[row : row + 10]))
-        for row in range(4)
-    ]
-    cutter = Cutter(made.vocabulary, made.max_length)
-    documents = list(cutter.cut(0, passages))
-    counts = [made.samples(document) for document in documents]
-    assert counts == [made.samples(document) for document in documents], "the number of samples is not always the same"
-    assert min(counts) > 0, "a document of twenty sentences gives no sample"
-    (empty,) = cutter.cut(0, [Passage("empty", "", "")])
-    assert made.samples(empty) == 0, "a document without text gives a sample"
-    return [(document, number) for document, count in zip(documents, counts, strict=True) for number in range(count)]
+@PRETRAINERS.property(once=True)
+def options_typed(case: PretrainerCase) -> None:
+    """Options are keyword-only arguments with types, which the defaults fit."""
+    expect_typed_keywords(type(case.pretrainer()), positional=2)
 
 
-def _check_saved_encoder(made: Pretrainer, needs: Needs) -> None:
-    encoder = made.encoder.eval()
+@PRETRAINERS.property()
+def samples(case: PretrainerCase) -> None:
+    """The number of a document's samples is always the same: none without text, some with twenty sentences."""
+    made = case.pretrainer()
+    empty, *others = case.documents
+    counts = [made.samples(one) for one in others]
+    again = [made.samples(one) for one in others]
+    if counts != again:
+        fail("the number of samples is not always the same", expected=counts, found=again, method="samples")
+    if min(counts) <= 0:
+        problem = "a document of twenty sentences gives no sample"
+        fail(problem, expected="at least 1", found=min(counts), method="samples")
+    if made.samples(empty):
+        problem = "a document without text gives a sample"
+        fail(problem, expected=0, found=made.samples(empty), method="samples")
+
+
+@PRETRAINERS.property(after=("samples",))
+def batch(case: PretrainerCase) -> None:
+    """A batch is made of tensors and Batches by name."""
+    found: object = case.batch(case.pretrainer())
+    assert isinstance(found, dict)
+    for name, one in found.items():
+        if not isinstance(one, Tensor | Batch):
+            problem = f"'{name}' of a batch is no tensor and no Batch"
+            fail(problem, expected="Tensor or Batch", found=type(one).__name__, method="collate")
+
+
+@PRETRAINERS.property(after=("batch",))
+def draws_from_generator(case: PretrainerCase) -> None:
+    """With the same generator, samples and masks are the same: nothing is drawn elsewhere."""
+    made, seen = case.pretrainer(), []
+    for seed in (0, 1):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        seen.append(_tensors(case.batch(made)))
+    for name, one in seen[0].items():
+        problem = f"'{name}' of a batch differs with the same generator: draw from the one that is handed over"
+        expect_equal(problem, seen[1][name], one, method="collate")
+
+
+@PRETRAINERS.property(after=("batch", "draws_from_generator"))
+def seed_effective(case: PretrainerCase) -> None:
+    """With another seed other tokens are masked."""
+    made = case.pretrainer()
+    seen = [_tensors(case.batch(made, seed)) for seed in range(3)]
+    mask = made.vocabulary.mask
+    masked = [name for name, one in seen[0].items() if one.dtype == torch.long and bool((one == mask).any())]
+    if not masked:
+        msg = "it masks no tokens."
+        raise UnsupportedError(msg)
+    for name in masked:
+        masks = [one[name] == mask for one in seen]
+        if all(one.shape == masks[0].shape and torch.equal(one, masks[0]) for one in masks):
+            problem = f"the same tokens of '{name}' are masked with three seeds: draw from the generator"
+            fail(problem, expected="other tokens", found=f"the same {int(masks[0].sum())}", method="collate")
+
+
+@PRETRAINERS.property(after=("batch",))
+def value(case: PretrainerCase) -> None:
+    """The loss and its terms are finite scalars, of a single sample too."""
+    made = case.pretrainer()
+    for count in (4, 1):
+        found = case.loss(made, case.batch(made, count=count))
+        for name, number in {**found.terms, "total": found.total}.items():
+            if number.dim():
+                problem = f"the {name} has shape {tuple(number.shape)}, and must be a scalar"
+                fail(problem, expected="()", found=tuple(number.shape), method="forward")
+            if not torch.isfinite(number):
+                what = f"the {name}" + (" of a single sample" if count == 1 else "")
+                fail(f"{what} is {float(number)}", expected="a number", found=float(number), method="forward")
+
+
+@PRETRAINERS.property(after=("value",))
+def batch_unchanged(case: PretrainerCase) -> None:
+    """The batch is not changed in place."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    before = {name: one.clone() for name, one in _tensors(values).items()}
+    case.loss(made, values)
+    for name, one in _tensors(values).items():
+        expect_equal(f"'{name}' of the batch is changed in place", one, before[name], method="forward")
+
+
+@PRETRAINERS.property(after=("value", "batch_unchanged"))
+def same_twice(case: PretrainerCase) -> None:
+    """The loss of a batch is the same the second time."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    first, again = (case.loss(made, values).total.detach() for _ in range(2))
+    expect_equal("the loss is another one the second time", again, first, method="forward")
+
+
+@PRETRAINERS.property(after=("value", "same_twice"))
+def order_of_batch(case: PretrainerCase) -> None:
+    """The order of a batch changes nothing."""
+    _expect_same_loss(case, lambda rows: rows.flip(0), "the order of the batch changes the loss")
+
+
+@PRETRAINERS.property(after=("value", "same_twice"))
+def mean_over_batch(case: PretrainerCase) -> None:
+    """It is a mean: the same batch twice, and three times, does not make it grow in proportion."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    seen, errors = zip(
+        *(case.mean_loss(made, _by_rows(values, lambda rows, n=times: rows.repeat(n))) for times in (1, 2, 3)),
+        strict=True,
+    )
+    growth = seen[1] - seen[0]
+    evenly = abs(seen[2] - seen[0] - 2 * growth) < 1e-3 * abs(growth) + 8 * max(errors)
+    if abs(growth) > 0.05 * abs(seen[0]) + 8 * max(errors) and evenly:
+        problem = "it is a sum over the batch, and should be a mean: it grows evenly with copies of the batch"
+        fail(problem, expected=seen[0], found=seen[1], difference=growth, method="forward")
+
+
+@PRETRAINERS.property(after=("value", "same_twice"))
+def padding(case: PretrainerCase) -> None:
+    """More padding changes nothing."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    wide = _widened(values, 5, case.max_length)
+    (expected, error), (found, other) = (case.mean_loss(made, one) for one in (values, wide))
+    difference = abs(found - expected)
+    if difference > 1e-4 * max(1.0, abs(expected)) + 5 * (error + other):
+        fail("padding changes the loss", expected=expected, found=found, difference=difference, method="forward")
+
+
+@PRETRAINERS.property(after=("value", "same_twice"))
+def parts(case: PretrainerCase) -> None:
+    """A step computed in parts, weighed by `counts`, has the loss of the whole step."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    rows = _rows(values)
+    counts = made.counts(values)
+    if not counts or rows < 2:
+        msg = "it gives no counts."
+        raise UnsupportedError(msg)
+    if unknown := set(counts) ^ set(case.loss(made, values).addends):
+        problem = "the names of `counts` are not those of the loss's addends"
+        fail(problem, expected=sorted(case.loss(made, values).addends), found=sorted(unknown), method="counts")
+    halves = [_by_rows(values, lambda index, at=at: index[at]) for at in (slice(0, 1), slice(1, None))]
+    expected, error = case.mean_loss(made, values)
+    found, errors = 0.0, error
+    for half in halves:
+        own = made.counts(half)
+        draws = []
+        with torch.no_grad():
+            for seed in range(_DRAWS):
+                addends = case.loss(made, half, seed).addends
+                draws.append(sum(float(one) * own[name] / max(1, counts[name]) for name, one in addends.items()))
+        found += float(np.mean(draws))
+        errors += float(np.std(draws)) / _DRAWS**0.5
+    difference = abs(found - expected)
+    if difference > 1e-4 * max(1.0, abs(expected)) + 5 * errors:
+        problem = "the loss of the parts, weighed by `counts`, is not that of the whole step"
+        fail(problem, expected=expected, found=found, difference=difference, method="counts")
+
+
+@PRETRAINERS.property(after=("value",))
+def finite_in_bf16(case: PretrainerCase) -> None:
+    """In bf16 the loss and its gradients are finite."""
+    made = case.pretrainer()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        total = case.loss(made, case.batch(made)).total
+    if not torch.isfinite(total):
+        fail(f"in bf16 the loss is {float(total)}", expected="a number", found=float(total), method="forward")
+
+
+@PRETRAINERS.property(after=("value",))
+def gradient(case: PretrainerCase) -> None:
+    """Gradients reach every weight of the encoder on which the loss depends."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    total = case.loss(made, values).total
+    if total.requires_grad:
+        torch.autograd.backward(total)
+    weights = dict(made.encoder.named_parameters())
+    if all(one.grad is None for one in weights.values()):
+        fail("no gradient reaches the encoder", expected="a gradient", found="none", method="forward")
+    for name, one in weights.items():
+        if one.requires_grad and (one.grad is None or not one.grad.any()):
+            change = _change_by(case, made, values, one)
+            if change > 1e-6 * abs(float(total)):
+                found = f"none, where other values change the loss by {change:.3g}"
+                problem = f"no gradient reaches '{name}' of the encoder"
+                fail(problem, expected="a gradient", found=found, method="forward")
+
+
+def _change_by(case: PretrainerCase, made: Pretrainer, values: Values, weight: Tensor) -> float:
+    """How much the loss changes with other values of a weight."""
+    before = weight.detach().clone()
+    with torch.no_grad():
+        first = float(case.loss(made, values).total)
+        weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(6))
+        second = float(case.loss(made, values).total)
+        weight.copy_(before)
+    return abs(second - first)
+
+
+@PRETRAINERS.property(after=("value", "gradient"))
+def parameters_trained(case: PretrainerCase) -> None:
+    """Every parameter of its own, such as those of a decoder, gets a gradient."""
+    made = case.pretrainer()
+    own = {name: one for name, one in made.named_parameters() if not name.startswith("encoder.")}
+    if not own:
+        msg = "it has no parameters besides the encoder's."
+        raise UnsupportedError(msg)
+    torch.autograd.backward(case.loss(made, case.batch(made)).total)
+    for name, one in own.items():
+        if one.requires_grad and one.grad is None:
+            problem = f"the parameter '{name}' gets no gradient, and is never trained"
+            fail(problem, expected="a gradient", found="none", source=rf"self\.{name.partition('.')[0]}\b.*=")
+
+
+@PRETRAINERS.property(after=("value", "gradient"))
+def falls_under_training(case: PretrainerCase) -> None:
+    """The loss of a batch falls when it is trained on."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    before, error = case.mean_loss(made, values)
+    _train(made, values, range(25))
+    after, other = case.mean_loss(made.eval(), values)
+    if after > before - 0.02 * abs(before) + 2 * (error + other):
+        problem = "25 steps of training on a batch do not make its loss fall"
+        fail(problem, expected=f"below {before:.4g}", found=after, difference=after - before, method="forward")
+    if after < 0 <= before:
+        problem = "training makes the loss negative, which no cross entropy is: its sign is wrong"
+        fail(problem, expected="0 or above", found=after, method="forward")
+
+
+@PRETRAINERS.property(after=("value", "same_twice", "gradient"))
+def resumed(case: PretrainerCase) -> None:
+    """A training that was interrupted ends with the same bytes as one that was not."""
+    through, first, second = case.pretrainer(), case.pretrainer(), case.pretrainer()
+    values = case.batch(through)
+    _train(through, values, range(4))
+    state = _train(first, values, range(2))
+    second.load_state_dict(first.state_dict())
+    _train(second, values, range(2, 4), state)
+    expected = through.state_dict()
+    for name, one in second.state_dict().items():
+        problem = f"'{name}' is another one after an interrupted training: it depends on what is not saved"
+        expect_equal(problem, one, expected[name], method="forward")
+
+
+@PRETRAINERS.property(after=("samples",))
+def saved_and_loaded(case: PretrainerCase) -> None:
+    """The encoder that is saved, and its vocabulary head if it is needed, are those that were trained."""
+    made = case.pretrainer()
+    with torch.no_grad():
+        for one in made.parameters():
+            one.add_(0.05 * torch.randn(one.shape, generator=torch.Generator().manual_seed(7)))
+    encoder = copy.deepcopy(made.encoder)
     with tempfile.TemporaryDirectory() as folder:
         made.save(Path(folder))
         # Without `new_vocabulary_head`: the head has to be there.
         loaded = registry.create("encoder", "transformer", folder)
-        loaded.prepare(needs)
-    batch = encoder.collate([made.vocabulary.wrap(made.vocabulary.ordinary[-8:])], "document")
-    states = [one.eval()(batch, [one.info.layers]) for one in (encoder, loaded)]
-    torch.testing.assert_close(*(one.last for one in states), msg="saving and loading change the encoder")
-    if needs.vocabulary_head:
-        logits = [one.head(one.last) for one in states]
-        torch.testing.assert_close(*logits, msg="saving and loading change the vocabulary head")
+        loaded.prepare(made.needs)
+    texts = encoder.collate([made.vocabulary.wrap(made.vocabulary.ordinary[-8:])], "document")
+    with torch.no_grad():
+        states = [one.eval()(texts, [one.info.layers]) for one in (encoder, loaded)]
+        expect_close("saving and loading change the encoder", states[1].last, states[0].last, method="save")
+        if made.needs.vocabulary_head:
+            logits = [one.head(one.last) for one in states]
+            expect_close("saving and loading change the vocabulary head", logits[1], logits[0], method="save")
 
 
-def _tensors(value: Any) -> dict[str, torch.Tensor]:
-    fields = {"": value} if isinstance(value, torch.Tensor) else vars(value)
-    return {name: one for name, one in fields.items() if isinstance(one, torch.Tensor)}
+@PRETRAINERS.property(after=("value", "same_twice", "draws_from_generator"), once=True)
+def options_effective(case: PretrainerCase) -> None:
+    """Every option changes samples, masks, the loss or its gradient."""
+    expect_effects(registry.get("pretrainer", case.name), case.options, lambda options: _behaviour(case, options))
+
+
+def _behaviour(case: PretrainerCase, options: Mapping[str, Any]) -> list[Any]:
+    made = case.create(options).eval()
+    values = case.batch(made)
+    found = case.loss(made, values)
+    if found.total.requires_grad:
+        torch.autograd.backward(found.total)
+    counts = [made.samples(one) for one in case.documents]
+    gradients = [one.grad for one in made.parameters()]
+    return [counts, *_tensors(values).values(), found.total.detach(), sorted(found.terms), *gradients]
+
+
+def _train(made: Pretrainer, values: Values, steps: range, state: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Train on a batch; returns the state of the optimiser."""
+    optimizer = torch.optim.Adam(made.parameters(), lr=5e-3)
+    if state is not None:
+        optimizer.load_state_dict(copy.deepcopy(state))
+    made.train()
+    for number in steps:
+        optimizer.zero_grad()
+        torch.manual_seed(number)
+        torch.autograd.backward(made(values, Progress(number, 0.0, 25)).total)
+        optimizer.step()
+    return copy.deepcopy(optimizer.state_dict())
+
+
+def _expect_same_loss(case: PretrainerCase, change: Callable[[Tensor], Tensor], problem: str) -> None:
+    made = case.pretrainer()
+    values = case.batch(made)
+    (expected, error), (found, other) = (case.mean_loss(made, one) for one in (values, _by_rows(values, change)))
+    difference = abs(found - expected)
+    if difference > 1e-4 * max(1.0, abs(expected)) + 5 * (error + other):
+        fail(problem, expected=expected, found=found, difference=difference, method="forward")
+
+
+def _tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Every tensor of a batch by name; those of a Batch as NAME.FIELD."""
+    found: dict[str, Tensor] = {}
+    for name, one in values.items():
+        if isinstance(one, Tensor):
+            found[name] = one
+        elif isinstance(one, Batch):
+            parts = {part.name: getattr(one, part.name) for part in fields(one)}
+            found |= {f"{name}.{part}": tensor for part, tensor in parts.items() if tensor is not None}
+    return found
+
+
+def _changed(values: Values, change: Callable[[str, Tensor], Tensor]) -> Values:
+    """A batch with each tensor, named as in `_tensors`, by a function."""
+    made: Values = {}
+    for name, one in values.items():
+        if isinstance(one, Tensor):
+            made[name] = change(name, one)
+        else:
+            parts = {part.name: getattr(one, part.name) for part in fields(one)}
+            new = {part: change(f"{name}.{part}", tensor) for part, tensor in parts.items() if tensor is not None}
+            made[name] = replace(one, **new)
+    return made
+
+
+def _rows(values: Values) -> int:
+    """The rows that all tensors of a batch have.
+
+    Raises:
+        UnsupportedError: They do not have the same number of them.
+    """
+    rows = {one.shape[0] if one.dim() else 0 for one in _tensors(values).values()}
+    if len(rows) != 1 or 0 in rows:
+        msg = "the tensors of a batch do not have one row for each text."
+        raise UnsupportedError(msg)
+    return rows.pop()
+
+
+def _by_rows(values: Values, choose: Callable[[Tensor], Tensor]) -> Values:
+    """A batch with some of its rows, in an order."""
+    index = choose(torch.arange(_rows(values)))
+    return _changed(values, lambda _, tensor: tensor[index])
+
+
+def _widened(values: Values, more: int, most: int) -> Values:
+    """A batch with more padding on the right, up to a number of tokens: its Batches, and the labels beside them."""
+    widths = {one.input_ids.shape for one in values.values() if isinstance(one, Batch)}
+    more = min(more, most - max((shape[1] for shape in widths), default=most))
+    if more <= 0:
+        msg = f"there is no room for padding in {most} tokens."
+        raise UnsupportedError(msg)
+    fillers = {
+        name: int(one.input_ids[one.attention_mask == 0][0])
+        for name, one in values.items()
+        if isinstance(one, Batch) and bool((one.attention_mask == 0).any())
+    }
+
+    def pad(name: str, tensor: Tensor) -> Tensor:
+        owner, _, part = name.partition(".")
+        if tensor.shape not in widths or part == "extra":
+            return tensor
+        value: float = 0
+        if not part and tensor.dtype == torch.long and bool((tensor == UNLABELLED).any()):
+            value = UNLABELLED
+        elif part == "input_ids":
+            value = fillers.get(owner, 0)
+        return torch.nn.functional.pad(tensor, (0, more), value=value)
+
+    return _changed(values, pad)

@@ -39,6 +39,7 @@ class PretrainingSpec:
         pretrainer: Registered name of the objective.
         model: Name or folder of the model to start from; a vocabulary head that its weights lack starts at random.
         corpus: The documents, in any known format.
+        encoder: Registered name of the encoder.
         pretrainer_options: Options of the objective.
         encoder_options: Options of the encoder, such as its dropout.
         dev: Documents that are held out, in any known format: their loss is measured after each epoch and at the end,
@@ -48,6 +49,7 @@ class PretrainingSpec:
     pretrainer: str
     model: str
     corpus: str
+    encoder: str = "transformer"
     pretrainer_options: Mapping[str, Any] = field(default_factory=dict)
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
     dev: str | None = None
@@ -72,11 +74,11 @@ def _prepare(spec: PretrainingSpec, options: PretrainingOptions) -> Training:
     for some in (documents, dev):
         if some is not None:
             next(iter(some))  # An empty or missing corpus fails before a model is loaded.
-    encoder_options = {"document_length": options.max_length, "new_vocabulary_head": True, **spec.encoder_options}
+    encoder_options = _encoder_options(spec, options)
     made = _create(spec, encoder_options, options)
     described = {
         "model": os.path.abspath(spec.model) if os.path.isdir(spec.model) else spec.model,
-        "encoder": describe("encoder", "transformer", encoder_options),
+        "encoder": describe("encoder", spec.encoder, encoder_options),
         "pretrainer": describe("pretrainer", spec.pretrainer, spec.pretrainer_options),
         "pretraining": asdict(options),
     }
@@ -90,6 +92,13 @@ def _prepare(spec: PretrainingSpec, options: PretrainingOptions) -> Training:
     return Training(step, "model", "pretrain", described, inputs, _card, {"wants": made.wants})
 
 
+def _encoder_options(spec: PretrainingSpec, options: PretrainingOptions) -> dict[str, Any]:
+    """The options given, and those that follow from the pre-training, as far as the encoder has them."""
+    known = registry.options(registry.get("encoder", spec.encoder))
+    follow = {"document_length": options.max_length, "new_vocabulary_head": True}
+    return {name: value for name, value in follow.items() if name in known} | dict(spec.encoder_options)
+
+
 def _create(spec: PretrainingSpec, encoder_options: Mapping[str, Any], options: PretrainingOptions) -> Pretrainer:
     """The pretrainer with its encoder, on the device that trains it; new weights start from the seed."""
     component: type[Pretrainer] = registry.get("pretrainer", spec.pretrainer)
@@ -97,7 +106,7 @@ def _create(spec: PretrainingSpec, encoder_options: Mapping[str, Any], options: 
     resolve_precision(options.precision, device)
     transformers.set_seed(options.seed)
     try:
-        encoder: Encoder = registry.create("encoder", "transformer", spec.model, **encoder_options)
+        encoder: Encoder = registry.create("encoder", spec.encoder, spec.model, **encoder_options)
     except LengthError as error:
         # The encoder's limit on documents is an option of the pre-training here.
         raise error.of_option("max_length") from error

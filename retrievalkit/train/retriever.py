@@ -113,7 +113,7 @@ def _prepare(spec: RetrieverSpec, options: TrainingOptions) -> Training:
         **retriever.description,
         "loss": describe_loss(loss, spec.loss_options),
         "training": asdict(options),
-        **({} if spec.refresh is None else {"refresh": asdict(spec.refresh)}),
+        **({} if spec.refresh is None else {"refresh": spec.refresh.as_dict()}),
     }
     inputs = {"model": artifacts.describe_input(spec.model, retriever.fingerprint), **data.inputs}
     step = RetrieverStep(objective, data, options, described, miner)

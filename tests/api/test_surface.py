@@ -66,7 +66,7 @@ def test_a_package_of_the_same_name_can_be_called_too(module, name):
         ({"fusoin": "rrf"}, "search has no option 'fusoin'; did you mean 'fusion'?"),
         ({"k": 2.5}, "'2.5' is not a valid integer"),
         ({"k": True}, "'True' is not a valid integer"),
-        ({"fusion": "rff"}, "'rff' is not one of 'rrf', 'sum', 'linear'"),
+        ({"fusion": "rff"}, "unknown fusion 'rff'; did you mean 'rrf'? Known: linear, rrf, sum"),
         ({"verify": "yes"}, "'verify' is 'yes', and should be True or False"),
         ({"set": "a=b"}, "'set' is 'a=b', and should be a dict"),
         ({"indexes": None}, "search needs 'indexes', and it was not given"),

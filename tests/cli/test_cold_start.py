@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -48,6 +49,28 @@ def test_help_and_the_list_of_plugins_import_nothing_heavy(arguments):
     loaded = {name.partition(".")[0] for name in modules_after(arguments)}
     assert not loaded.intersection(HEAVY)
     assert "retrievalkit" in loaded
+
+
+PLUGIN = """
+from retrievalkit import hookimpl
+
+@hookimpl
+def register_poolers(register):
+    register("{name}", "{name}_parts:Pooler")
+"""
+
+
+def test_twenty_more_plugins_import_their_own_modules_and_nothing_else(tmp_path, monkeypatch):
+    """So each costs a small file to read: benchmarks/startup.py measures it."""
+    without = modules_after(["--help"])
+    names = [f"acme_{number}" for number in range(20)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(PLUGIN.format(name=name))
+        (tmp_path / f"{name}-1.0.dist-info").mkdir()
+        (tmp_path / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+        (tmp_path / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(f"[retrievalkit.plugins]\n{name} = {name}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert modules_after(["--help"]) - without == set(names)
 
 
 def test_a_search_of_texts_imports_no_torch():

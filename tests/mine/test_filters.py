@@ -2,11 +2,12 @@
 
 import pytest
 
+from retrievalkit.contracts import Found, Question
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import OptionError
 from retrievalkit.mine.filters import make_filters, mine_part
-from retrievalkit.mine.options import Found, MiningOptions, Question, document_of, document_pattern
+from retrievalkit.mine.options import MiningOptions, document_of, document_pattern
 
 COMMON = "the cat sat on the mat all day long and then went home"
 PASSAGES = {

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mining_by_name import mine_by_name
 from places import SHARED
 from retrievalkit import registry
+from retrievalkit.contracts import Found, Question
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.data.queries import Query
@@ -17,7 +18,7 @@ from retrievalkit.mine import audit as audits
 from retrievalkit.mine import program
 from retrievalkit.mine.filters import make_filters, mine_part
 from retrievalkit.mine.merge import merge_examples
-from retrievalkit.mine.options import Found, MiningOptions, Question, choose
+from retrievalkit.mine.options import MiningOptions, choose
 from retrievalkit.mine.questions import find_copies, group_questions
 
 pytestmark = pytest.mark.precision

@@ -326,16 +326,20 @@ def test_an_untrained_retriever_is_restored_from_its_description(tiny_model, plu
         assert torch.equal(encoded(again, side).vectors, encoded(made, side).vectors)
 
 
-def test_a_missing_plugin_is_named_with_its_version(tiny_model, tmp_path, plugin):
+def test_a_missing_plugin_is_named_with_what_brings_it(tiny_model, tmp_path, plugin):
     made = Retriever.create(tiny_model, pooler="mapped")
     (tmp_path / "checkpoint").mkdir()
     made.save(tmp_path / "checkpoint")
     plugin()
-    message = r"was made with the pooler 'mapped' of .*projected_pooler\.py local file, which is not installed"
+    message = r"the pooler 'mapped' of the file '(.*projected_pooler\.py)'.* export RKIT_PLUGIN_FILES=\1$"
     with pytest.raises(ArtifactError, match=message):
         Retriever.load(tmp_path / "checkpoint")
     with pytest.raises(ArtifactError, match=message):
         Retriever.from_description(made.description)
+    description = json.loads(json.dumps(made.description))
+    description["pooler"] |= {"distribution": "retrievalkit-mapped", "version": "1.2"}
+    with pytest.raises(ArtifactError, match=r"pip install retrievalkit-mapped==1\.2$"):
+        Retriever.from_description(description)
 
 
 def test_a_folder_that_is_not_a_checkpoint_is_refused(tmp_path):

@@ -231,6 +231,34 @@ def test_from_the_command_line(tmp_path, tiny_model, tiny_collection):
     assert (wrong.exit_code, "did you mean 'batch_size'" in wrong.stderr) == (2, True)
 
 
+OWN_ENCODER = """
+from retrievalkit import hookimpl
+from retrievalkit.builtin.encoders.transformer import Transformer
+
+@hookimpl
+def register_encoders(register):
+    register("own", "local_own:Own")
+
+class Own(Transformer):
+    def __init__(self, model, *, dropout: float | None = None):
+        super().__init__(model, dropout=dropout, document_length=20)
+"""
+
+
+def test_another_encoder_is_pretrained_by_its_name(tmp_path, tiny_model, tiny_collection, monkeypatch, fresh_registry):
+    """It is given the options that follow from the pre-training only if it has them."""
+    (tmp_path / "local_own.py").write_text(OWN_ENCODER)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "local_own.py"))
+    arguments = ["pretrain", "--pretrainer", "mlm", "--model", tiny_model, "--corpus", str(tiny_collection.corpus)]
+    arguments += ["--encoder", "own", "--steps", "1", "--max-length", "16", "--set", "encoder.dropout=0"]
+    ran = CliRunner().invoke(main, [*arguments, "--output", str(tmp_path / "out")])
+    assert ran.exit_code == 0, ran.output
+    encoder = artifacts.read_manifest(tmp_path / "out")["options"]["encoder"]
+    assert (encoder["name"], encoder["options"]) == ("own", {"dropout": 0.0})
+    wrong = CliRunner().invoke(main, [*arguments[:7], "--encoder", "owm", "--output", str(tmp_path / "two")])
+    assert wrong.exit_code == 2
+
+
 # --- held-out documents --------------------------------------------------------------------------------------------
 
 

@@ -59,8 +59,9 @@ def attention(
     Returns:
         (batch, tokens, heads, width of a head), and None for the weights.
     """
-    # Grouped heads, causal masks without a tensor, biases: left to transformers.
-    plain = key.shape[1] == query.shape[1] and not getattr(module, "is_causal", False)
+    # Grouped heads, causal masks without a tensor, biases of positions (T5): left to transformers.
+    biased = options.get("position_bias") is not None
+    plain = key.shape[1] == query.shape[1] and not getattr(module, "is_causal", False) and not biased
     if not dropout or query.device.type != "cpu" or not plain:
         if plain and not dropout and query.dtype == torch.bfloat16 and query.device.type == "cpu":
             query = query.contiguous()

@@ -32,11 +32,13 @@ _OBJECT, _SAMPLE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\
 
 
 class Local(Source):
-    """A file, a BEIR folder, or a folder of corpus files.
+    """A file of JSON lines, JSON or a table in any known format, a BEIR folder, or a folder of corpus files.
 
     Raises:
         DataError: The file or folder does not exist; the message names the nearest.
     """
+
+    reads_files = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -134,7 +134,8 @@ def test_plugins_list_and_show_know_sources(films):
 
 def test_an_unknown_prefix_names_the_nearest():
     with pytest.raises(
-        InputError, match=r"no known prefix of a source; did you mean 'irds:vaswani'\? Known: documents:, hf:, irds:"
+        InputError,
+        match=r"no known prefix of a source; did you mean 'irds:vaswani'\? Known: csv:, documents:, hf:, irds:",
     ):
         open_source("ird:vaswani")
     with pytest.raises(DataError, match="does not exist"):

@@ -1,19 +1,19 @@
 """The loss `my_name`: from the representations of a batch to a number to minimise."""
 
 import torch
-from torch import Tensor, nn
-
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.score import scores
+from torch import Tensor, nn
 
 
 class MyName(Loss):
-    """Cross-entropy of the positive among all documents of the batch.
+    """Cross-entropy of each query's positive among all documents of the batch.
 
     Args:
         temperature: Scores are divided by this.
     """
 
+    # Keyword-only arguments are the options: typed, documented above, set by --set loss.temperature=0.05.
     def __init__(self, *, temperature: float = 1.0) -> None:
         super().__init__()
         self.temperature = temperature
@@ -28,7 +28,11 @@ class MyName(Loss):
         teacher: Tensor | None = None,
     ) -> LossValue:
         """The mean over the queries."""
-        logits = scores(queries, documents).float() / self.temperature  # (Q, D)
-        if ignore is not None:
-            logits = logits.masked_fill(ignore, -torch.inf)
-        return LossValue(nn.functional.cross_entropy(logits, positives))
+        # Sums over many scores want float32, under autocast too.
+        with torch.autocast(queries.device.type, enabled=False):
+            # as_indexed: what is trained is what search compares.
+            logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)
+            # Known positives and duplicates are no negatives.
+            if ignore is not None:
+                logits = logits.masked_fill(ignore, -torch.inf)
+            return LossValue(nn.functional.cross_entropy(logits, positives))

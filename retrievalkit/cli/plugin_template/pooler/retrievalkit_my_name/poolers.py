@@ -1,21 +1,30 @@
 """The pooler `my_name`: from token states to a representation."""
 
 from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates
+from torch.nn import functional
 
 
 class MyName(Pooler):
-    """Takes the state of the first token as a text's one vector.
+    """The mean of a text's token states as its one vector.
 
     Args:
-        scale: The vector is multiplied by this.
+        normalize: Whether vectors are scaled to length 1, so that inner products are cosines.
     """
 
+    # The encoder computes what is asked for here, and no more: -1 is the last layer, 0 the embeddings.
     needs = Needs(layers=(-1,))
 
-    def __init__(self, info: EncoderInfo, *, scale: float = 1.0) -> None:
+    # Keyword-only arguments are the options: typed, documented above, set by --set pooler.normalize=true.
+    def __init__(self, info: EncoderInfo, *, normalize: bool = False) -> None:
         super().__init__()
-        self.scale = scale
+        self.normalize = normalize
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """The representation of a batch: vectors of (batch, 1, width)."""
-        return Representation(vectors=self.scale * states.last[:, :1])
+        hidden = states.last  # (batch, tokens, width)
+        # Padding may stand at either end, and must not count.
+        mask = states.attention_mask[..., None].to(hidden.dtype)  # (batch, tokens, 1)
+        vectors = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+        if self.normalize:
+            vectors = functional.normalize(vectors, dim=-1)
+        return Representation(vectors=vectors[:, None])

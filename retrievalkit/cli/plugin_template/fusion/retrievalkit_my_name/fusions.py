@@ -1,0 +1,26 @@
+"""The fusion method `my_name`: what each run adds to the score of a document."""
+
+import numpy as np
+from numpy.typing import NDArray
+from retrievalkit.contracts import Candidates, FusionMethod
+
+
+class MyName(FusionMethod):
+    """Adds the reciprocals of the ranks.
+
+    Args:
+        shift: Is added to each rank: the greater it is, the less the first ranks count.
+    """
+
+    # Ranks alone. With True, `found.scores` has the scores of documents that only other runs found, too, where indexes
+    # can compute them; the rest are NaN.
+    uses_scores = False
+
+    # Keyword-only arguments are the options: typed, documented above, set by --fusion "my_name(shift=10)".
+    def __init__(self, *, shift: int = 60) -> None:
+        self.shift = shift
+
+    def parts(self, found: Candidates) -> NDArray[np.float64]:
+        """(documents, runs): weighted and added up by the search; all must be finite."""
+        reciprocals = 1.0 / (self.shift + np.maximum(found.ranks, 1))
+        return np.where(found.ranks > 0, reciprocals, 0.0)  # 0: the run did not find the document

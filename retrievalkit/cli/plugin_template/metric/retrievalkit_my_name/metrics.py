@@ -1,0 +1,20 @@
+"""The metric `my_name`: a figure for each judged query."""
+
+from retrievalkit.contracts import Judged, Metric
+
+
+class MyName(Metric):
+    """Whether a document of a wanted grade was found.
+
+    Args:
+        grade: The lowest grade that counts.
+    """
+
+    # Keyword-only arguments are the options: typed, documented above, set by --metrics "my_name(grade=2)@10".
+    def __init__(self, *, grade: int = 1) -> None:
+        self.grade = grade
+
+    # The mean over the queries is the figure of a run; override `mean` for another one.
+    def value(self, query: Judged) -> float:
+        """1 or 0; `query.found` has the grades of what was found, best first, up to the cutoff, None = not judged."""
+        return float(any(grade is not None and grade >= self.grade for grade in query.found))

@@ -1,5 +1,0 @@
-from retrievalkit import testing
-
-
-def test_the_pooler_keeps_the_contract(tmp_path):
-    testing.check_pooler("my_name", model=testing.tiny_model(tmp_path / "model"))

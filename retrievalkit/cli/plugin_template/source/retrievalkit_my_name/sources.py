@@ -1,0 +1,22 @@
+"""The source `my_name`: data under a prefix, which every command reads as it reads a file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from retrievalkit.data.sources import Row, Source
+from retrievalkit.errors import DataError
+
+
+class MyName(Source):
+    """The text files of a folder, a passage each: `my_name:FOLDER`."""
+
+    # Override the parts that there are: passages, queries, judgements(split), examples(split).
+    # Rows have the keys of any format that retrievalkit reads; ids, texts and duplicates are checked for you.
+    def passages(self) -> Iterator[Row]:
+        """One for each file, in the same order every time."""
+        paths = sorted(Path(self.name).glob("*.txt"))  # self.name is what follows the prefix
+        if not paths:
+            problem = "there is no .txt file in this folder. Give a folder of text files."
+            raise DataError(problem, file=self.address)
+        for path in paths:
+            yield {"id": path.stem, "title": "", "text": path.read_text(encoding="utf-8")}

@@ -1,0 +1,131 @@
+"""The contract of a filter of mined negatives, and what it sees: questions with their hits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from retrievalkit.data.corpus import Passage
+    from retrievalkit.data.queries import Query
+
+Places = list[int]
+"""Hits of a question by their places in its ranking, from 0 on, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A distinct query text, with the data of all examples of that text.
+
+    Attributes:
+        query: The smallest of its ids, the text, and the answers.
+        ids: All ids that the examples use for it.
+        positives: Ids of its known positives.
+        copies: Ids of other passages with the same text as a positive.
+    """
+
+    query: Query
+    ids: tuple[str, ...]
+    positives: frozenset[str]
+    copies: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The hits of a question, and the positives that they are compared to.
+
+    Methods refer to a hit by its place in the ranking, counted from 0.
+
+    Attributes:
+        question: The question.
+        ids: Ids of the retrieved passages, best first.
+        scores: Their scores.
+        holds: Whether each contains an answer; None = not checked.
+        positives: Ids of the question's positives, or of the mined positive.
+    """
+
+    question: Question
+    ids: Sequence[str]
+    scores: Sequence[float]
+    holds: Sequence[bool] | None = None
+    positives: frozenset[str] = field(default_factory=frozenset)
+
+    @classmethod
+    def of(cls, question: Question, hits: Sequence[tuple[str, float]], holds: Sequence[bool] | None = None) -> Found:
+        """From the hits of a run."""
+        ids = [passage_id for passage_id, _ in hits]
+        return cls(question, ids, [score for _, score in hits], holds, question.positives)
+
+    @property
+    def positive_score(self) -> float:
+        """The lowest score of the positives; one not retrieved counts with the last hit's score, an upper bound."""
+        last = self.scores[-1] if self.scores else 0.0
+        places = self.positive_places
+        lowest = min((self.scores[place] for place in places), default=last)
+        return lowest if len(places) == len(self.positives) else min(lowest, last)
+
+    @cached_property
+    def positive_places(self) -> list[int]:
+        """The places of the positives among the hits."""
+        if self.positives.isdisjoint(self.ids):
+            return []
+        return [place for place, passage_id in enumerate(self.ids) if passage_id in self.positives]
+
+
+PairScores = Callable[[Sequence[tuple[Found, str]]], Sequence[float | None]]
+"""Scores of (question, passage id) pairs; None for a pair without a score."""
+
+
+@dataclass(frozen=True)
+class FilterInputs:
+    """What a filter may look at besides the hits.
+
+    Attributes:
+        passages: Id -> passage, with `title` and `text`.
+        scores: The re-ranker of `--reranker`; None if there is none.
+    """
+
+    passages: Callable[[str], Passage]
+    scores: PairScores | None = None
+
+
+class Filter:
+    """Drops hits of questions before the rest become negatives.
+
+    A filter sees only the hits that the ones before it kept. The result may depend on nothing but the question, its
+    hits and the passages: a killed mining resumes with other questions.
+
+    Args:
+        inputs: The passages, and the scores of a re-ranker. Options are keyword-only arguments besides.
+
+    Attributes:
+        name: Its name in the audit; "" = the name that it is registered by.
+        needs_answers: Whether `Found.holds` is needed: which hits contain an answer of the question.
+    """
+
+    name: str = ""
+    needs_answers: ClassVar[bool] = False
+
+    def __init__(self, inputs: FilterInputs) -> None:
+        self.inputs = inputs
+
+    def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
+        """For each question of a part, the places of the remaining hits to keep, ascending.
+
+        Override it for what is computed faster for many questions at once.
+
+        Args:
+            part: The questions with all their hits.
+            left: For each, the places of the hits that are left.
+        """
+        return [self.keep_of(found, places) for found, places in zip(part, left, strict=True)]
+
+    def keep_of(self, found: Found, left: Places) -> Places:
+        """The places of the hits to keep for a question, out of those that are left."""
+        raise NotImplementedError
+
+    def reason(self, found: Found, place: int) -> str:  # noqa: ARG002 - for filters with a reason beyond their name
+        """The reason why a hit of the last part was dropped, for the audit; "" if the filter's name is enough."""
+        return ""

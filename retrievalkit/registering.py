@@ -1,0 +1,67 @@
+"""Running a plugin's own code while it registers: it may hang, print or exit, and harms nothing but itself."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import signal
+import threading
+from collections.abc import Iterator
+from typing import NoReturn
+
+from retrievalkit.errors import PluginError
+
+PATIENCE_SECONDS = 20.0
+"""How long a plugin may take to be imported, and to register."""
+
+_SHOWN = 60
+
+
+class _TooLong(BaseException):
+    """Not an Exception, which a plugin may catch."""
+
+
+@contextlib.contextmanager
+def isolated() -> Iterator[None]:
+    """Run a plugin's code in the block.
+
+    What it prints is caught, as it would begin the output of every command. It is stopped when it takes too long, where
+    Python can: in the main thread, on systems with timers, if nothing else uses the timer. Code in C that never
+    returns to Python cannot be stopped.
+
+    Raises:
+        PluginError: It took too long, printed, or ended the process.
+    """
+    printed = io.StringIO()
+    try:
+        with _limited(), contextlib.redirect_stdout(printed):
+            yield
+    except _TooLong:
+        msg = f"it takes longer than {PATIENCE_SECONDS:g} seconds to import and to register"
+        raise PluginError(msg) from None
+    except SystemExit as error:
+        msg = f"it ends the process when it is imported (SystemExit: {error.code})"
+        raise PluginError(msg) from error
+    if text := " ".join(printed.getvalue().split()):
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        msg = f"it prints when it is imported: '{shown}'"
+        raise PluginError(msg)
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or not hasattr(signal, "setitimer") or any(signal.getitimer(signal.ITIMER_REAL)):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _give_up)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _give_up(*_: object) -> NoReturn:
+    raise _TooLong

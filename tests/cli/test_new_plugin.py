@@ -1,0 +1,233 @@
+"""What `rkit plugins new` and `package` write is right from the first minute: its tests, lints, types and recipe."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from retrievalkit import registry
+from retrievalkit.cli import main
+from retrievalkit.cli.new_plugin import KINDS
+
+
+def rkit(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def write(folder, kind):
+    result = rkit("plugins", "new", f"peak_{kind}", "--kind", kind, "--output", folder)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def run(*words, folder, site=None):
+    """A program of this environment, in the folder of a package; its distribution is installed if `site` is given."""
+    environment = dict(os.environ)
+    if site is not None:
+        _install(folder, site)
+        parts = [str(folder), str(site), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(parts)
+    ran = subprocess.run(
+        [sys.executable, "-m", *map(str, words)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def _install(folder, site):
+    """What pip leaves of an editable package."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    ((name, module),) = project["entry-points"]["retrievalkit.plugins"].items()
+    required = "".join(f"Requires-Dist: {one}\n" for one in project["dependencies"])
+    about = site / f"{module}-{project['version']}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n{required}"
+    )
+    (about / "entry_points.txt").write_text(f"[retrievalkit.plugins]\n{name} = {module}\n")
+    (about / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}}))
+
+
+def pytest_of(folder, site):
+    """Its tests, as `pytest` runs them where retrievalkit is installed with its pytest plugin."""
+    known = [one.value for one in importlib.metadata.entry_points(group="pytest11")]
+    plugin = "retrievalkit.testing.pytest_plugin"
+    words = [] if plugin in known else ["-p", plugin]
+    return run("pytest", "-q", "-rs", "-p", "no:cacheprovider", *words, folder=folder, site=site)
+
+
+def lint(folder):
+    run("ruff", "check", "--no-cache", ".", folder=folder)
+    run("ruff", "format", "--no-cache", "--check", ".", folder=folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_package_has_all_that_publishing_needs_and_lints(tmp_path, kind):
+    folder = write(tmp_path / "package", kind)
+    lint(folder)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["name"] == f"retrievalkit-peak-{kind}"
+    assert yaml.safe_load((folder / ".github/workflows/test.yml").read_text())["jobs"]
+    assert "MIT License" in (folder / "LICENSE").read_text()
+    readme = (folder / "README.md").read_text()
+    recipe = folder / f"retrievalkit_peak_{kind}/recipes/compare.yaml"
+    assert recipe.is_file() == ("| baseline | | | |" in readme)
+    texts = "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    assert not re.search("my[_-]name|MyName|KIND", texts)
+
+
+FAST = ("source", "metric")
+
+
+@pytest.mark.parametrize(
+    "kind", [*FAST, *(pytest.param(one, marks=pytest.mark.slow) for one in KINDS if one not in FAST)]
+)
+def test_a_new_package_passes_its_own_tests(tmp_path, kind):
+    """Those of the conformance kit, for the component and for the package."""
+    assert " passed" in pytest_of(write(tmp_path / "package", kind), tmp_path / "site")
+
+
+@pytest.mark.slow
+def test_new_packages_are_typed(tmp_path):
+    """In the strict mode of mypy, with the settings of each: they are the same."""
+    for kind in KINDS:
+        shutil.copytree(write(tmp_path / kind, kind), tmp_path / "all", dirs_exist_ok=True)
+    modules = [f"retrievalkit_peak_{kind}" for kind in KINDS]
+    out = run("mypy", "--cache-dir", tmp_path / "cache", *modules, folder=tmp_path / "all")
+    assert "no issues found" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pooler", "indexer", "pretrainer", "filter", "fusion", "reranker"])
+def test_the_recipe_of_a_new_package_compares_it_with_the_baseline(tmp_path, kind, tiny_model, tiny_collection):
+    folder = write(tmp_path / "package", kind)
+    recipe = f"retrievalkit-peak-{kind}/compare"
+    values = [f"data={tiny_collection.folder}", f"model={tiny_model}", "seeds=42", "epochs=1", "limit=8"]
+    values += ["pretraining_steps=1"] if kind == "pretrainer" else []
+    words = [word for value in values for word in ("--set", value)]
+    run("retrievalkit", "run", recipe, "--output", tmp_path / "out", *words, folder=folder, site=tmp_path / "site")
+    table = (tmp_path / "out" / "results.md").read_text()
+    assert "Baseline" in table
+    assert f"peak_{kind}" in table
+
+
+@pytest.mark.parametrize("name", ["Peak", "two-words", "1st"])
+def test_a_name_that_is_not_snake_case_is_refused(tmp_path, name):
+    result = rkit("plugins", "new", name, "--output", tmp_path / "package")
+    assert result.exit_code == 2
+    assert "snake_case" in result.stderr
+    assert not (tmp_path / "package").exists()
+
+
+# --- from a file ---------------------------------------------------------------------------------------------------
+
+FILE = '''
+"""Peaks: a pooler and a loss."""
+
+import math
+
+import torch
+
+from retrievalkit import hookimpl
+from retrievalkit.contracts import EncoderInfo, Loss, Pooler, Representation, Side, TokenStates
+from retrievalkit.hookspecs import Register
+
+
+@hookimpl
+def register_poolers(register: Register) -> None:
+    """Register the pooler."""
+    register("peak", "peaks:Peak", help="The peak.")
+
+
+class Peak(Pooler):
+    """The first token's state.
+
+    Args:
+        scale: A factor.
+    """
+
+    def __init__(self, info: EncoderInfo, *, scale: float = math.e) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, states: TokenStates, side: Side) -> Representation:
+        """The vectors."""
+        rows = torch.arange(len(states.first))
+        return Representation(self.scale * states.last[rows, states.first][:, None])
+
+
+class Valley(Peak):
+    """The same."""
+
+
+class Depth(Loss):
+    """A loss."""
+
+
+@hookimpl
+def register_losses(register: Register) -> None:
+    """Register the loss."""
+    register("depth", "peaks:Depth")
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "peaks.py"
+    path.write_text(FILE.lstrip())
+    return path
+
+
+def test_a_file_becomes_a_package(file, tmp_path, monkeypatch, fresh_registry):
+    """Its hooks go into the package's top module, which imports nothing else; the rest stays as it is."""
+    result = rkit("plugins", "package", file, "--output", tmp_path / "package")
+    assert result.exit_code == 0, result.output
+    assert "the pooler 'peak', the loss 'depth'" in result.output
+    folder = tmp_path / "package"
+    lint(folder)
+    source = (folder / "retrievalkit_peaks" / "peaks.py").read_text()
+    assert "hookimpl" not in source
+    assert "Register" not in source
+    assert source.startswith('"""Peaks: a pooler and a loss."""\n\nimport math\n\nimport torch\n')
+    assert source.endswith('class Depth(Loss):\n    """A loss."""\n')
+    top = (folder / "retrievalkit_peaks" / "__init__.py").read_text()
+    assert 'register("peak", "retrievalkit_peaks.peaks:Peak", help="The peak.")' in top
+    assert "torch" not in top
+    assert sorted(path.name for path in (folder / "tests").iterdir()) == ["test_conforms.py"]
+    assert (
+        (folder / "tests" / "test_conforms.py")
+        .read_text()
+        .endswith('test_peak = testing.conformance("peak")\ntest_depth = testing.conformance("depth")\n')
+    )
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == ["retrievalkit>=0.1", "torch"]
+    assert "values: {pooler: peak}" in (folder / "retrievalkit_peaks" / "recipes" / "compare.yaml").read_text()
+    monkeypatch.syspath_prepend(folder)
+    _install(folder, tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    fresh_registry()
+    assert registry.component("pooler", "peak").load().__module__ == "retrievalkit_peaks.peaks"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("1 / 0", "ZeroDivisionError"), ("", "it registers nothing"), (None, "is not a file")],
+)
+def test_a_file_that_is_no_plugin_is_refused(tmp_path, text, message, fresh_registry):
+    if text is not None:
+        (tmp_path / "peaks.py").write_text(text)
+    result = rkit("plugins", "package", tmp_path / "peaks.py", "--output", tmp_path / "package")
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "package").exists()

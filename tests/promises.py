@@ -1,0 +1,128 @@
+"""What is promised to plugins, with signatures, as lines; `python tests/promises.py` writes those of this version.
+
+A promised module promises what its `__all__` names, or else what it defines and does not start with an underscore; of
+the modules below `retrievalkit.data` only the names that are listed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+from retrievalkit.hookspecs import VERSION
+
+FOLDER = Path(__file__).parent / "contracts"
+PROMISED = {
+    "retrievalkit": ["hookimpl"],
+    "retrievalkit.commands": None,
+    "retrievalkit.contracts": None,
+    "retrievalkit.data.corpus": ["Corpus", "Passage", "open_corpus"],
+    "retrievalkit.data.examples": ["Example", "check_examples", "read_examples"],
+    "retrievalkit.data.files": ["uncollected"],
+    "retrievalkit.data.masking": None,
+    "retrievalkit.data.pieces": None,
+    "retrievalkit.data.qrels": ["read_qrels"],
+    "retrievalkit.data.queries": ["Query", "read_queries"],
+    "retrievalkit.data.records": ["Record"],
+    "retrievalkit.data.runs": ["read_run", "write_run"],
+    "retrievalkit.data.sources": None,
+    "retrievalkit.data.spans": None,
+    "retrievalkit.data.truncation": None,
+    "retrievalkit.data.vectors": None,
+    "retrievalkit.deprecation": None,
+    "retrievalkit.errors": None,
+    "retrievalkit.hookspecs": None,
+    "retrievalkit.lexical": None,
+    "retrievalkit.score": None,
+    "retrievalkit.testing": None,
+}
+
+
+def lines() -> list[str]:
+    """One line for each promised name and member, sorted."""
+    found = []
+    for module, chosen in PROMISED.items():
+        loaded = importlib.import_module(module)
+        for name in chosen or names_in(loaded):
+            found += [f"{module}.{line}" for line in _lines_of(name, getattr(loaded, name))]
+    return sorted(found)
+
+
+def names_in(module) -> list[str]:
+    """The public names of a module."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    return [
+        name
+        for name, value in vars(module).items()
+        if name.isupper() or (not name.startswith("_") and getattr(value, "__module__", None) == module.__name__)
+    ]
+
+
+def _lines_of(name, value) -> list[str]:
+    if not inspect.isclass(value):
+        return [name if name == "hookimpl" else f"{name}{_signature(value)}"]
+    members = {}
+    for base in reversed(value.__mro__):
+        if base.__module__.startswith("retrievalkit"):
+            members |= {one: what for one, what in vars(base).items() if not one.startswith("_") or one == "__call__"}
+            members |= dict.fromkeys(one for one in vars(base).get("__annotations__", {}) if not one.startswith("_"))
+    # What other libraries define is theirs: torch's modules, enumerations, protocols.
+    made_here = dataclasses.is_dataclass(value) or any(
+        base.__module__.startswith("retrievalkit")
+        and "__init__" in vars(base)
+        and not getattr(base, "_is_protocol", False)
+        for base in value.__mro__
+    )
+    options = _signature(value) if made_here else ""
+    fields = {one.name for one in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
+    return [
+        f"{name}{options}",
+        *(f"{name}.{one}{_of_member(what)}" for one, what in members.items() if one not in fields),
+    ]
+
+
+def _of_member(value) -> str:
+    value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+    return _signature(value) if inspect.isroutine(value) else ""
+
+
+def _signature(value) -> str:
+    if not callable(value) or getattr(value, "__module__", "").startswith("typing"):
+        return ""
+    try:
+        text = str(inspect.signature(value))
+    except (ValueError, TypeError):
+        return ""
+    # Defaults that are functions have an address; whether annotations are quoted depends on the version of Python.
+    return re.sub(r" at 0x[0-9a-f]+", "", text).replace("'", "")
+
+
+def written(version: str) -> list[str]:
+    """The lines that were written for a version."""
+    return (FOLDER / f"{version}.txt").read_text(encoding="utf-8").splitlines()
+
+
+def versions() -> list[str]:
+    """The versions with lines, oldest first."""
+    return sorted((path.stem for path in FOLDER.glob("*.txt")), key=numbers)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version as numbers."""
+    return tuple(map(int, version.split(".")))
+
+
+def digest(found: list[str]) -> str:
+    """Eight characters that change with the lines: CHANGELOG.md has them beside the version."""
+    return hashlib.blake2b("\n".join(found).encode(), digest_size=4).hexdigest()
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{VERSION}.txt").write_text("\n".join(lines()) + "\n", encoding="utf-8")
+    print(f"In CHANGELOG.md, with the names that changed: contract {VERSION} ({digest(lines())})")

@@ -1,0 +1,132 @@
+"""What is promised to plugins stays, or changes with a version of the contract and a line of the changelog."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import subprocess
+
+import pytest
+
+import promises
+from places import ROOT
+from retrievalkit.contracts import VERSION
+from retrievalkit.deprecation import deprecated, warn_deprecated
+
+VERSIONS = promises.versions()
+PLUGINS = [
+    path.parent for folder in ("plugins", "examples/plugins") for path in sorted(ROOT.glob(f"{folder}/*/*/__init__.py"))
+    if path.parent.name != "tests"
+]  # fmt: skip
+DO = (
+    "Raise VERSION in retrievalkit/hookspecs.py (the first number where a plugin may break, else the second) unless it "
+    "is not released yet, run `python tests/promises.py`, and write the line that it prints into CHANGELOG.md."
+)
+
+
+def test_promised_names_and_signatures_are_as_they_are_written_down():
+    """Of the version of the contract that the sources have."""
+    assert VERSION in VERSIONS, DO
+    before, now = promises.written(VERSION), promises.lines()
+    changed = [f"- {one}" for one in before if one not in now] + [f"+ {one}" for one in now if one not in before]
+    assert not changed, "\n".join([f"What contract {VERSION} promises has changed.", *changed, DO])
+
+
+def test_the_changelog_names_what_is_promised_now():
+    """The line has a digest, so that no promise changes without it."""
+    line = f"contract {VERSION} ({promises.digest(promises.written(VERSION))})"
+    assert line in (ROOT / "CHANGELOG.md").read_text(), f"CHANGELOG.md lacks '{line}'. {DO}"
+
+
+def test_a_version_says_how_much_changed():
+    """Nothing goes or changes within a first number; what comes raises the second. Each name is in the changelog."""
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    for older, newer in itertools.pairwise(VERSIONS):
+        before, after = set(promises.written(older)), set(promises.written(newer))
+        old, new = promises.numbers(older), promises.numbers(newer)
+        assert new[0] > old[0] or not before - after, sorted(before - after)
+        assert new[:2] > old[:2] or before == after, sorted(after - before)
+        names = {line.partition("(")[0].rpartition(".")[2] for line in before ^ after}
+        assert not [name for name in sorted(names) if name not in changelog]
+
+
+def test_what_a_release_promised_is_not_rewritten():
+    """Lines of the last release, by its tag, are those of today: changes are a new version."""
+    tag = subprocess.run(
+        ["git", "describe", "--tags", "--match", "v*", "--abbrev=0"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if tag.returncode:
+        pytest.skip("nothing was released")
+    changed = ["git", "diff", "--name-only", "--diff-filter=MD", tag.stdout.strip(), "--", "tests/contracts"]
+    assert not subprocess.run(changed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def imported_names(package):
+    """(file, name) of what a package imports of retrievalkit, except for annotations alone."""
+    for path in package.rglob("*.py"):
+        tree = ast.parse(path.read_bytes())
+        guarded = [
+            node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ]
+        left_out = {id(below) for node in guarded for below in ast.walk(node)}
+        for node in ast.walk(tree):
+            ours = isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "retrievalkit"
+            for alias in node.names if ours and id(node) not in left_out else ():
+                yield path.relative_to(ROOT), f"{node.module}.{alias.name}"
+
+
+@pytest.mark.parametrize("package", PLUGINS, ids=lambda package: package.name)
+def test_a_plugin_takes_what_the_contract_that_it_declares_promises(package):
+    """It says which contract that is, and imports nothing that is newer, or no promise at all."""
+    source = ast.parse((package / "__init__.py").read_bytes())
+    assigned = {ast.unparse(node.targets[0]): node.value for node in source.body if isinstance(node, ast.Assign)}
+    declared = ast.literal_eval(assigned["retrievalkit_contract"])
+    wanted = promises.numbers(declared)
+    fitting = [one for one in VERSIONS if promises.numbers(one)[: len(wanted)] >= wanted]
+    assert fitting, declared
+    promised = {line.partition("(")[0] for line in promises.written(fitting[0])}
+    modules = {name for module in promises.PROMISED for name in (module, module.rpartition(".")[0])}
+    beyond = [f"{path}: {name}" for path, name in imported_names(package) if name not in promised | modules]
+    assert not beyond
+
+
+# --- deprecation ---------------------------------------------------------------------------------------------------
+
+
+def test_a_deprecated_function_works_and_warns_once():
+    """The warning names the function, its replacement and the contract that drops it, at the caller's line."""
+
+    @deprecated(use="new", dropped_in="2.0")
+    def old(value):
+        """An old function."""
+        return value + 1
+
+    with pytest.warns(FutureWarning, match=r"old is deprecated: use new\. Contract 2\.0 drops it\.") as warned:
+        assert old(1) == 2
+    assert warned[0].filename == __file__
+    assert old(2) == 3  # a second warning would be an error
+    assert old.__doc__ == "An old function."
+
+
+def test_a_deprecated_class_stays_a_class():
+    """It can be extended and asked for, and warns when one is made."""
+
+    @deprecated(use="New", dropped_in="3.0")
+    class Old:
+        def __init__(self, *, size=3):
+            self.size = size
+
+    class Own(Old):
+        pass
+
+    with pytest.warns(FutureWarning, match=r"Old is deprecated: use New\. Contract 3\.0 drops it\."):
+        assert Own(size=4).size == 4
+    assert isinstance(Own(), Old)
+
+
+def test_a_name_is_warned_of_once():
+    """For what is no function."""
+    with pytest.warns(FutureWarning, match="a.b is deprecated"):
+        warn_deprecated("a.b", use="a.c", dropped_in="2.0")
+    warn_deprecated("a.b", use="a.c", dropped_in="2.0")

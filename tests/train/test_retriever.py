@@ -183,6 +183,7 @@ def test_trackers_get_what_is_logged(quick, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
     quick(tmp_path / "plain", logging_steps=2)
     quick(tmp_path / "out", logging_steps=2, report_to="mlflow,wandb")

@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py [--passages 100000] [--folder DIR] [--only bm25,flat,hybrid] [--clients 1,8,64]
     python benchmarks/serving.py --passages 500 --requests 50      # tiny, to try it
+    python benchmarks/serving.py --drawn    # vectors drawn at random, which saves an hour of encoding
 
 Against a loop in Python that asks the same open index one query at a time. Clients are coroutines of this process, each
 with a connection of its own, which send the next query when the last is answered; a round ends after `--requests`
@@ -30,13 +31,16 @@ import numpy as np
 from bench import BUILD, machine
 
 import data
+from retrievalkit import artifacts
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.vectors import VectorStore, VectorWriter
 
 HERE = Path(__file__).parent
 SYSTEMS = {"bm25": ["bm25"], "flat": ["flat"], "hybrid": ["flat", "bm25"]}
 _RUN = [sys.executable, "-m", "retrievalkit"]
 
 
-def prepare(folder: Path, passages: int) -> None:
+def prepare(folder: Path, passages: int, drawn: bool) -> None:
     """Make the indexes that are not there yet."""
     data.write(folder, HERE.parent)
     place = folder / f"serving-{passages}"
@@ -44,15 +48,34 @@ def prepare(folder: Path, passages: int) -> None:
     if not (place / "corpus.jsonl").exists():
         with (folder / "chunks.jsonl").open(encoding="utf-8") as chunks:
             (place / "corpus.jsonl").write_text("".join(itertools.islice(chunks, passages)), encoding="utf-8")
-    model = folder / "model"
+    encode = ["encode", folder / "model", "--pooler", "mean", "--precision", "auto"]
+    if drawn and not (place / "vectors").exists():
+        (place / "some.jsonl").write_text("".join((place / "corpus.jsonl").open(encoding="utf-8").readlines()[:64]))
+        subprocess.run([*_RUN, *map(str, encode), "some.jsonl", "--output", "some"], cwd=place, check=True)
+        draw(place / "some", place / "corpus.jsonl", place / "vectors")
     steps = {
-        "vectors": ["encode", model, "corpus.jsonl", "--pooler", "mean", "--precision", "auto", "--output", "vectors"],
+        "vectors": [*encode, "corpus.jsonl", "--output", "vectors"],
         "flat": ["index", "vectors", "--indexer", "flat", "--output", "flat"],
         "bm25": ["index", "corpus.jsonl", "--indexer", "bm25", "--output", "bm25"],
     }
     for name, words in steps.items():
         if not (place / name / "manifest.json").exists():
             subprocess.run([*_RUN, *map(str, words)], cwd=place, check=True)
+
+
+def draw(some: Path, corpus: Path, output: Path) -> None:
+    """A vectors folder of a corpus with random vectors of length 1, as if the model of another folder had made it."""
+    encoded, ids = VectorStore(some), [passage.id for passage in open_corpus(corpus)]
+    vectors = np.random.default_rng(0).standard_normal((len(ids), 1, encoded.dim), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    with artifacts.write_folder(output) as folder:
+        writer = VectorWriter(folder)
+        writer.write_shard(0, ids, vectors)
+        made = {name: encoded.manifest[name] for name in ("options", "checkpoint")}
+        texts = artifacts.describe_input(str(corpus), open_corpus(corpus).fingerprint())
+        made |= {"inputs": {"texts": texts}, "corpus": {"source": str(corpus), **texts}}
+        counts = writer.finish()
+        artifacts.write_manifest(folder, "vectors", command="encode", counts=counts, files=writer.checksums(), **made)
 
 
 @contextmanager
@@ -168,10 +191,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2_000, help="Queries of a round, at most.")
     parser.add_argument("--seconds", type=float, default=30.0, help="Seconds of a round, at most.")
     parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--drawn", action="store_true", help="Draw the vectors; queries are encoded by the model.")
+    parser.add_argument("--note", default="", help="What else is known of the machine, for the results.")
     parser.add_argument("--options", default="", help="Of rkit serve, such as '--threads 1 --depth 100'.")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "serving.json")
     options = parser.parse_args()
-    prepare(options.folder, options.passages)
+    prepare(options.folder, options.passages, options.drawn)
     place = options.folder / f"serving-{options.passages}"
     rows = (options.folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     queries = [json.loads(row)["text"] for row in rows]
@@ -184,6 +209,7 @@ def main() -> None:
         results[name] = measured
         sys.stderr.write(table({name: measured}) + "\n")
     about = {"machine": machine(), "passages": options.passages, "k": options.k, "options": options.options}
+    about |= {"vectors": "drawn" if options.drawn else "encoded", "note": options.note}
     options.output.write_text(json.dumps({**about, "results": results}, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(table(results) + "\n")
 

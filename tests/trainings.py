@@ -24,7 +24,7 @@ def quick_training(program, spec, options, quick, **places):
     def run(output, **changes):
         chosen = quick | {name: value for name, value in changes.items() if name in fields}
         others = places | {name: value for name, value in changes.items() if name not in fields}
-        how = {name: others.pop(name) for name in ("resume", "overwrite") if name in others}
+        how = {name: others.pop(name) for name in ("resume", "overwrite", "report_to") if name in others}
         return program(spec(**others), output, options(**chosen), **how)
 
     return run

@@ -118,6 +118,8 @@ class Rows:
         if isinstance(value, str) and self._ids:
             return self._named(number, {"text": value})
         row = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        if isinstance(row, tuple) and hasattr(row, "_asdict"):
+            row = row._asdict()  # those of ir_measures
         if not isinstance(row, Mapping):
             should = "a text or a dict" if self._ids else "a dict"
             msg = f"the row is {value!r:.80}, and should be {should}."

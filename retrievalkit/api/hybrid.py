@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,8 @@ _NOT_OURS = (
 class Hybrid(Searching):
     """Indexes and runs whose hits are fused. The indexes stay open, and may be searched alone meanwhile.
 
+    After `add`, `delete` or `compact` of one of the indexes, the hybrid searches what that became.
+
     Args:
         indexes: Open indexes, or their folders; runs, or their files.
         **options: Of `rkit search`: `fusion`, `weights` (numbers, or a file of tuned ones), `normalization`,
@@ -58,12 +61,31 @@ class Hybrid(Searching):
         corpus = options.pop("corpus", None)
         with settled("search", {"indexes": [one.name for one in self.parts], **options}) as values:
             self._request = Request(values["indexes"], **{name: values[name] for name in _OPTIONS})
+        self._joining, self._sources = threading.Lock(), self._open_now()
         searcher = _joined(self.parts)
         fusion = self._request.fusion_for(searcher)
         known = next((one.corpus for one in self.parts if isinstance(one, Index) and one.corpus is not None), None)
         texts = known if corpus is None else given.passages(corpus)
         name = "+".join(searcher.labels)
         super().__init__(name, searcher, fusion=fusion, depth=self._request.depth, corpus=texts)
+
+    @property
+    def searcher(self) -> Searcher:
+        """The program's searcher of all of them, made anew once an index was changed.
+
+        Raises:
+            InputError: It was closed.
+        """
+        with self._joining:
+            searcher, now = super().searcher, self._open_now()
+            # What was open stays open here when an index is closed.
+            if now != self._sources and None not in now:
+                searcher = self._searcher = _joined(self.parts)
+                self._sources = now
+            return searcher
+
+    def _open_now(self) -> list[Searcher | None]:
+        return [one._searcher for one in self.parts if isinstance(one, Index)]
 
     @known_keywords
     def tune(self, qrels: Any, queries: Any = None, metric: str = METRIC, k: int = program.HITS) -> Hybrid:
@@ -100,8 +122,10 @@ class Hybrid(Searching):
     def _with(self, tuned: Tuned) -> Hybrid:
         made = Hybrid.__new__(Hybrid)
         made.parts, made.tuned, made._request = self.parts, tuned, self._request
+        searcher = self.searcher
+        made._joining, made._sources = threading.Lock(), self._sources
         fusion = tuned.best.fusion
-        Searching.__init__(made, self.name, self.searcher, fusion=fusion, depth=self.depth, corpus=self.corpus)
+        Searching.__init__(made, self.name, searcher, fusion=fusion, depth=self.depth, corpus=self.corpus)
         return made
 
     def save_weights(self, path: str | os.PathLike[str]) -> None:

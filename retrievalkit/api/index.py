@@ -173,8 +173,8 @@ class Index(Searching):
     ) -> dict[str, int]:
         """Add passages, or vectors, to the index; only new texts and changed ones are encoded.
 
-        A text of an id that the index has takes its place. The index searches the new state at once; a hybrid or a
-        service that was made of it before goes on with the old one.
+        A text of an id that the index has takes its place. The index searches the new state at once, and so does
+        a hybrid that was made of it; a service does when it is told to reload.
 
         Args:
             texts: Passages with ids, as `Index.build` takes them; or vectors, or a vectors folder of the same model.

@@ -193,8 +193,9 @@ class Searching:
 
     def _open_reader(self) -> Reader:
         with self._reading:
-            if self._reader is None:
-                self._reader = Reader(self.searcher, self.fusion, self.corpus, self.depth)
+            searcher = self.searcher
+            if self._reader is None or self._reader.searcher is not searcher:
+                self._reader = Reader(searcher, self.fusion, self.corpus, self.depth)
             return self._reader
 
 

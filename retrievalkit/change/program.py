@@ -42,6 +42,7 @@ class Outcome:
         changed: How many came instead of others of their ids.
         unchanged: How many were given that it holds already.
         deleted: How many went.
+        unknown: How many were to go that it does not hold: those that an earlier, or a killed, command deleted.
         segments: Of how many parts the index consists.
     """
 
@@ -50,6 +51,7 @@ class Outcome:
     changed: int = 0
     unchanged: int = 0
     deleted: int = 0
+    unknown: int = 0
     segments: int = 1
 
 
@@ -71,7 +73,8 @@ def change_index(
         index: The index folder.
         add: A corpus, or for an index of vectors also a vectors folder of the same model. Texts of ids that the index
             has take the place of these.
-        delete: The ids of texts that go.
+        delete: The ids of texts that go. Of those that the index does not have a note tells: the same command, run
+            again after it was killed, finds them gone.
         compact: Whether to make one segment of all.
         model: Where the checkpoint is that encodes the texts, if it was moved.
         precision: The number format to encode in; None = as before.
@@ -165,7 +168,10 @@ def _add_and_delete(
 ) -> None:
     held = texts_of(index.folder, index.opened.manifest, list(zip(index.segments, index.deleted, strict=True)))
     if unknown := sorted(delete.difference(held.digests)):
-        oddities.note(f"the index '{index.folder}' has no text of these ids to delete: {shortlist(unknown)}.")
+        oddities.note(
+            f"the index '{index.folder}' has no text of {len(unknown):,} of the {len(delete):,} ids to delete: "
+            f"{shortlist(unknown)}."
+        )
     gone = delete.intersection(held.digests)
     changes = Changes()
     vectors = None
@@ -175,7 +181,7 @@ def _add_and_delete(
     elif add is not None:
         changes = write_changes(add, held, gone, work / "texts.jsonl")
     replaced = {name for name in changes.added if name in held.digests and name not in gone}
-    outcome.deleted, outcome.changed = len(gone), len(replaced)
+    outcome.deleted, outcome.unknown, outcome.changed = len(gone), len(unknown), len(replaced)
     outcome.added, outcome.unchanged = len(changes.added) - len(replaced), changes.unchanged
     if not gone and not changes.added:
         return

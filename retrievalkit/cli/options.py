@@ -209,6 +209,13 @@ def training_options(
     shared: list[Callable[[Function], Function]] = [
         precision_option(purpose, "auto", unset=True, encodes=False),
         click.option("--seed", type=int),
+        click.option(
+            "--report-to",
+            default="",
+            metavar="NAMES",
+            help="Trackers that get what is logged, as TensorBoard does: wandb, mlflow and others of the Trainer's "
+            "report_to.",
+        ),
         click.option("--resume", is_flag=True, help=f"Continue a {training} that was cut off."),
         overwrite_option,
         json_option,

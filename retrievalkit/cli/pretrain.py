@@ -32,6 +32,7 @@ def pretrain(
     dev: str | None,
     output: str,
     encoder: str,
+    report_to: str,
     resume: bool,
     overwrite: bool,
     as_json: bool,
@@ -63,7 +64,9 @@ def pretrain(
                 encoder_options=section(values, "encoder"),
             )
             checked = registry.check_options("rkit pretrain", PretrainingOptions, values | given_flags(flags))
-        manifest = program(spec, output, PretrainingOptions(**checked), resume=resume, overwrite=overwrite)
+        manifest = program(
+            spec, output, PretrainingOptions(**checked), resume=resume, overwrite=overwrite, report_to=report_to
+        )
         counts = manifest["counts"]
         samples = f"{counts['samples']:,} samples of {counts['documents']:,} documents"
         dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""

@@ -48,6 +48,7 @@ def rerank_train(
     corpus: str | None,
     dev: str | None,
     output: str,
+    report_to: str,
     resume: bool,
     overwrite: bool,
     as_json: bool,
@@ -65,7 +66,7 @@ def rerank_train(
             values = parse(settings) | given_flags(flags)
             options = RerankerOptions(**registry.check_options("rkit rerank train", RerankerOptions, values))
         spec = RerankerSpec(model=model, examples=examples, corpus=corpus, dev=dev)
-        manifest = train_reranker(spec, output, options, resume=resume, overwrite=overwrite)
+        manifest = train_reranker(spec, output, options, resume=resume, overwrite=overwrite, report_to=report_to)
         counts = manifest["counts"]
         dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
         line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"

@@ -56,6 +56,7 @@ def train(
     corpus: str | None,
     dev: str | None,
     output: str,
+    report_to: str,
     encoder: str | None,
     pooler: str | None,
     loss: str | None,
@@ -103,7 +104,7 @@ def train(
             options = TrainingOptions(
                 **registry.check_options("rkit train", TrainingOptions, values | given_flags(flags))
             )
-        manifest = program(spec, output, options, resume=resume, overwrite=overwrite)
+        manifest = program(spec, output, options, resume=resume, overwrite=overwrite, report_to=report_to)
         counts = manifest["counts"]
         if processes.is_main():
             taken = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""

@@ -41,10 +41,10 @@ def explain(
         why: Whether to explain the scores; if not, only ranks and scores are reported.
     """
     ids = [document for document, _ in hits]
-    columns = []
+    columns, rows = [], None if candidates is None else _rows(candidates, ids)
     for number, source in enumerate(searcher.sources):
         reasons = _reasons(searcher, source, query, ids, corpus) if why else [Found("")] * len(hits)
-        ranked = _ranks_and_scores(number, hits, candidates)
+        ranked = _ranks_and_scores(number, hits, candidates, rows)
         column = [
             replace(reason, index=source.label, rank=rank, score=score)
             for reason, (rank, score) in zip(reasons, ranked, strict=True)
@@ -53,14 +53,19 @@ def explain(
     return list(zip(*columns, strict=True))
 
 
+def _rows(candidates: Candidates, ids: Sequence[str]) -> list[int]:
+    """The places of some documents, of perhaps thousands of candidates."""
+    wanted = set(ids)
+    row_of = {document: row for row, document in enumerate(candidates.ids) if document in wanted}
+    return [row_of[document] for document in ids]
+
+
 def _ranks_and_scores(
-    number: int, hits: Sequence[tuple[str, float]], candidates: Candidates | None
+    number: int, hits: Sequence[tuple[str, float]], candidates: Candidates | None, rows: Sequence[int] | None
 ) -> list[RankAndScore]:
     """The rank and score of each hit in one source; a hit with a score but no rank was not found there, only scored."""
     if candidates is None:
         return [(rank, score) for rank, (_, score) in enumerate(hits, 1)]
-    row_of = {document: row for row, document in enumerate(candidates.ids)}
-    rows = [row_of[document] for document, _ in hits]
     pairs = zip(candidates.ranks[rows, number].tolist(), candidates.scores[rows, number].tolist(), strict=True)
     return [(rank or None, None if math.isnan(score) else score) for rank, score in pairs]
 

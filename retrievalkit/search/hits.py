@@ -7,7 +7,7 @@ pairs of tokens that contribute most to the score.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +67,16 @@ class Found:
 
     def to_json(self) -> dict[str, Any]:
         """The reasons as JSON values; unknown ones are left out, except rank and score."""
-        values = asdict(self)
-        kept = {name: _short(value) for name, value in values.items() if value not in (None, {}, ())}
+        known = {name: value for name in _FIELDS if (value := getattr(self, name)) not in (None, {}, ())}
+        kept = {name: _short(value) for name, value in known.items()}
+        if self.terms:
+            kept["terms"] = dict(self.terms)
+        if self.tokens:
+            kept["tokens"] = tuple(asdict(pair) for pair in self.tokens)
         return {"index": self.index, "rank": self.rank, "score": _short(self.score), **kept}
+
+
+_FIELDS = tuple(field.name for field in fields(Found))
 
 
 @dataclass(frozen=True)
@@ -98,9 +105,9 @@ class DescribedHit:
 
     def to_json(self) -> dict[str, Any]:
         """The hit as JSON values."""
-        fields = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
+        named = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
-        return {**fields, "matches": matched, "found": [reasons.to_json() for reasons in self.found]}
+        return {**named, "matches": matched, "found": [reasons.to_json() for reasons in self.found]}
 
 
 def _short(value: Any) -> Any:
@@ -164,7 +171,7 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
             head.append(f"  {printable(hit.id)}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
         lines = [_marked(hit)] if hit.snippet else []
-        lines += _reasons(hit)
+        lines += map(_coloured, _reasons(hit))
         if console.is_terminal:
             console.print(head)
             for line in lines:
@@ -187,18 +194,25 @@ def _marked(hit: DescribedHit) -> Text:
 
 def reasons_of(hit: DescribedHit) -> list[str]:
     """A line of text for each index with something to report."""
-    return [line.plain for line in _reasons(hit)]
+    return ["".join(parts) for parts in _reasons(hit)]
 
 
-def _reasons(hit: DescribedHit) -> list[Text]:
-    """One line per index with something to report."""
-    return [line for found in hit.found if (line := _why(found, alone=len(hit.found) == 1))]
+def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
+    """One line per index with something to report: its name, its rank and score, and why; alone, only why."""
+    several = len(hit.found) > 1
+    return [line for found in hit.found if any(line := _why(found, several=several))]
 
 
-def _why(found: Found, *, alone: bool) -> Text | None:
-    """One line; with the index's name, rank and score if it is one of several."""
+def _coloured(line: tuple[str, str, str]) -> Text:
     from rich.text import Text
 
+    return Text.assemble(
+        *((part, style) for part, style in zip(line, ("green", "default", "dim"), strict=True) if part)
+    )
+
+
+def _why(found: Found, *, several: bool) -> tuple[str, str, str]:
+    """One line; with the index's name, rank and score if it is one of several."""
     parts = []
     if found.dense is not None and found.lexical is not None:
         parts.append(f"dense {found.dense:.4g} + lexical {found.lexical:.4g}")
@@ -211,14 +225,11 @@ def _why(found: Found, *, alone: bool) -> Text | None:
         shown = list(found.terms.items())[:SHOWN_TERMS]
         parts.append(", ".join(f"{term} {value:.3g}" for term, value in shown))
     why = printable("; ".join(parts))
-    if alone:
-        return Text(why, style="dim") if why else None
+    if not several:
+        return "", "", why
     rank = f"#{found.rank}" if found.rank is not None else "not found"
     score = "" if found.score is None else f" {found.score:.4f}"
-    text = Text(f"{printable(found.index)} ", style="green")
-    text.append(f"{rank}{score}", style="default")
-    text.append(f"  {why}" if why else "", style="dim")
-    return text
+    return f"{printable(found.index)} ", f"{rank}{score}", f"  {why}" if why else ""
 
 
 def _pair(pair: TokenPair) -> str:

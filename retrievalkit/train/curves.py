@@ -1,4 +1,7 @@
-"""The curves of a training as a page: `training.html`, drawn from `training.jsonl`."""
+"""The curves of a training as pages: `training.html`, drawn from `training.jsonl`, and `logs/pace.html` beside it.
+
+Texts per second and memory have a page of their own, since equal trainings write equal files but for `logs`.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,22 @@ from pathlib import Path
 from retrievalkit.artifacts import CURVES
 from retrievalkit.report.chart import line_chart
 from retrievalkit.report.page import render, write_page
-from retrievalkit.train.resume import LOG, read_log
+from retrievalkit.train.resume import LOG, PACE, read_log
 
 Series = dict[str, list[tuple[float, float]]]
 # Logged beside the loss, and no terms of it.
 _OTHER = ("step", "epoch", "loss", "grad_norm", "learning_rate", "negatives_changed")
 
 
+_MEASURED = {"texts_per_second": "Texts per second", "memory_gib": "Memory in GiB"}
+_PAGE = Path(PACE).with_suffix(".html")
+
+
 def write_curves(folder: Path) -> None:
-    """Write the page of a training beside its log; nothing if nothing was logged."""
-    series = read_series(folder / LOG)
+    """Write the pages of a training beside its logs; nothing if nothing was logged."""
+    series, pace = read_series(folder / LOG), read_series(folder / PACE)
+    if pace:
+        _write_pace(folder / _PAGE, pace)
     if not series:
         return
     dev = {name: points for name, points in series.items() if name.startswith("dev_")}
@@ -32,8 +41,30 @@ def write_curves(folder: Path) -> None:
         charts=[(title, line_chart(lines, x="step", y=title.lower())) for title, lines in shown.items() if lines],
         columns=["measure", "first", "lowest", "at step", "last"],
         rows=[[name, *_summary(points)] for name, points in (losses | dev).items()],
+        links=[(_PAGE.as_posix(), "Texts per second and memory")] if pace else [],
     )
     write_page(folder / CURVES, html)
+
+
+def _write_pace(path: Path, series: Series) -> None:
+    charts = [
+        (_MEASURED[name], line_chart({name: points}, x="step", y=_MEASURED[name].lower()))
+        for name, points in series.items()
+    ]
+    html = render(
+        "curves.html.j2",
+        title="Pace of the training",
+        subtitle="Judging dev questions, mining and saving count in; memory is a GPU's peak, or what the process holds",
+        charts=charts,
+        columns=["measure", "mean", "lowest", "highest", "last"],
+        rows=[[_MEASURED[name], *_extent([value for _, value in points])] for name, points in series.items()],
+        links=[(f"../{CURVES}", "Loss, learning rate and dev questions")],
+    )
+    write_page(path, html)
+
+
+def _extent(values: list[float]) -> list[float]:
+    return [sum(values) / len(values), min(values), max(values), values[-1]]
 
 
 def read_series(log: Path) -> Series:
@@ -43,7 +74,11 @@ def read_series(log: Path) -> Series:
     for values in read_log(lines, log):
         for name, value in values.items():
             if name not in ("step", "epoch"):
-                series.setdefault(name, []).append((values["step"], value))
+                points = series.setdefault(name, [])
+                # A resumed training repeats the steps after its state; the log itself goes back with the state.
+                while points and points[-1][0] >= values["step"]:
+                    points.pop()
+                points.append((values["step"], value))
     return series
 
 

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,14 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from retrievalkit import artifacts
 from retrievalkit.contracts import Progress
-from retrievalkit.errors import ArtifactError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, MissingDependencyError, RetrievalkitError, check_choice
 from retrievalkit.model.allocation import Surplus
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.pretrained import load_weights, save_weights
 from retrievalkit.train import processes, states
 from retrievalkit.train.options import LoopOptions
-from retrievalkit.train.progress import Bar
-from retrievalkit.train.resume import WEIGHTS, beside
+from retrievalkit.train.progress import Bar, Pace
+from retrievalkit.train.resume import PACE, WEIGHTS, beside
 from retrievalkit.train.selection import BestState
 from retrievalkit.train.step import Inputs, Key, Samples, TrainingStep
 
@@ -101,6 +101,7 @@ class StepTrainer(transformers.Trainer):
         self._terms: dict[str, list[Tensor]] = {}
         self._prefetched: tuple[Iterator[Inputs], Iterator[Inputs]] | None = None
         self._surplus = Surplus()
+        self._pace = Pace()
         super().__init__(model=step.module, args=arguments, callbacks=[])
         # The progress display is ours.
         self.remove_callback(transformers.PrinterCallback)
@@ -130,6 +131,7 @@ class StepTrainer(transformers.Trainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Inputs], num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
         """Forward and backward of one step; afterwards all processes have the gradient of the whole step."""
         self.model.train()
+        self._pace.begin()
         progress = Progress(self.state.global_step, float(self.state.epoch or 0.0), self.state.max_steps)
         values = self.step.run(inputs["step"], progress, self.accelerator.backward)
         if processes.count() > 1:
@@ -137,6 +139,7 @@ class StepTrainer(transformers.Trainer):
         for name, value in values.items():
             self._terms.setdefault(name, []).append(value.detach().float())
         self._surplus.after_step()
+        self._pace.add(inputs["step"].texts)
         return values["loss"].detach()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -145,11 +148,20 @@ class StepTrainer(transformers.Trainer):
             # The Trainer's own mean forgets, when it resumes, the steps since the last time.
             logs |= {name: float(torch.stack(values).mean()) for name, values in self._terms.items()}
             self._terms.clear()
-        super().log(logs, start_time)
-        # The Trainer logs run times at the end, and equal trainings are to write equal files.
+        measured = self._pace.measured() if "loss" in logs else {}
+        everything = logs | measured
+        super().log(everything, start_time)
+        # The Trainer logs run times at the end, and equal trainings are to write equal files; so the pace has its own.
         if "train_runtime" not in logs and processes.is_main():
-            with self.log_file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"step": self.state.global_step, **logs}) + "\n")
+            logs = {name: value for name, value in everything.items() if name not in measured}
+            self._append(self.log_file, logs)
+            if measured:
+                self._append(self.log_file.parent / PACE, measured)
+
+    def _append(self, path: Path, values: dict[str, float]) -> None:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"step": self.state.global_step, **values}) + "\n")
 
     def _get_output_dir(self, trial: Any) -> str:
         # Where a state is written; `states.complete` gives it its name.
@@ -246,13 +258,14 @@ class EpochEnds(transformers.TrainerCallback):
         control.should_log = should_log
 
 
-def trainer_arguments(options: LoopOptions, folder: Path, steps: int) -> transformers.TrainingArguments:
+def trainer_arguments(options: LoopOptions, folder: Path, steps: int, run: str) -> transformers.TrainingArguments:
     """The arguments of Hugging Face's trainer: AdamW, linear warm-up and decay, when to log and to save.
 
     Args:
         options: Options of the training.
         folder: Folder for the states.
         steps: Steps of the whole training.
+        run: What trackers call the training.
     """
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
@@ -267,7 +280,8 @@ def trainer_arguments(options: LoopOptions, folder: Path, steps: int) -> transfo
         logging_steps=options.logging_steps,
         save_strategy="epoch" if options.save_steps is None else "steps",
         save_steps=options.save_steps or 500,
-        report_to=[],
+        report_to=[],  # the callbacks are added where the training writes
+        run_name=run,
         disable_tqdm=True,
         remove_unused_columns=False,
         fp16=options.precision == "fp16",
@@ -281,10 +295,28 @@ def trainer_arguments(options: LoopOptions, folder: Path, steps: int) -> transfo
     return arguments
 
 
-def tensorboard(folder: Path) -> Sequence[transformers.TrainerCallback]:
-    """The callback that logs for TensorBoard, if that is installed."""
-    if importlib.util.find_spec("tensorboard") is None:
-        return []
-    callback = transformers.integrations.TensorBoardCallback()
-    callback.logging_dir = str(folder)
-    return [callback]
+def trackers(folder: Path, names: str) -> list[transformers.TrainerCallback]:
+    """The callbacks that log for TensorBoard, if that is installed, and for other trackers.
+
+    Args:
+        folder: Where TensorBoard's files go.
+        names: Names as `report_to` of the Trainer takes them, with commas: wandb,mlflow.
+
+    Raises:
+        InputError: A tracker is unknown, not installed or not set up.
+    """
+    known = transformers.integrations.integration_utils.INTEGRATION_TO_CALLBACK
+    wanted = [name for name in map(str.strip, names.split(",")) if name]
+    if "tensorboard" not in wanted and importlib.util.find_spec("tensorboard") is not None:
+        wanted.append("tensorboard")
+    found = []
+    for name in wanted:
+        check_choice("tracker", name, sorted(known))
+        try:
+            callback = known[name]()
+        except (RuntimeError, ImportError) as error:
+            raise MissingDependencyError(name, f"--report-to {name}") from error
+        if name == "tensorboard":
+            callback.logging_dir = str(folder)
+        found.append(callback)
+    return found

@@ -45,9 +45,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """A process's share of a step."""
+    """A process's share of a step.
+
+    Attributes:
+        parts: Its parts.
+        texts: How many texts the whole step has, of all processes.
+    """
 
     parts: Sequence[Part]
+    texts: int
 
     def to(self, device: torch.device) -> Self:
         """The same parts on another device."""

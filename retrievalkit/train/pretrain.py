@@ -62,10 +62,12 @@ def pretrain(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    report_to: str = "",
 ) -> Manifest:
     """Pre-train a model on documents, and write a Hugging Face folder; see `retrievalkit.train.retriever.train`."""
     options = options or PretrainingOptions()
-    return run_training(partial(_prepare, spec, options), options, output, resume=resume, overwrite=overwrite)
+    make = partial(_prepare, spec, options)
+    return run_training(make, options, output, resume=resume, overwrite=overwrite, report_to=report_to)
 
 
 def _prepare(spec: PretrainingSpec, options: PretrainingOptions) -> Training:

@@ -86,7 +86,7 @@ class PartCollator:
             [self._part(drawn[part], source) for part in share] for share in slices(len(drawn), self.micro_batch_size)
         ]
         own = shares[processes.rank()]
-        return Parts(own or [self._part(drawn[:1], source).without_weight()])
+        return Parts(own or [self._part(drawn[:1], source).without_weight()], len(drawn))
 
     def _part(self, samples: Sequence[Any], source: random.Random) -> Part:
         batch = self.pretrainer.collate(samples, source)

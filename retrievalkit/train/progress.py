@@ -1,4 +1,4 @@
-"""How a long training shows where it is: a bar on a terminal, lines now and then in a log."""
+"""How a long training shows where it is: a bar on a terminal, lines now and then in a log; and how fast it goes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import torch
 import transformers
 
+from retrievalkit.model.allocation import held_memory
 from retrievalkit.report.progress import ProgressBar
 
 # Seconds between two lines of a log.
@@ -73,6 +75,36 @@ class Bar:
             seconds = (time.monotonic() - self._started) / (self.done - self._first) * (self.total - self.done)
             parts.append(f"{timedelta(seconds=round(seconds))} left")
         return ", ".join(part for part in parts if part)
+
+
+class Pace:
+    """How fast a training goes, and what it holds; measured from one line of the log to the next."""
+
+    def __init__(self) -> None:
+        self._texts = 0
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """A step begins; what comes before the first is not measured."""
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def add(self, texts: int) -> None:
+        """A step has computed so many texts."""
+        self._texts += texts
+
+    def measured(self) -> dict[str, float]:
+        """Texts a second since the last time, and GiB of memory: the most on a GPU, those of the process on a CPU."""
+        if self._since is None:
+            return {}
+        now, memory = time.monotonic(), _memory()
+        found = {"texts_per_second": self._texts / max(now - self._since, 1e-9)}
+        self._texts, self._since = 0, now
+        return found if memory is None else {**found, "memory_gib": memory / (1 << 30)}
+
+
+def _memory() -> int | None:
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else held_memory()
 
 
 class ShowProgress(transformers.TrainerCallback):

@@ -53,10 +53,12 @@ def train_reranker(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    report_to: str = "",
 ) -> Manifest:
     """Train a re-ranker and write its folder; see `retrievalkit.train.retriever.train`."""
     options = options or RerankerOptions()
-    return run_training(partial(_prepare, spec, options), options, output, resume=resume, overwrite=overwrite)
+    make = partial(_prepare, spec, options)
+    return run_training(make, options, output, resume=resume, overwrite=overwrite, report_to=report_to)
 
 
 def _prepare(spec: RerankerSpec, options: RerankerOptions) -> Training:

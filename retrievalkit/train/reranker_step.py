@@ -205,9 +205,10 @@ class RerankerStep(TrainingStep[Parts]):
         """The lists of this process."""
         draws = [self.samples.draw(position, epoch) for epoch, position in keys]
         own = list(slices(len(draws), self.options.micro_batch_size))[processes.rank()]
+        pairs = sum(1 + len(draw.negatives) for draw in draws)
         if not own:
-            return Parts([self._part(draws[:1]).without_weight()])
-        return Parts([self._part(draws[part]) for part in own])
+            return Parts([self._part(draws[:1]).without_weight()], pairs)
+        return Parts([self._part(draws[part]) for part in own], pairs)
 
     def _part(self, draws: Sequence[Draw]) -> Part:
         lists = self.collator(draws)

@@ -21,6 +21,8 @@ from retrievalkit.train import processes, states
 from retrievalkit.train.selection import BEST, SELECTION
 
 LOG, LOGS, STATES, OPTIONS, WEIGHTS = "training.jsonl", "logs", "trainer", "options.json", "model.safetensors"
+PACE = f"{LOGS}/pace.jsonl"
+"""What was measured beside the log: equal trainings write equal files, and times are never equal."""
 
 
 def beside(staging: Path) -> list[Path]:

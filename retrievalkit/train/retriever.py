@@ -72,6 +72,7 @@ def train(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    report_to: str = "",
 ) -> Manifest:
     """Train a retriever and write a checkpoint folder.
 
@@ -81,6 +82,7 @@ def train(
         options: How to train.
         resume: Go on with a training to the same output that was cut off; a finished one is left as it is.
         overwrite: Replace an existing output folder.
+        report_to: Trackers beside TensorBoard that get what is logged, with commas, such as "wandb,mlflow".
 
     Returns:
         The manifest of the checkpoint.
@@ -89,7 +91,8 @@ def train(
         InputError: Something about the input is wrong; nothing was written.
     """
     options = options or TrainingOptions()
-    return run_training(partial(_prepare, spec, options), options, output, resume=resume, overwrite=overwrite)
+    make = partial(_prepare, spec, options)
+    return run_training(make, options, output, resume=resume, overwrite=overwrite, report_to=report_to)
 
 
 def _prepare(spec: RetrieverSpec, options: TrainingOptions) -> Training:

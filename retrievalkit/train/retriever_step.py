@@ -49,6 +49,11 @@ class StepInputs:
     ignore: Tensor | None
     teacher: Tensor | None
 
+    @property
+    def texts(self) -> int:
+        """How many queries and documents the whole step has."""
+        return sum(len(share) for side in SIDES for share in self.shares[side])
+
     def to(self, device: torch.device) -> StepInputs:
         """The same step on another device."""
         chunks = [replace(chunk, batch=chunk.batch.to(device)) for chunk in self.chunks]

@@ -7,11 +7,13 @@ processes the main one writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from transformers import TrainerCallback
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts import NOT_WEIGHTS
@@ -20,7 +22,7 @@ from retrievalkit.model.pretrained import load_weights, quiet
 from retrievalkit.train import processes
 from retrievalkit.train.card import ModelCard
 from retrievalkit.train.curves import write_curves
-from retrievalkit.train.loop import EpochEnds, StepSampler, StepTrainer, tensorboard, trainer_arguments
+from retrievalkit.train.loop import EpochEnds, StepSampler, StepTrainer, trackers, trainer_arguments
 from retrievalkit.train.options import LoopOptions
 from retrievalkit.train.progress import Bar, ShowProgress
 from retrievalkit.train.resume import (
@@ -71,7 +73,13 @@ class Training:
 
 
 def run_training(
-    make: Callable[[], Training], options: LoopOptions, output: str | Path, *, resume: bool, overwrite: bool
+    make: Callable[[], Training],
+    options: LoopOptions,
+    output: str | Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    report_to: str = "",
 ) -> Manifest:
     """Train and write a folder.
 
@@ -81,6 +89,7 @@ def run_training(
         output: The folder to write.
         resume: Go on with a training to the same output that was cut off; a finished one is left as it is.
         overwrite: Replace an existing output folder.
+        report_to: Trackers that get what is logged, with commas, such as "wandb,mlflow"; TensorBoard always does.
 
     Returns:
         The manifest of the folder.
@@ -94,14 +103,21 @@ def run_training(
             stack.enter_context(artifacts.held(output))
             if processes.is_main():
                 artifacts.restore(output)
-        return _run(make, options, output, resume=resume, overwrite=overwrite)
+        return _run(make, options, output, resume=resume, overwrite=overwrite, report_to=report_to)
 
 
 def _run(
-    make: Callable[[], Training], options: LoopOptions, output: str | Path, *, resume: bool, overwrite: bool
+    make: Callable[[], Training],
+    options: LoopOptions,
+    output: str | Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    report_to: str,
 ) -> Manifest:
     with processes.together():
         options.check()
+        followers = trackers(artifacts.partial_folder(output) / LOGS, report_to) if processes.is_main() else []
         if not resume:
             artifacts.check_output(output, overwrite=overwrite)
         training = make()
@@ -122,7 +138,7 @@ def _run(
     with _staging(output, overwrite=overwrite) as staging:
         if manifest is None:
             with only_resumable_kept(staging, training.step.work), quiet():
-                steps = _train(training.step, options, staging, last)
+                steps = _train(training.step, options, staging, last, (Path(output).name, followers))
             manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
         if processes.is_main():
             _tidy(staging, training.step.work)
@@ -136,7 +152,11 @@ def _staging(output: str | Path, *, overwrite: bool) -> AbstractContextManager[P
     return nullcontext(artifacts.partial_folder(output))
 
 
-def _train(step: TrainingStep[Any], options: LoopOptions, staging: Path, last: Path | None) -> int:
+Run = tuple[str, Sequence[TrainerCallback]]
+"""What trackers call a training, and the callbacks that tell them."""
+
+
+def _train(step: TrainingStep[Any], options: LoopOptions, staging: Path, last: Path | None, run: Run) -> int:
     """Train, from the state `last` if there is one, and leave the best state in the module.
 
     Returns:
@@ -153,22 +173,29 @@ def _train(step: TrainingStep[Any], options: LoopOptions, staging: Path, last: P
         # In the middle of an epoch, the Trainer would do one step more.
         load_weights(step.module, last / WEIGHTS)
     else:
-        _loop(step, options, sampler, staging, total, last)
+        _loop(step, options, sampler, staging, total, last, run)
     if processes.is_main() and (staging / BEST).exists():
         load_weights(step.module, staging / BEST)
     return total
 
 
 def _loop(
-    step: TrainingStep[Any], options: LoopOptions, sampler: StepSampler, staging: Path, total: int, last: Path | None
+    step: TrainingStep[Any],
+    options: LoopOptions,
+    sampler: StepSampler,
+    staging: Path,
+    total: int,
+    last: Path | None,
+    run: Run,
 ) -> None:
-    arguments = trainer_arguments(options, staging / STATES, total)
+    name, followers = run
+    arguments = trainer_arguments(options, staging / STATES, total, name)
     trainer = StepTrainer(step, arguments, sampler=sampler, log_file=staging / LOG)
     bar = Bar(step.title, shown=processes.is_main())
     best = BestState(step, staging) if step.dev is not None and processes.is_main() else None
     trainer.add_callback(EpochEnds(trainer, staging, bar, best))
     if processes.is_main():
-        for callback in (ShowProgress(bar), *tensorboard(staging / LOGS)):
+        for callback in (ShowProgress(bar), *followers):
             trainer.add_callback(callback)
     if last is not None:
         step.restore(step_of(last) // len(sampler), staging)

@@ -27,6 +27,10 @@ Say = Callable[[str], None]
 class Inputs(Protocol):
     """What a step computes on, made on the CPU."""
 
+    @property
+    def texts(self) -> int:
+        """How many texts the whole step has, of all processes."""
+
     def to(self, device: torch.device, /) -> Self:
         """The same inputs on another device."""
 

@@ -50,7 +50,15 @@ def test_what_was_deleted_is_found_no_more_and_compacting_changes_no_hit(index, 
     assert index.delete(np.array(best[1:2]))["texts"] == 30
     assert not {*best[:2]} & {hit.id for hit in index.search("peru", k=50)}
     found = index.search(queries, k=5)
-    assert index.compact() == {"texts": 30, "added": 0, "changed": 0, "unchanged": 0, "deleted": 0, "segments": 1}
+    assert index.compact() == {
+        "texts": 30,
+        "added": 0,
+        "changed": 0,
+        "unchanged": 0,
+        "deleted": 0,
+        "unknown": 0,
+        "segments": 1,
+    }
     assert index.search(queries, k=5) == found
     assert rk.Index.open(index.folder).search(queries, k=5) == found
 
@@ -104,7 +112,7 @@ def test_vectors_with_their_passages(index, model, passages, queries, dense):
             "did you mean 'precision'",
         ),
         (lambda index: index.delete([]), OptionError, "there are no ids to delete"),
-        (lambda index: index.delete("nowhere", strict=True), InputError, "no text of these ids"),
+        (lambda index: index.delete("nowhere", strict=True), InputError, "no text of 1 of the 1 ids"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_changes(index, queries, mistake, error, message):
@@ -113,6 +121,23 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(index, queries, mistak
         mistake(index)
     assert rk.Index.open(index.folder).manifest == before
     assert index.search(queries, k=3) == found
+
+
+def test_a_hybrid_searches_what_its_indexes_became(index, passages, queries, tmp_path):
+    """Hits, texts and reasons; a part that was closed stays as it was."""
+    words = rk.Index.build(passages, output=tmp_path / "words")
+    hybrid = rk.Hybrid([index, words], fusion="rrf")
+    best = hybrid.search("peru", k=3)
+    for part in (index, words):
+        part.delete(best[0].id)
+    assert hybrid.search("peru", k=3)[0].id != best[0].id
+    index.add(passages)
+    words.add(passages)
+    anew = rk.Hybrid([rk.Index.open(index.folder), rk.Index.open(words.folder)], fusion="rrf")
+    assert hybrid.search(queries, k=5) == anew.search(queries, k=5)
+    assert texts_of(hybrid) == texts_of(anew)
+    index.close()
+    assert hybrid.search(queries, k=5) == anew.search(queries, k=5)
 
 
 def test_a_closed_index_is_not_changed(index):

@@ -178,7 +178,7 @@ def test_options_that_do_not_go_together(index, tmp_path):
         (["--delete", "a", "--output", "x"], "--output has no part in changing the index"),
         (["--delete", "a", "--model", "x"], "--model has no part in changing"),
         (["--compact", "--indexer", "flat"], "--indexer has no part in changing"),
-        (["--delete", ",".join("abcde")], "no text of these ids to delete"),
+        (["--delete", ",".join("abcde")], "no text of 1 of the 1 ids to delete"),
     ]:
         assert message in rkit(index, *words).stderr
     with pytest.raises(OptionError, match="nothing to change"):
@@ -200,6 +200,15 @@ def test_ids_to_delete_come_one_by_one_or_in_a_file(index, tmp_path):
     done = rkit(index, "--delete", tmp_path / "gone.txt", "--delete", "c")
     assert done.stdout == f"{index}: 3 deleted; 2 texts in 1 segment\n"
     assert sorted(found(index)[0][0]) == ["d", "e"]
+
+
+def test_ids_that_an_index_lacks_are_told_of_and_strict_refuses_them(index):
+    """What is there goes all the same: the command may be a second try of one that was killed."""
+    refused = rkit(index, "--delete", "a", "--delete", "x.txt", "--strict")
+    assert (refused.exit_code, len(found(index)[0][0])) == (2, 5)
+    done = rkit(index, "--delete", "a", "--delete", "x.txt")
+    assert (done.exit_code, done.stdout) == (0, f"{index}: 1 deleted, 1 unknown; 4 texts in 1 segment\n")
+    assert "has no text of 1 of the 2 ids to delete: x.txt." in done.stderr
 
 
 def test_an_altered_segment_is_found(index, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,8 @@ class Command:
         words: Its command line, run in a folder of its own beside the inputs.
         again: What a user adds to run it again: nothing, or what its message or its help says.
         searched: The index is compared by what is found in it: Lucene and Milvus name and date their files.
-        existing: The command that made what this one replaces.
+        existing: The commands that made what this one replaces or changes, each in a line.
+        changes: It changes the index that is there: killed, it leaves what it was or what it becomes.
         processes: How many train together.
         volatile: Names of files that hold times.
     """
@@ -43,6 +45,7 @@ class Command:
     again: str = ""
     searched: bool = False
     existing: str = ""
+    changes: bool = False
     processes: int = 1
     volatile: tuple[str, ...] = ()
 
@@ -51,6 +54,7 @@ _TRAIN = f"--corpus {CORPUS} --examples {INPUTS}/train.jsonl --dev {INPUTS}/dev.
 _TRAIN += " --epochs 3 --batch-size 8 --negatives 2 --set limit=40 --set save_steps=2 --set logging_steps=3"
 _MINED = f"--corpus {CORPUS} --examples {DATA} --set negatives=5 --depth 20"
 _RUNS = f"{INPUTS}/run.trec {INPUTS}/other.trec --qrels {DATA}/qrels/test.tsv"
+_CHANGE = f"index out --add {INPUTS}/more.jsonl --delete {INPUTS}/gone.txt"
 
 COMMANDS = {
     "train": Command(f"train --model {MODEL} --pooler mean {_TRAIN} --output out", "--resume"),
@@ -91,6 +95,22 @@ COMMANDS = {
         f"index {INPUTS}/vectors --output out --overwrite",
         existing=f"index {INPUTS}/both --indexer sparse --output out",
     ),
+    "index, changed": Command(
+        _CHANGE,
+        existing=f"index {INPUTS}/vectors --output out",
+        changes=True,
+    ),
+    "index, compacted": Command(
+        "index out --compact",
+        existing=f"index {INPUTS}/vectors --output out\n{_CHANGE}",
+        changes=True,
+    ),
+    "index bm25, changed": Command(
+        f"{_CHANGE} --compact", searched=True, existing=f"index {CORPUS} --indexer bm25 --output out", changes=True
+    ),
+    "index milvus, changed": Command(
+        _CHANGE, searched=True, existing=f"index {INPUTS}/vectors --indexer milvus --output out", changes=True
+    ),
     "mine-negatives": Command(f"mine-negatives --from {INPUTS}/model {_MINED} --output out.jsonl"),
     "mine-negatives of a run": Command(f"mine-negatives --from {INPUTS}/run-train.trec {_MINED} --output out.jsonl"),
     "search": Command(f"search {INPUTS}/index --queries {DATA} --k 20 --output out.trec"),
@@ -108,7 +128,15 @@ COMMANDS = {
 }
 
 
-SMALL = ("train", "train, two processes", "encode", "encode, replacing", "index flat", "convert")
+SMALL = (
+    "train",
+    "train, two processes",
+    "encode",
+    "encode, replacing",
+    "index flat",
+    "index, changed",
+    "convert",
+)
 """Commands for which few inputs are needed, quickly made."""
 
 
@@ -129,6 +157,7 @@ def make_inputs(folder: Path, rkit: Callable[[str], None], names: Iterable[str])
     rkit("encode model data --output vectors")
     rkit("mine-negatives --from model --examples data --corpus data --depth 6 --set negatives=5 --output train.jsonl")
     (folder / "dev.jsonl").write_text("".join((folder / "train.jsonl").read_text().splitlines(True)[-8:]))
+    _write_changes(folder)
     if set(names) <= set(SMALL):
         return
     (folder / "small.yaml").write_text(RECIPE)
@@ -142,3 +171,14 @@ def make_inputs(folder: Path, rkit: Callable[[str], None], names: Iterable[str])
     rkit("search index --queries data --split train --k 20 --output run-train.trec")
     if "search milvus" in names:
         rkit("index vectors --indexer milvus --output milvus")
+
+
+def _write_changes(folder: Path) -> None:
+    """What is added to an index of the collection, texts of ids that it has among them, and what is deleted."""
+    texts = [json.loads(line) for line in (folder / "data/corpus.jsonl").read_text().splitlines()]
+    coming = [
+        one | {"_id": one["_id"] if row % 2 else f"new{row}", "text": f"{one['text']} again"}
+        for row, one in enumerate(texts[:8])
+    ]
+    (folder / "more.jsonl").write_text("".join(json.dumps(one) + "\n" for one in coming))
+    (folder / "gone.txt").write_text("".join(f"{one['_id']}\n" for one in texts[8:12]))

@@ -31,7 +31,7 @@ def bench(tmp_path_factory):
 
 
 def test_commands_that_are_killed_run_again(bench):
-    drawn = draw_moments(bench, random.Random(11), 12, fresh_share=0.0, startup=0.0)
+    drawn = draw_moments(bench, random.Random(11), 14, fresh_share=0.0, startup=0.0)
     found = [bench.trial(name, number, moment, rank=rank) for name, number, moment, rank, _ in drawn]
     assert not [str(one) for one in found if one.problems]
     assert sum(one.code is not None for one in found) > 6, "most were still running"
@@ -98,5 +98,7 @@ def test_every_kind_of_command_is_there():
         "compare",
     ):
         assert name in words
+    for option in ("--add", "--delete", "--compact"):
+        assert f" {option}" in words
     for indexer in ("flat", "faiss", "sparse", "dense_sparse", "bm25", "impact", "lucene_hnsw", "milvus"):
         assert f"--indexer {indexer} " in words

@@ -67,6 +67,7 @@ class Bench:
         make_inputs(self.inputs, self._make, names)
         self.before = digests(self.inputs)
         self.expected: dict[str, dict[str, str]] = {}
+        self.states: dict[str, tuple[str, str]] = {}
         self.seconds: dict[str, float] = {}
         for name in names:
             self._measure(name)
@@ -79,9 +80,11 @@ class Bench:
 
     def _measure(self, name: str) -> None:
         """Run a command twice undisturbed: what it writes, and how long that takes."""
-        found = []
+        found, before = [], ""
         for _ in range(2):
             self.prepare(name)
+            if COMMANDS[name].changes:
+                before = self._found()
             started = time.monotonic()
             code = self._run(COMMANDS[name], COMMANDS[name].words)
             self.seconds[name] = time.monotonic() - started
@@ -94,6 +97,8 @@ class Bench:
             msg = f"'{name}' does not repeat itself: {different}"
             raise RuntimeError(msg)
         self.expected[name] = found[0]
+        if COMMANDS[name].changes:
+            self.states[name] = before, self._found()
 
     @cached_property
     def startup(self) -> float:
@@ -111,7 +116,8 @@ class Bench:
         if existing := COMMANDS[name].existing:
             made = self.folder / "existing" / name.replace(" ", "-")
             if not made.exists():
-                assert start(shlex.split(existing), self.work).finish() == 0, self._printed()
+                for line in existing.splitlines():
+                    assert start(shlex.split(line), self.work).finish() == 0, self._printed()
                 shutil.copytree(self.work, made)
             else:
                 shutil.copytree(made, self.work, dirs_exist_ok=True)
@@ -174,6 +180,8 @@ class Bench:
         early = moment < (self.startup if fresh else 0.1)
         self._check_killed(made, number, early=early, fresh=fresh)
         self.check_left(made, earlier)
+        if command.changes and self._found() not in self.states[name]:
+            made.problems.append("left an index that is neither what it was nor what it becomes")
         self.check_again(made, command)
         return made
 
@@ -243,11 +251,18 @@ class Bench:
         found = {file: "volatile" if Path(file).name in command.volatile else one for file, one in found.items()}
         if command.searched:
             visible = {file for file in found if file.startswith("out/")}
-            words = ["search", "out", "--queries", DATA, "--k", "5", "--output", "found.trec"]
-            assert start(words, self.work).finish() == 0, self._printed()
-            hits = (self.work / "found.trec").read_bytes()
-            found = {file: one for file, one in found.items() if file not in visible} | {"found": _digest(hits)}
+            found = {file: one for file, one in found.items() if file not in visible} | {"found": self._found()}
         return found
+
+    def _found(self) -> str:
+        """A digest of what is found in the index that a command writes."""
+        words = ["search", "out", "--queries", DATA, "--k", "5", "--output", "found.trec"]
+        assert start(words, self.work).finish() == 0, self._printed()
+        hits = self.work / "found.trec"
+        try:
+            return _digest(hits.read_bytes())
+        finally:
+            hits.unlink()
 
 
 def draw_moments(bench: Bench, source, count: int, *, fresh_share: float, startup: float) -> list[tuple]:

@@ -27,6 +27,22 @@ def test_every_logged_value_is_drawn_over_the_steps(tmp_path):
     assert "training.html" in NOT_WEIGHTS
 
 
+def test_pace_and_memory_have_a_page_of_their_own(tmp_path):
+    """Beside a training that was resumed after step 2: what it did twice is drawn once."""
+    (tmp_path / "training.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOG))
+    (tmp_path / "logs").mkdir()
+    speeds = [(2, 40.0), (4, 50.0), (4, 60.5)]
+    lines = [{"step": step, "texts_per_second": speed, "memory_gib": 1.5} for step, speed in speeds]
+    (tmp_path / "logs/pace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_series(tmp_path / "logs/pace.jsonl")["texts_per_second"] == [(2, 40.0), (4, 60.5)]
+    write_curves(tmp_path)
+    page = (tmp_path / "logs/pace.html").read_text()
+    assert page.count("<svg") == 2
+    assert "50.2500" in page
+    assert "../training.html" in page
+    assert "logs/pace.html" in (tmp_path / "training.html").read_text()
+
+
 def test_without_a_log_there_is_no_page(tmp_path):
     write_curves(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -156,10 +156,42 @@ def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, t
     )
 
 
-def test_without_tensorboard_there_are_no_logs(quick, tmp_path, monkeypatch):
+def test_without_tensorboard_only_the_pace_is_logged(quick, tmp_path, monkeypatch):
+    """Texts per second and memory, which differ from training to training, and so are no part of the log."""
     monkeypatch.setattr(loop.importlib.util, "find_spec", lambda name: None)
-    quick(tmp_path / "out")
-    assert not (tmp_path / "out" / "logs").exists()
+    quick(tmp_path / "out", logging_steps=2)
+    assert sorted(one.name for one in (tmp_path / "out" / "logs").iterdir()) == ["pace.html", "pace.jsonl"]
+    pace = [json.loads(line) for line in (tmp_path / "out/logs/pace.jsonl").read_text().splitlines()]
+    assert [one["step"] for one in pace] == [2, 4, 6]
+    assert all(one["texts_per_second"] > 0 and one["memory_gib"] > 0 for one in pace)
+    assert "texts_per_second" not in (tmp_path / "out/training.jsonl").read_text()
+
+
+def test_trackers_that_are_unknown_or_not_installed_are_refused_before_anything_is_written(quick, tmp_path):
+    with pytest.raises(InputError, match=r"unknown tracker 'wanb'.*'wandb'"):
+        quick(tmp_path / "out", report_to="wanb")
+    with pytest.raises(InputError, match="--report-to comet_ml needs the package 'comet_ml'"):
+        quick(tmp_path / "out", report_to="comet_ml")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_trackers_get_what_is_logged(quick, tmp_path, monkeypatch):
+    """MLflow's files, and Weights & Biases without a network; the checkpoint is the same as without."""
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
+    quick(tmp_path / "plain", logging_steps=2)
+    quick(tmp_path / "out", logging_steps=2, report_to="mlflow,wandb")
+    assert checkpoint_fingerprint(tmp_path / "out") == checkpoint_fingerprint(tmp_path / "plain")
+    (run,) = mlflow.MlflowClient().search_runs(["0"])
+    assert run.info.run_name == "out"
+    assert {"loss", "learning_rate", "texts_per_second"} <= {name.rpartition("/")[2] for name in run.data.metrics}
+    assert list((tmp_path / "wandb").glob("offline-run-*"))
 
 
 def test_the_terminal_shows_our_bar_and_nothing_else(quick, tmp_path, capfd):

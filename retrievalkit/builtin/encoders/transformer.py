@@ -172,6 +172,10 @@ class Transformer(Encoder):
         import transformers
 
         config = load_pretrained(transformers.AutoConfig, self.source, **self.loading)
+        if config.model_type == "dpr" and not config.projection_dim:
+            # A BERT, whose class in transformers gives no hidden states, and only those of the question encoder.
+            values = {name: value for name, value in config.to_dict().items() if name != "model_type"}
+            config = transformers.BertConfig(**values)
         return config, load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
 
     def _load_model(self, needs: Needs) -> Any:

@@ -1,0 +1,37 @@
+"""Indexes as retrievers of other toolkits: `retrievalkit.adapters.langchain`, `retrievalkit.adapters.haystack`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from retrievalkit.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from retrievalkit.api.searching import Searching
+
+
+def opened(index: Any) -> Searching:
+    """What to search.
+
+    Args:
+        index: An open index or hybrid, an index folder, or a list of folders, which are fused by reciprocal ranks.
+
+    Raises:
+        InputError: There is no such index, or it is something else.
+    """
+    import retrievalkit as rk
+
+    if isinstance(index, rk.Index | rk.Hybrid):
+        return index
+    if isinstance(index, str | os.PathLike):
+        return rk.Index.open(index)
+    if isinstance(index, list | tuple):
+        return rk.Hybrid(index, fusion="rrf")
+    msg = f"the index is {index!r:.80}. Give an open index or hybrid, an index folder, or a list of folders."
+    raise InputError(msg)
+
+
+def lacking(package: str, toolkit: str) -> MissingDependencyError:
+    """The error of an adapter whose toolkit is not installed."""
+    return MissingDependencyError(package, f"a retriever for {toolkit}", f"'retrievalkit[{toolkit.lower()}]'")

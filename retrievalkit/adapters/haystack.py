@@ -1,0 +1,90 @@
+"""An index as a retriever of Haystack, for its pipelines.
+
+from retrievalkit.adapters.haystack import IndexRetriever
+
+pipeline.add_component("retriever", IndexRetriever(index="my-index", top_k=4))
+pipeline.run({"retriever": {"query": "pairwise distances"}})
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from retrievalkit.adapters import lacking, opened
+from retrievalkit.errors import InputError
+
+try:
+    from haystack import Document, component, default_from_dict, default_to_dict
+except ImportError as error:
+    raise lacking("haystack-ai", "Haystack") from error
+
+
+@component
+class IndexRetriever:
+    """Finds the documents of an index, with their scores, and titles and ranks as meta data.
+
+    Args:
+        index: An index folder, or a list of folders, which are fused by reciprocal ranks; or an open index or hybrid,
+            which a pipeline cannot be saved with.
+        top_k: Documents per query.
+        explain: Whether the meta data have the reasons for the score, under "why".
+
+    Raises:
+        InputError: There is no such index.
+    """
+
+    def __init__(self, index: Any, top_k: int = 10, explain: bool = False) -> None:
+        self.index = opened(index)
+        self.places = index
+        self.top_k = top_k
+        self.explain = explain
+
+    def warm_up(self) -> None:
+        """Load what the first query would load."""
+        self.index.warm()
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, top_k: int | None = None) -> dict[str, list[Document]]:
+        """The documents of a query, best first, as "documents".
+
+        Args:
+            query: Its text.
+            top_k: How many; None = as of the component.
+
+        Raises:
+            InputError: The query is empty.
+        """
+        hits = self.index.search(query, self.top_k if top_k is None else top_k, explain=self.explain)
+        return {
+            "documents": [
+                Document(
+                    id=hit.id,
+                    content=hit.text,
+                    score=hit.score,
+                    meta={"title": hit.title, "rank": hit.rank} | ({"why": list(hit.why)} if self.explain else {}),
+                )
+                for hit in hits
+            ]
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The component as a saved pipeline holds it.
+
+        Raises:
+            InputError: It was made of an open index.
+        """
+        places = self.places if isinstance(self.places, list | tuple) else [self.places]
+        if not all(isinstance(one, str | os.PathLike) for one in places):
+            msg = "the retriever was made of an open index, which cannot be saved. Make it of index folders."
+            raise InputError(msg)
+        names = [os.fspath(one) for one in places]
+        index = names if self.places is places else names[0]
+        made: dict[str, Any] = default_to_dict(self, index=index, top_k=self.top_k, explain=self.explain)
+        return made
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> IndexRetriever:
+        """The component of a saved pipeline."""
+        made: IndexRetriever = default_from_dict(cls, data)
+        return made

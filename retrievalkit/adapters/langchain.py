@@ -1,0 +1,63 @@
+"""An index as a retriever of LangChain, in chains and for agents.
+
+from retrievalkit.adapters.langchain import IndexRetriever
+
+retriever = IndexRetriever(index="my-index", k=4)
+retriever.invoke("pairwise distances")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, SkipValidation, field_validator
+
+from retrievalkit.adapters import lacking, opened
+from retrievalkit.api.searching import Searching
+
+try:
+    from langchain_core.callbacks import CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+except ImportError as error:
+    raise lacking("langchain-core", "LangChain") from error
+
+
+class IndexRetriever(BaseRetriever):
+    """Finds the documents of an index, with their titles, scores and ranks as metadata.
+
+    Attributes:
+        index: An open index or hybrid, an index folder, or a list of folders, which are fused by reciprocal ranks.
+        k: Documents per query; `invoke(query, k=...)` overrides it.
+        explain: Whether the metadata have the reasons for the score, under "why".
+
+    Raises:
+        InputError: There is no such index.
+    """
+
+    index: SkipValidation[Searching]
+    k: int = Field(default=10, ge=1)
+    explain: bool = False
+
+    @field_validator("index", mode="before")
+    @classmethod
+    def _open(cls, value: Any) -> Searching:
+        return opened(value)
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002
+        k: int | None = None,
+    ) -> list[Document]:
+        hits = self.index.search(query, self.k if k is None else k, explain=self.explain)
+        return [
+            Document(
+                id=hit.id,
+                page_content=hit.text,
+                metadata={"id": hit.id, "title": hit.title, "score": hit.score, "rank": hit.rank}
+                | ({"why": list(hit.why)} if self.explain else {}),
+            )
+            for hit in hits
+        ]

@@ -1,0 +1,80 @@
+"""Runs and judgements of ranx, ir_measures and pytrec_eval: their files and objects here, and ours there."""
+
+from __future__ import annotations
+
+import json
+
+import ir_measures
+import pytest
+import pytrec_eval
+from ir_measures import nDCG
+
+import retrievalkit as rk
+from retrievalkit.data.qrels import read_qrels, write_qrels
+
+RUN = {"q1": {"d1": 3.5, "d2": 1.25, "d9": 0.5}, "q2": {"d4": 0.75, "d1": 0.125}}
+QRELS = {"q1": {"d2": 2, "d1": 1, "d3": 1}, "q2": {"d4": 1, "d7": 0}}
+
+
+@pytest.fixture
+def ranx():
+    return pytest.importorskip("ranx")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Our run and our judgements as files of TREC's form."""
+    rk.Run(RUN, "ours").save(tmp_path / "ours.trec")
+    write_qrels(tmp_path / "ours.qrels", QRELS)
+    return tmp_path
+
+
+def value(run, qrels=QRELS):
+    """nDCG@10 by our own surface."""
+    return run.evaluate(qrels, ["nDCG@10"])["nDCG@10"]
+
+
+def test_our_files_in_ir_measures_and_its_rows_here(files):
+    run = list(ir_measures.read_trec_run(str(files / "ours.trec")))
+    qrels = list(ir_measures.read_trec_qrels(str(files / "ours.qrels")))
+    assert rk.Run(run) == rk.Run(RUN)
+    theirs = ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10]
+    assert value(rk.Run(run), qrels) == pytest.approx(theirs)
+
+
+def test_our_files_in_pytrec_eval_and_its_dicts_here(files):
+    with open(files / "ours.trec") as one, open(files / "ours.qrels") as other:
+        run, qrels = pytrec_eval.parse_run(one), pytrec_eval.parse_qrel(other)
+    assert (rk.Run(run).to_dict(), qrels) == (RUN, QRELS)
+    found = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"}).evaluate(rk.Run(RUN).to_dict())
+    assert value(rk.Run(run)) == pytest.approx(sum(one["ndcg_cut_10"] for one in found.values()) / 2)
+
+
+@pytest.mark.slow  # it compiles for a minute, with warnings of its own
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("ending", ["json", "trec"])
+def test_files_of_ranx_here_and_ours_there(files, ranx, ending):
+    """A run without a name, and no line end at the end of the file, too."""
+    ranx.Run(RUN, name="theirs").save(str(files / f"theirs.{ending}"))
+    ranx.Qrels(QRELS).save(str(files / f"qrels.{ending}"))
+    assert rk.Run.load(files / f"theirs.{ending}") == rk.Run(RUN)
+    assert read_qrels(files / f"qrels.{ending}") == QRELS
+    rk.Run(RUN).save(files / f"again.{ending}", form="beir" if ending == "json" else "trec")
+    assert ranx.Run.from_file(str(files / f"again.{ending}")).to_dict() == RUN
+    assert ranx.Qrels.from_file(str(files / "ours.qrels"), kind="trec").to_dict() == QRELS
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_objects_of_ranx_here_and_ours_there(ranx):
+    theirs = ranx.Run.from_dict(rk.Run(RUN).to_dict())
+    assert rk.Run(theirs.to_dict()) == rk.Run(theirs.to_dataframe()) == rk.Run(RUN)
+    assert value(rk.Run(RUN), ranx.Qrels(QRELS).to_dict()) == pytest.approx(
+        ranx.evaluate(ranx.Qrels(QRELS), theirs, "ndcg@10"), abs=1e-6
+    )
+
+
+def test_rows_that_are_no_table_keep_their_message():
+    with pytest.raises(Exception, match="should be a dict"):
+        rk.Run([("q1", "d1", 2.0)])
+    assert json.dumps(rk.Run(RUN).to_dict()) == json.dumps(RUN)

@@ -24,21 +24,25 @@ sys.path += map(str, FOLDERS)
 
 @pytest.fixture(scope="module", autouse=True)
 def installed(request, tmp_path_factory):
-    """The package of this test is installed."""
-    folder = next(one for one in FOLDERS if one in request.path.parents)
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    with pytest.MonkeyPatch.context() as patch:
+    """The package of this test is installed; all are for a test of all."""
+    mine = [folder for folder in FOLDERS if folder in request.path.parents]
+    described = tmp_path_factory.mktemp("installed")
+    places = [str(described)]
+    for folder in mine or FOLDERS:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         if not any(importlib.metadata.distributions(name=project["name"])):
-            places = [str(folder), _described(project, tmp_path_factory.mktemp("installed"))]
-            patch.setattr(sys, "path", [*places, *sys.path])
-            patch.setenv("PYTHONPATH", os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")]))
-            registry.default_registry.cache_clear()
+            _describe(project, described)
+            places.append(str(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*places, *sys.path])
+        patch.setenv("PYTHONPATH", os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")]))
+        registry.default_registry.cache_clear()
         yield
     registry.default_registry.cache_clear()
 
 
-def _described(project, folder):
-    """A folder with what pip writes of a distribution, so far as the registry reads it."""
+def _describe(project, folder):
+    """Write what pip writes of a distribution, so far as the registry reads it."""
     described = folder / f"{project['name'].replace('-', '_')}-0.1.0.dist-info"
     described.mkdir()
     (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
@@ -48,7 +52,6 @@ def _described(project, folder):
         for line in (f"[{group}]", *(f"{name} = {target}" for name, target in named.items()))
     ]
     (described / "entry_points.txt").write_text("\n".join(points) + "\n")
-    return str(folder)
 
 
 @pytest.fixture(scope="session")

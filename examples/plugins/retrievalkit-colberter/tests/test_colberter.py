@@ -141,18 +141,21 @@ def test_the_conformance_command_passes():
     assert "pooler 'colberter': checked" in rkit("plugins", "check", "colberter")
 
 
-@pytest.mark.parametrize("weight", [0, 1])
-def test_from_training_to_evaluation(weight, tiny_model, collection, tmp_path):
-    """The loss of the gates makes the index smaller, and the answers are found."""
-    given = ["--corpus", collection.corpus, "--examples", collection.folder, "--output", tmp_path / "checkpoint"]
-    small = ["--epochs", 6, "--batch-size", 16, "--learning-rate", "1e-2", "--set", "encoder.dropout=0"]
-    settings = ["--set", "negatives=0", "--set", f"loss.stopwords.weight={weight}"]
-    rkit("train", "--model", tiny_model, "--pooler", "colberter", *given, *small, *settings)
-    encoded = rkit("encode", tmp_path / "checkpoint", collection.corpus, "--output", tmp_path / "vectors", "--json")
-    vectors = json.loads(encoded)["counts"]["vectors"]
-    assert vectors > 42 * 10 if weight == 0 else vectors < 42 * 10
-    rkit("index", tmp_path / "vectors", "--output", tmp_path / "index")
-    run = tmp_path / "run.trec"
-    rkit("search", tmp_path / "index", "--queries", collection.queries, "--k", 10, "--output", run)
-    found = json.loads(rkit("evaluate", run, "--qrels", collection.qrels, "--metrics", "nDCG@10", "--json"))
-    assert found["metrics"]["nDCG@10"] > 0.4
+def test_the_loss_of_the_gates_makes_the_index_smaller(tiny_model, collection, tmp_path):
+    """From training to evaluation, with and without it: far fewer words are indexed, and the answers are found."""
+    vectors, figures = [], []
+    for weight in (0, 0.02):
+        out = tmp_path / str(weight)
+        given = ["--corpus", collection.corpus, "--examples", collection.folder, "--output", out / "checkpoint"]
+        small = ["--epochs", 10, "--batch-size", 16, "--learning-rate", "2e-3", "--set", "encoder.dropout=0"]
+        settings = ["--set", "negatives=0", "--set", f"loss.stopwords.weight={weight}"]
+        rkit("train", "--model", tiny_model, "--pooler", "colberter", *given, *small, *settings)
+        encoded = rkit("encode", out / "checkpoint", collection.corpus, "--output", out / "vectors", "--json")
+        vectors.append(json.loads(encoded)["counts"]["vectors"])
+        rkit("index", out / "vectors", "--output", out / "index")
+        run = out / "run.trec"
+        rkit("search", out / "index", "--queries", collection.queries, "--k", 10, "--output", run)
+        judged = rkit("evaluate", run, "--qrels", collection.qrels, "--metrics", "nDCG@10", "--json")
+        figures.append(json.loads(judged)["metrics"]["nDCG@10"])
+    assert vectors[1] < vectors[0] / 2, vectors
+    assert min(figures) > 0.8, figures

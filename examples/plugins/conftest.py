@@ -1,0 +1,66 @@
+"""What is not installed are found as if it were, by its entry points, while its tests run."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import importlib.metadata
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from retrievalkit import registry, testing
+
+FOLDERS = tuple(path.parent for path in sorted(Path(__file__).parent.glob("*/pyproject.toml")))
+sys.path += map(str, FOLDERS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(request, tmp_path_factory):
+    """The package of this test is installed; all are for a test of all."""
+    mine = [folder for folder in FOLDERS if folder in request.path.parents]
+    described = tmp_path_factory.mktemp("installed")
+    places = [str(described)]
+    for folder in mine or FOLDERS:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        if not any(importlib.metadata.distributions(name=project["name"])):
+            _describe(project, described)
+            places.append(str(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*places, *sys.path])
+        patch.setenv("PYTHONPATH", os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")]))
+        registry.default_registry.cache_clear()
+        yield
+    registry.default_registry.cache_clear()
+
+
+def _describe(project, folder):
+    """Write what pip writes of a distribution, so far as the registry reads it."""
+    described = folder / f"{project['name'].replace('-', '_')}-0.1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    points = [
+        line
+        for group, named in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {target}" for name, target in named.items()))
+    ]
+    (described / "entry_points.txt").write_text("\n".join(points) + "\n")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """The folder of a BERT of two layers, width 32."""
+    return testing.tiny_model(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="session")
+def collection(tmp_path_factory):
+    """42 passages about countries and 126 questions, in BEIR form."""
+    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))

@@ -1,0 +1,62 @@
+"""ColBERTer's regulariser: closes the gates of words that the ranking does not need.
+
+    L_stop = mean over documents of  sum over words w of r_w
+
+the L1 norm of the gates, which the paper adds to the loss of the ranking.
+"""
+
+from __future__ import annotations
+
+from pydantic import NonNegativeFloat
+from torch import Tensor
+
+from retrievalkit.contracts import Loss, LossValue, Progress, Representation
+from retrievalkit.errors import UnsupportedError
+from retrievalkit_colberter.poolers import GATE
+
+
+class Stopwords(Loss):
+    """The L1 norm of the documents' gates, to be added to a loss that ranks: `--loss contrastive+stopwords`.
+
+    It depends neither on scores nor on which documents are positives. On dev questions, whose documents are encoded as
+    they are indexed and have no gates any more, it is 0.
+
+    Args:
+        weight: Lambda: the greater it is, the more words are dropped.
+    """
+
+    def __init__(self, *, weight: NonNegativeFloat = 0.01) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(
+        self,
+        queries: Representation,
+        documents: Representation,
+        positives: Tensor,  # noqa: ARG002 - of the contract
+        progress: Progress,  # noqa: ARG002 - of the contract
+        ignore: Tensor | None = None,  # noqa: ARG002 - of the contract
+        teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
+    ) -> LossValue:
+        """The regulariser of a batch, in float32 under autocast too."""
+        assert queries.vectors is not None or queries.weights is not None
+        if documents.vectors is None or GATE not in (documents.parts or {}):
+            return self._without_gates(queries)
+        assert documents.parts is not None
+        gates = documents.vectors[:, :, documents.parts[GATE]].float()[:, :, 0]  # (documents, words)
+        mask = documents.vector_mask
+        norm = (gates if mask is None else gates.masked_fill(~mask, 0.0)).sum(dim=1).mean()
+        kept = (gates > 0).float().sum(dim=1).mean()
+        return LossValue(self.weight * norm, {"gates": norm.detach(), "words_kept": kept})
+
+    def _without_gates(self, queries: Representation) -> LossValue:
+        """0 on dev questions; in training there must be gates."""
+        if self.training:
+            msg = (
+                "loss 'stopwords' closes the gates of pooler 'colberter', and this pooler's vectors have none. Choose "
+                "--pooler colberter with gate=true, or drop stopwords."
+            )
+            raise UnsupportedError(msg)
+        tensor = queries.weights if queries.vectors is None else queries.vectors
+        assert tensor is not None
+        return LossValue(tensor.float().sum() * 0.0)

@@ -1,0 +1,161 @@
+"""ColBERTer: bags of whole words and gates by hand, the contract, and a training that drops words."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from retrievalkit_colberter import words
+from retrievalkit_colberter.losses import Stopwords
+from retrievalkit_colberter.poolers import ColBERTer
+
+from retrievalkit import testing
+from retrievalkit.cli import main
+from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.score import scores
+
+CLS, SEP, PAD, BE, ING, LIMA = range(6)
+INFO = EncoderInfo(width=2, layers=1, vocabulary_size=6)
+
+
+def states(*texts):
+    """Texts of (token, state) pairs between [CLS] and [SEP], with states of two numbers; padded to the longest."""
+    longest = max(map(len, texts)) + 2
+    rows = [
+        [(CLS, (9.0, 9.0)), *text, (SEP, (9.0, 9.0)), *[(PAD, (np.inf, np.inf))] * (longest - 2 - len(text))]
+        for text in texts
+    ]
+    ids = torch.tensor([[token for token, _ in row] for row in rows])
+    hidden = torch.tensor([[state for _, state in row] for row in rows])
+    return TokenStates({1: hidden}, (ids != PAD).long(), ids, (ids == CLS) | (ids == SEP))
+
+
+@pytest.fixture
+def pooler():
+    """Makes a pooler of two dimensions: its projection changes nothing, its gate is relu of the first of them."""
+
+    def made(**options):
+        pooler = ColBERTer(INFO, dimension=2, **options)
+        with torch.no_grad():
+            pooler.projection.weight.copy_(torch.eye(2))
+            pooler.projection.bias.zero_()
+            if pooler.gate is not None:
+                pooler.gate.weight.copy_(torch.tensor([[1.0, 0.0]]))
+                pooler.gate.bias.zero_()
+        pooler.continues[ING] = True
+        return pooler.eval()
+
+    return made
+
+
+BEING_LIMA_BEING = [(BE, (1.0, 0.0)), (ING, (3.0, 2.0)), (LIMA, (-1.0, 4.0)), (BE, (2.0, 0.0)), (ING, (2.0, 2.0))]
+
+
+def test_a_word_is_the_mean_of_all_its_pieces(pooler):
+    """ "being lima being": two words, the first of them of four tokens."""
+    made = pooler(gate=False)(states(BEING_LIMA_BEING), "document")
+    assert made.vectors.tolist() == [[[2.0, 1.0], [-1.0, 4.0]]]
+    assert made.vector_mask.tolist() == [[True, True]]
+
+
+def test_the_same_pieces_alone_are_another_word(pooler):
+    """ "be" is not "being"; a piece that continues nothing begins a word."""
+    text = [(BE, (1.0, 0.0)), (BE, (1.0, 0.0)), (ING, (3.0, 0.0))]
+    assert pooler(gate=False)(states(text), "query").vectors.tolist() == [[[1.0, 0.0], [2.0, 0.0]]]
+    assert pooler(gate=False)(states([(ING, (3.0, 0.0))]), "query").vectors.tolist() == [[[3.0, 0.0]]]
+
+
+def test_without_whole_words_each_token_has_a_vector(pooler):
+    made = pooler(gate=False, whole_words=False)(states(BEING_LIMA_BEING), "document")
+    assert made.vectors[0].tolist() == [list(state) for _, state in BEING_LIMA_BEING]
+
+
+def test_a_document_drops_the_word_whose_gate_is_closed(pooler):
+    """r = relu(g . u): 2 for "being", 0 for "lima"; the vector is r u. Queries have no gate."""
+    made = pooler()(states(BEING_LIMA_BEING), "document")
+    assert made.vectors[made.vector_mask].tolist() == [[4.0, 2.0]]
+    assert pooler()(states(BEING_LIMA_BEING), "query").vector_mask.all()
+
+
+def test_a_document_of_closed_gates_keeps_a_word(pooler):
+    """The score of no word is 0, not -inf."""
+    closed = pooler()(states([(LIMA, (-1.0, 4.0))], BEING_LIMA_BEING), "document")
+    query = pooler()(states([(BE, (1.0, 1.0))]), "query")
+    assert scores(query, closed).tolist() == [[0.0, 6.0]]
+
+
+def test_training_scores_are_those_of_the_index(pooler):
+    """The column of the gate adds nothing."""
+    model, text = pooler(), states(BEING_LIMA_BEING, [(BE, (0.5, -1.0))])
+    indexed = scores(model(text, "query"), model(text, "document"))
+    model.train()
+    documents = model(text, "document")
+    torch.testing.assert_close(scores(model(text, "query"), documents), indexed)
+    assert documents.vectors[:, :, documents.parts["gate"]][:, :, 0].tolist() == [[2.0, 0.0], [0.5, 0.0]]
+
+
+def test_the_loss_is_the_l1_norm_of_the_gates(pooler):
+    """2 + 0 and 0.5, so 1.25 a document, times lambda; a gradient closes the gate."""
+    model, text = pooler().train(), states(BEING_LIMA_BEING, [(BE, (0.5, -1.0))])
+    queries, documents = model(text, "query"), model(text, "document")
+    value = Stopwords(weight=0.1)(queries, documents, torch.tensor([0, 1]), Progress(0, 0.0, 1))
+    assert value.total.item() == pytest.approx(0.125)
+    assert value.terms["words_kept"] == 1.0
+    value.total.backward()
+    assert model.gate.bias.grad.item() == pytest.approx(0.1)
+
+
+def test_the_loss_without_gates_names_what_to_choose():
+    vectors = Representation(torch.ones(2, 1, 4))
+    with pytest.raises(UnsupportedError, match="Choose --pooler colberter"):
+        Stopwords()(vectors, vectors, torch.tensor([0, 1]), Progress(0, 0.0, 1))
+    assert Stopwords().eval()(vectors, vectors, torch.tensor([0, 1]), Progress(0, 0.0, 1)).total == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"gate": False}, {"whole_words": False}, {"dimension": 8}], ids=str)
+def test_the_contract_is_kept(options, tiny_model):
+    testing.check_pooler("colberter", model=tiny_model, **options)
+
+
+def test_a_vocabulary_without_marks_is_refused(tmp_path, monkeypatch):
+    """As of T5 or Llama; tokens instead of words work there too."""
+    model = testing.tiny_model(tmp_path / "t5", architecture="t5")
+    monkeypatch.setattr(words, "CONTINUES", "@@")
+    with pytest.raises(UnsupportedError, match=r"pooler\.whole_words=false"):
+        Retriever.create(model, pooler="colberter")
+    Retriever.create(model, pooler="colberter", pooler_options={"whole_words": False})
+
+
+def rkit(*words):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
+    return result.stdout
+
+
+def test_the_conformance_command_passes():
+    assert "pooler 'colberter': checked" in rkit("plugins", "check", "colberter")
+
+
+def test_the_loss_of_the_gates_makes_the_index_smaller(tiny_model, collection, tmp_path):
+    """From training to evaluation, with and without it: far fewer words are indexed, and the answers are found."""
+    vectors, figures = [], []
+    for weight in (0, 0.02):
+        out = tmp_path / str(weight)
+        given = ["--corpus", collection.corpus, "--examples", collection.folder, "--output", out / "checkpoint"]
+        small = ["--epochs", 10, "--batch-size", 16, "--learning-rate", "2e-3", "--set", "encoder.dropout=0"]
+        settings = ["--set", "negatives=0", "--set", f"loss.stopwords.weight={weight}"]
+        rkit("train", "--model", tiny_model, "--pooler", "colberter", *given, *small, *settings)
+        encoded = rkit("encode", out / "checkpoint", collection.corpus, "--output", out / "vectors", "--json")
+        vectors.append(json.loads(encoded)["counts"]["vectors"])
+        rkit("index", out / "vectors", "--output", out / "index")
+        run = out / "run.trec"
+        rkit("search", out / "index", "--queries", collection.queries, "--k", 10, "--output", run)
+        judged = rkit("evaluate", run, "--qrels", collection.qrels, "--metrics", "nDCG@10", "--json")
+        figures.append(json.loads(judged)["metrics"]["nDCG@10"])
+    assert vectors[1] < vectors[0] / 2, vectors
+    assert min(figures) > 0.8, figures

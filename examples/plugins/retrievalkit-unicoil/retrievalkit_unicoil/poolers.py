@@ -1,0 +1,69 @@
+"""uniCOIL: a weight for each term of a text, computed by the encoder at the term's own token.
+
+After Lin and Ma 2021, "A Few Brief Notes on DeepImpact, COIL, and a Conceptual Framework for Information Retrieval
+Techniques" (arXiv:2106.14807), which is COIL (Gao et al. 2021) with one number for a token instead of a vector. With
+h_i the last hidden state of token i:
+
+    w_i     = relu(W h_i + b)                                          a number
+    s(q, d) = sum over tokens i of q that are in d of  w_i * max over j in d with the same token of  w_j
+
+So a document has for each term the largest weight of its occurrences, and a query the sum of theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates
+from retrievalkit.lexical import text_mask
+
+
+class UniCoil(Pooler):
+    """One weight for each term of the text; two texts are compared by the terms that they share.
+
+    Texts are not expanded: documents with terms that a model like doc2query-T5 appended are encoded like any others.
+
+    Args:
+        separator: Whether the special tokens after the text ([SEP]) have a weight too, as in the published encoders:
+            every document then has a score that no word of the query changes.
+        query_repeats: What a term has that occurs several times in a query: the "sum" of its weights (the paper), or
+            the "max", as in a document.
+    """
+
+    needs = Needs(layers=(-1,))
+
+    def __init__(
+        self, info: EncoderInfo, *, separator: bool = False, query_repeats: Literal["sum", "max"] = "sum"
+    ) -> None:
+        super().__init__()
+        self.separator = separator
+        self.query_repeats = query_repeats
+        self.vocabulary_size = info.vocabulary_size
+        self.projection = nn.Linear(info.width, 1)
+
+    def forward(self, states: TokenStates, side: Side) -> Representation:
+        """Weights (batch, vocabulary), 0 for terms that are not in the text."""
+        weights = self.token_weights(states)  # (batch, tokens)
+        zeros = weights.new_zeros(len(weights), self.vocabulary_size)
+        several = "sum" if side == "query" and self.query_repeats == "sum" else "amax"
+        return Representation(weights=zeros.scatter_reduce(1, states.input_ids, weights, several))
+
+    def token_weights(self, states: TokenStates) -> Tensor:
+        """(batch, tokens) the weight of each token, in float32 at least; 0 where it takes no part."""
+        mask = self._mask(states)
+        # Before anything is computed: states at padding may be infinite.
+        hidden = states.last.masked_fill(~mask[:, :, None], 0.0)  # (batch, tokens, width)
+        weights: Tensor = self.projection(hidden)[:, :, 0].relu()
+        return weights.to(torch.promote_types(weights.dtype, torch.float32)).masked_fill(~mask, 0.0)
+
+    def _mask(self, states: TokenStates) -> Tensor:
+        """(batch, tokens) bool, True at tokens that have a weight."""
+        words = text_mask(states)
+        if not self.separator:
+            return words
+        place = torch.arange(words.shape[1], device=words.device)
+        after = place > states.first[:, None]  # [CLS] is the first
+        return words | (states.attention_mask.bool() & states.special_mask & after)

@@ -1,0 +1,90 @@
+"""What holds for each package in this folder: promised imports alone, a recipe that runs, a README that is true."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from retrievalkit import registry
+from retrievalkit.cli import main
+from retrievalkit.recipe.recipe import load_recipe
+from retrievalkit.recipe.run import plan
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+FOLDERS = sorted(path.parent for path in HERE.glob("*/pyproject.toml"))
+RECIPES = sorted(HERE.glob("*/recipes/*.yaml"))
+
+packages = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+
+
+def components(folder):
+    """The components that a package registers."""
+    found = [one for plugin in registry.plugins() for one in plugin.components if one.distribution == folder.name]
+    if folder.name == "retrievalkit-usearch" and not importlib.util.find_spec("usearch"):
+        pytest.skip("the engine is not installed: pip install usearch")
+    return found
+
+
+@packages
+def test_only_promised_modules_are_imported(folder):
+    """Those that the import rule of the repository's own plugins allows, which the guide lists."""
+    rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    rule = next(one for one in rules if one["name"].startswith("Plugins and built-ins"))
+    allowed = [one.removeprefix("** -> ") for one in rule["ignore_imports"] if one.startswith("** -> ")]
+    patterns = [re.compile(one.replace(".", r"\.").replace("*", r"\w+")) for one in allowed]
+    modules = [
+        node.module
+        for path in folder.glob("retrievalkit_*/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "retrievalkit"
+    ]
+    assert set(modules) >= {"retrievalkit", "retrievalkit.contracts"}
+    for module in set(modules) - {"retrievalkit"}:
+        assert any(one.fullmatch(module) for one in patterns), module
+
+
+@packages
+def test_a_package_is_cold(folder):
+    """What is imported at every start of rkit imports nothing heavy."""
+    module = folder.name.replace("-", "_")
+    code = f"import sys, {module}; sys.exit(any(one in sys.modules for one in ('torch', 'numpy', 'usearch')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@packages
+def test_the_readme_lists_every_component_and_option(folder):
+    """By name, each option with its default where that is not a container."""
+    readme = (folder / "README.md").read_text()
+    found = components(folder)
+    assert found
+    for one in found:
+        assert f"`{one.name}`" in readme
+        for option in registry.options(one.load()).values():
+            assert option.description, option.name
+            assert f"| `{option.name}` | {str(option.default).lower()} |" in readme, option.name
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.parents[1].name)
+def test_every_command_line_of_a_recipe_is_right(path, tmp_path):
+    """All rows are planned, beside a baseline."""
+    components(path.parents[1])
+    recipe = load_recipe(path, {"data": "FOLDER"})
+    if "bm25" not in registry.names("indexer"):
+        pytest.skip("retrievalkit-pyserini is not installed")
+    assert plan(recipe, tmp_path, main.with_plugin_commands())
+    assert recipe.baseline
+    assert len(recipe.rows) > 1
+
+
+def test_the_workflow_tests_every_package():
+    job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["example"]
+    assert job["strategy"]["matrix"]["package"] == [folder.name for folder in FOLDERS]

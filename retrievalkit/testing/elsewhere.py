@@ -1,6 +1,6 @@
 """What the properties of index folders do in a process of its own: search an index, or build one and be killed.
 
-    python -m retrievalkit.testing.elsewhere TASK ANSWER
+python -m retrievalkit.testing.elsewhere TASK ANSWER
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def started(folder: Path, function: str, *arguments: Any) -> tuple[int, Any, str
         return -1, None, f"it did not end within {SECONDS:.0f} s"
     lines = done.stderr.strip().splitlines()
     # Both files are the kit's own.
-    found = pickle.loads(answer.read_bytes()) if answer.exists() else None  # noqa: S301
+    found = pickle.loads(answer.read_bytes()) if answer.exists() else None
     return done.returncode, found, lines[-1] if lines else ""
 
 
@@ -58,7 +58,12 @@ def build_and_die(name: str, options: dict[str, Any], source: Path, output: Path
     from retrievalkit.data.corpus import Corpus
     from retrievalkit.data.vectors import VectorStore
 
-    for owner, method in ((VectorStore, "blocks"), (VectorStore, "shards"), (VectorStore, "lexical"), (Corpus, "__iter__")):
+    for owner, method in (
+        (VectorStore, "blocks"),
+        (VectorStore, "shards"),
+        (VectorStore, "lexical"),
+        (Corpus, "__iter__"),
+    ):
         setattr(owner, method, _cut_short(getattr(owner, method)))
     component: Any = registry.get("indexer", name)
     component.build = _and_die(component.build)
@@ -103,7 +108,7 @@ def die() -> None:
 def main() -> None:
     """Call what the task names, and write what it returns."""
     task, answer = map(Path, sys.argv[1:])
-    function, arguments = pickle.loads(task.read_bytes())  # noqa: S301 - the kit's own file
+    function, arguments = pickle.loads(task.read_bytes())
     found = {"search": search, "build_and_die": build_and_die}[function](*arguments)
     answer.write_bytes(pickle.dumps(found))
 

@@ -1,6 +1,6 @@
 """Imports a plugin's module as `rkit` does at every start, and writes down what that costs.
 
-    python -m retrievalkit.testing.package_start MODULE FILE ANSWER
+python -m retrievalkit.testing.package_start MODULE FILE ANSWER
 """
 
 from __future__ import annotations

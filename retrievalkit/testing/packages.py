@@ -178,7 +178,9 @@ def contract(case: PackageCase) -> str:
         raise UnsupportedError(msg)
     for module, (version, line) in declared.items():
         if version.split(".")[0] != str(ours).split(".")[0]:
-            _fail(f"'{module}' is for another contract", Place(case.file_of(module), line), expected=ours, found=version)
+            _fail(
+                f"'{module}' is for another contract", Place(case.file_of(module), line), expected=ours, found=version
+            )
     return f"for {', '.join(dict.fromkeys(one for one, _ in declared.values()))}, and retrievalkit has {ours}"
 
 
@@ -190,7 +192,9 @@ def entry_points(case: PackageCase) -> None:
     """The names of its entry points are snake_case, and its modules are named after the distribution."""
     for one in case.entry_points:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", one.name):
-            _fail("the name of its entry point is not snake_case", case.metadata_line(re.escape(one.name)), found=one.name)
+            _fail(
+                "the name of its entry point is not snake_case", case.metadata_line(re.escape(one.name)), found=one.name
+            )
         if ":" in one.value:
             msg = "its entry point names something inside of a module, and has to name the module with the hooks"
             _fail(msg, case.metadata_line(re.escape(one.value)), found=one.value)
@@ -200,7 +204,8 @@ def entry_points(case: PackageCase) -> None:
 def wheel(case: PackageCase) -> str:
     """A wheel is built of it that holds all of its modules and its entry points, and can be imported by itself."""
     if same_name(case.name, "retrievalkit"):
-        raise UnsupportedError("it is retrievalkit itself.")
+        msg = "it is retrievalkit itself."
+        raise UnsupportedError(msg)
     with TemporaryDirectory(prefix="rkit-check-") as folder:
         built = _wheel(case, Path(folder))
         installed = Path(folder) / "installed"
@@ -252,5 +257,3 @@ def _expect_modules(case: PackageCase, installed: Path) -> None:
 def components_of(name: str) -> list[registry.Component]:
     """The components of a distribution; none if it has none."""
     return [one for plugin in registry.plugins() if same_name(plugin.distribution, name) for one in plugin.components]
-
-

@@ -90,20 +90,21 @@ def show_plugin(name: str) -> str:
 
 
 @options_of("plugins check", without=("name",))
-def check_plugin(name: str, **options: Any) -> str:
-    """Check that a component keeps the contract of its kind.
+def check_plugin(name: str, **options: Any) -> list[dict[str, Any]]:
+    """Check that a component, or a distribution with all of its components, keeps the contract.
 
     Args:
-        name: The component.
+        name: The component or the distribution.
         **options: Of `rkit plugins check`.
 
     Returns:
-        What was checked.
+        What was checked, with a row for each property.
 
     Raises:
-        InputError: It does not keep the contract; says where.
+        RetrievalkitError: A property failed; says which.
     """
-    return str(call("plugins check", {"name": name, **options}))
+    found: list[dict[str, Any]] = call("plugins check", {"name": name, **options})
+    return found
 
 
 @options_of("plugins new", without=("name", "output"))

@@ -5,21 +5,20 @@ from __future__ import annotations
 import inspect
 import shutil
 import sys
-import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import click
 
 from retrievalkit import registry
+from retrievalkit.cli.check_plugin import check_plugin
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.cli.new_plugin import KINDS, new, package
-from retrievalkit.cli.options import echo, json_option, output_option, parse, set_option
+from retrievalkit.cli.options import echo, json_option, output_option
 from retrievalkit.cli.summaries import summary
-from retrievalkit.errors import InputError, UnknownNameError
+from retrievalkit.errors import UnknownNameError
 from retrievalkit.options import how_to_set
 
 
@@ -117,37 +116,6 @@ def _shown(component: registry.Component) -> str:
     return "\n".join(lines)
 
 
-def check(name: str, *, model: str | None, options: Mapping[str, Any]) -> str:
-    """Run the conformance checks of `retrievalkit.testing` on a component.
-
-    Raises:
-        InputError: A check failed; says which.
-    """
-    from retrievalkit import testing
-
-    checked = []
-    by_kind = set(options) <= {component.kind for component in _named(name)}
-    for component in _named(name):
-        own = options.get(component.kind, {}) if by_kind else options
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                if component.kind == "pooler":
-                    testing.check_pooler(name, model=model or testing.tiny_model(f"{folder}/model"), **own)
-                elif component.kind == "loss":
-                    testing.check_loss(name, kept=0, **own)
-                elif component.kind == "pretrainer":
-                    testing.check_pretrainer(name, model=model or testing.tiny_model(f"{folder}/model"), **own)
-                elif component.kind == "indexer" and getattr(component.load(), "indexes", None) == "vectors":
-                    testing.check_indexer(name, Path(folder) / "work", **own)
-                else:
-                    component.load()
-            except AssertionError as error:
-                msg = f"{component.kind} '{name}' does not keep the contract: {error}"
-                raise InputError(msg) from error
-        checked.append(f"{component.kind} '{name}': checked")
-    return "\n".join(checked)
-
-
 def _named(name: str) -> list[registry.Component]:
     found = [registry.component(kind, name) for kind in registry.HOOKS if name in registry.names(kind)]
     if not found:
@@ -196,13 +164,7 @@ def package_plugin(file: str, output: str) -> str:
     return _echo(package(file, output))
 
 
-@plugins.command("check")
-@click.argument("name")
-@click.option("--model", help="The model to check poolers and pretrainers with; by default a tiny one.")
-@set_option
-def check_plugin(name: str, model: str | None, settings: tuple[str, ...]) -> str:
-    """Check that the component NAME keeps the contract of its kind."""
-    return _echo(check(name, model=model, options=parse(settings)))
+plugins.add_command(check_plugin)
 
 
 _directory_option = click.option(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from retrievalkit.testing.collection import Collection, tiny_collection
-    from retrievalkit.testing.conformance import conformance
+    from retrievalkit.testing.conforming import conformance
     from retrievalkit.testing.damage import check_damage
     from retrievalkit.testing.encoders import check_encoder
     from retrievalkit.testing.indexers import check_indexer
@@ -35,7 +35,7 @@ _MODULES = {
     "tiny_collection": "collection",
     "ARCHITECTURES": "models",
     "tiny_model": "models",
-    "conformance": "conformance",
+    "conformance": "conforming",
     "check_pooler": "poolers",
     "check_loss": "losses",
     "check_encoder": "encoders",
@@ -67,7 +67,6 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         msg = f"module '{__name__}' has no attribute '{name}'"
         raise AttributeError(msg)
-    # The function of the same name as its module takes the module's place.
     found = getattr(importlib.import_module(f"retrievalkit.testing.{_MODULES[name]}"), name)
     globals()[name] = found
     return found

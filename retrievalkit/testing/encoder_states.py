@@ -34,7 +34,8 @@ def shape_of_states(case: EncoderCase) -> None:
                 msg = f"the states of layer {layer} have another shape or type"
                 raise PropertyError(msg, expected=f"{shape} torch.float32", found=found, method="forward")
             if not values[batch.attention_mask.bool()].isfinite().all():
-                raise PropertyError(f"the states of layer {layer} are not finite", method="forward")
+                msg_0 = f"the states of layer {layer} are not finite"
+                raise PropertyError(msg_0, method="forward")
     for field in ("attention_mask", "input_ids", "special_mask"):
         if not torch.equal(getattr(states, field), getattr(batch, field)):
             msg = f"`{field}` of the states is not that of the batch"
@@ -49,7 +50,8 @@ def layer_numbers(case: EncoderCase) -> None:
         for word in ("rome", "lima")
     )
     if one.input_ids.shape != other.input_ids.shape:
-        raise UnsupportedError("two names of cities have different numbers of tokens.")
+        msg = "two names of cities have different numbers of tokens."
+        raise UnsupportedError(msg)
     same = (one.input_ids == other.input_ids)[0] & ~one.special_mask[0]
     numbers = range(case.last + 1)
     states, turned = case.states(one, numbers).layers, case.states(other, numbers).layers
@@ -60,7 +62,8 @@ def layer_numbers(case: EncoderCase) -> None:
             msg = f"layer {layer} {has}: is it the layer of another number?"
             raise PropertyError(msg, difference=gap, method="forward")
         if layer and torch.equal(states[layer], states[layer - 1]):
-            raise PropertyError(f"layers {layer - 1} and {layer} are equal", method="forward")
+            msg_0 = f"layers {layer - 1} and {layer} are equal"
+            raise PropertyError(msg_0, method="forward")
         alone = case.states(one, [layer]).layers[layer]
         expect_close(f"layer {layer} differs when it alone is asked for", alone, states[layer], method="forward")
     try:
@@ -123,14 +126,16 @@ def gradients(case: EncoderCase) -> str:
     encoder = case.prepared(Needs()).train()
     states = encoder(case.batch(WORDS, encoder=encoder), [encoder.info.layers]).last
     if not states.requires_grad:
-        raise PropertyError("no gradient reaches the encoder", method="forward")
+        msg = "no gradient reaches the encoder"
+        raise PropertyError(msg, method="forward")
     torch.autograd.backward((states * torch.randn(states.shape[-1])).sum())
     trainable = {name: one for name, one in encoder.named_parameters() if one.requires_grad}
     if missing := [name for name, one in trainable.items() if one.grad is None]:
         msg = f"the last layer's states give no gradient to '{missing[0]}'"
         raise PropertyError(msg, expected=len(trainable), found=len(trainable) - len(missing), method="forward")
     if wrong := [name for name, one in trainable.items() if one.grad is None or not one.grad.isfinite().all()]:
-        raise PropertyError(f"the gradient of '{wrong[0]}' is not finite", method="forward")
+        msg_0 = f"the gradient of '{wrong[0]}' is not finite"
+        raise PropertyError(msg_0, method="forward")
     return f"{len(trainable)} parameters"
 
 
@@ -138,11 +143,13 @@ def gradients(case: EncoderCase) -> str:
 def vocabulary_head(case: EncoderCase) -> None:
     """The vocabulary head, where it is offered, gives a logit to each entry of the vocabulary."""
     if "vocabulary_head" not in case.encoder.offers:
-        raise UnsupportedError("it offers no vocabulary head.")
+        msg = "it offers no vocabulary head."
+        raise UnsupportedError(msg)
     encoder = case.prepared(Needs(vocabulary_head=True))
     states = case.states(case.batch(WORDS, encoder=encoder), encoder=encoder)
     if states.head is None:
-        raise PropertyError("a pooler asks for the head and gets none", method="forward")
+        msg = "a pooler asks for the head and gets none"
+        raise PropertyError(msg, method="forward")
     logits = states.head(states.last)
     shape = (*states.last.shape[:2], encoder.info.vocabulary_size)
     if tuple(logits.shape) != shape or not logits.isfinite().all():
@@ -174,14 +181,14 @@ def saved(case: EncoderCase) -> None:
         first, second = (_weights(folder) for folder in folders)
     ids, again = (one.tokenize(WORDS, "document") for one in (encoder, loaded))
     if ids != again:
-        raise PropertyError(
-            "texts have other tokens once it was loaded", expected=ids[0], found=again[0], method="save"
-        )
+        msg = "texts have other tokens once it was loaded"
+        raise PropertyError(msg, expected=ids[0], found=again[0], method="save")
     states = [case.states(batch, encoder=one).last for one in (loaded, encoder)]
     expect_equal("it has other states once it was loaded", *states, method="save")
     if first != second:
         changed = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
-        raise PropertyError("saved again, files have other bytes", found=changed, method="save")
+        msg = "saved again, files have other bytes"
+        raise PropertyError(msg, found=changed, method="save")
 
 
 def _weights(folder: Path) -> dict[str, str]:
@@ -198,7 +205,8 @@ def lean(case: EncoderCase) -> None:
     for side in SIDES:
         batch = case.batch(WORDS, side, encoder)
         if not torch.equal(batch.input_ids, case.batch(WORDS, side).input_ids):
-            raise PropertyError(f"a lean one gives a {side} other tokens", method="lean")
+            msg = f"a lean one gives a {side} other tokens"
+            raise PropertyError(msg, method="lean")
         states = case.states(batch, encoder=encoder).last
         real = batch.attention_mask.bool()
         expect_close("a lean one has other states", states[real], case.states(batch).last[real], method="lean")

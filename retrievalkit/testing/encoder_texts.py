@@ -1,4 +1,4 @@
-"""The properties of an encoder's tokens: lengths, pairs, scripts, special and extra tokens, and how texts are padded."""
+"""The properties of an encoder's tokens: lengths, pairs, scripts, special and extra tokens, and padded batches."""
 
 from __future__ import annotations
 
@@ -74,16 +74,19 @@ def truncation(case: EncoderCase) -> str:
 def pairs(case: EncoderCase) -> None:
     """A title is read as well as the text, and the two together are cut to the maximum length."""
     if "title" in case.options:
-        raise UnsupportedError("an option says what becomes of titles.")
+        msg = "an option says what becomes of titles."
+        raise UnsupportedError(msg)
     text = "the language that people speak"
     (both,), (alone,), (long,), (most,) = (
         case.encoder.tokenize([one], "document") for one in (("peru", text), ("", text), (LONG[1], LONG[1]), LONG)
     )
     if both == alone:
-        raise PropertyError("the title of a document changes none of its tokens", found=both, method="tokenize")
+        msg = "the title of a document changes none of its tokens"
+        raise PropertyError(msg, found=both, method="tokenize")
     words = [one for one in alone if one not in case.encoder.tokenize([("", "")], "document")[0]]
     if [one for one in both if one in words] != words:
-        raise PropertyError("with a title the text has other tokens", expected=words, found=both, method="tokenize")
+        msg = "with a title the text has other tokens"
+        raise PropertyError(msg, expected=words, found=both, method="tokenize")
     if len(long) > len(most):
         msg = "a long title with a long text has more tokens than a long text"
         raise PropertyError(msg, expected=len(most), found=len(long), method="tokenize")
@@ -97,9 +100,11 @@ def odd_texts(case: EncoderCase) -> None:
             batch = case.batch(texts, side)
             states = case.states(batch).last
             if not states[batch.attention_mask.bool()].isfinite().all():
-                raise PropertyError(f"odd texts get states that are not finite ({side})", method="forward")
+                msg = f"odd texts get states that are not finite ({side})"
+                raise PropertyError(msg, method="forward")
             if batch.input_ids.shape[1] < 1:
-                raise PropertyError("an empty text has no column", found=tuple(batch.input_ids.shape), method="collate")
+                msg = "an empty text has no column"
+                raise PropertyError(msg, found=tuple(batch.input_ids.shape), method="collate")
 
 
 @ENCODERS.property(after=["batch_fields"])
@@ -122,7 +127,8 @@ def special_tokens(case: EncoderCase) -> None:
 def extra_tokens(case: EncoderCase) -> None:
     """The extra tokens that a pooler asks for stand where `extra` says, are special, and leave the rest as it is."""
     if "extra_tokens" not in case.encoder.offers:
-        raise UnsupportedError("it offers no extra tokens.")
+        msg = "it offers no extra tokens."
+        raise UnsupportedError(msg)
     wanted = ExtraTokens(2, replace_first=False, position=None)
     encoder = case.prepared(Needs(extra_tokens={"document": wanted}))
     plain, ids = case.encoder.tokenize([*WORDS, LONG], "document"), encoder.tokenize([*WORDS, LONG], "document")
@@ -132,7 +138,8 @@ def extra_tokens(case: EncoderCase) -> None:
     batch = encoder.collate(ids[:-1], "document")
     if batch.extra is None or tuple(batch.extra.shape) != (len(WORDS), 2):
         shape = None if batch.extra is None else tuple(batch.extra.shape)
-        raise PropertyError("`extra` has another shape", expected=(len(WORDS), 2), found=shape, method="collate")
+        msg_0 = "`extra` has another shape"
+        raise PropertyError(msg_0, expected=(len(WORDS), 2), found=shape, method="collate")
     for row, places in enumerate(batch.extra.tolist()):
         left = [token for place, token in enumerate(ids[row]) if place not in places]
         if left != list(plain[row]):
@@ -144,7 +151,8 @@ def extra_tokens(case: EncoderCase) -> None:
     states = case.states(batch, encoder=encoder).last
     first, second = (states[0, place] for place in batch.extra[0].tolist())
     if torch.equal(first, second):
-        raise PropertyError("both extra tokens have the same states", found=float(first[0]), method="forward")
+        msg_0 = "both extra tokens have the same states"
+        raise PropertyError(msg_0, found=float(first[0]), method="forward")
     if (queries := encoder.tokenize(WORDS, "query")) != (before := case.encoder.tokenize(WORDS, "query")):
         msg = "queries have extra tokens too, which only documents should have"
         raise PropertyError(msg, expected=len(before[0]), found=len(queries[0]), method="tokenize")
@@ -154,7 +162,8 @@ def extra_tokens(case: EncoderCase) -> None:
 def filled_with_masks(case: EncoderCase) -> None:
     """Where a pooler asks for it, texts are filled up with tokens that have states, and that no token attends to."""
     if "mask_filled" not in case.encoder.offers:
-        raise UnsupportedError("it does not fill texts up.")
+        msg = "it does not fill texts up."
+        raise UnsupportedError(msg)
     sides: tuple[Side, ...] = ("query",)
     encoder = case.prepared(Needs(mask_filled=sides))
     batch, plain = case.batch(WORDS, "query", encoder), case.batch(WORDS, "query")
@@ -167,7 +176,8 @@ def filled_with_masks(case: EncoderCase) -> None:
         raise PropertyError(msg, expected=plain.attention_mask.sum(1).tolist(), found=lengths, method="collate")
     states, before = case.states(batch, encoder=encoder), case.states(plain)
     if not states.last.isfinite().all():
-        raise PropertyError("tokens that fill up have states that are not finite", method="forward")
+        msg_0 = "tokens that fill up have states that are not finite"
+        raise PropertyError(msg_0, method="forward")
     for row in range(len(WORDS)):
         msg = f"filling query {row} up changes its own tokens"
         expect_close(msg, case.of_text(states, row), case.of_text(before, row), method="forward")
@@ -179,7 +189,9 @@ def names_of_tokens(case: EncoderCase) -> None:
     (ids,) = case.encoder.tokenize(WORDS[:1], "document")
     names = case.encoder.tokens(ids)
     if len(names) != len(ids) or not all(isinstance(one, str) and one for one in names):
-        raise PropertyError("ids get other names than one each", expected=len(ids), found=names, method="tokens")
+        msg = "ids get other names than one each"
+        raise PropertyError(msg, expected=len(ids), found=names, method="tokens")
     found = case.encoder.token_ids([".", ",", "no such token at all"])
     if not all(isinstance(one, int) and 0 <= one < case.encoder.info.vocabulary_size for one in found):
-        raise PropertyError("`token_ids` gives ids that the vocabulary lacks", found=found, method="token_ids")
+        msg = "`token_ids` gives ids that the vocabulary lacks"
+        raise PropertyError(msg, found=found, method="token_ids")

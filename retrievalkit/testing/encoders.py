@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Each adds its properties, in this order.
+from retrievalkit.testing import encoder_states, encoder_texts  # noqa: F401 - each adds its properties
 from retrievalkit.testing.encoder_cases import ENCODERS
 
 

@@ -30,15 +30,14 @@ def build_open_search(case: IndexerCase) -> str:
     if not numbers:
         msg = "build returns something else than numbers by name"
         raise PropertyError(msg, expected={"texts": len(case.main.sample)}, found=counts, method="build")
-    case.main.indexer.open(case.main.index)
-    case.search(case.main.indexer, case.main.sample.queries)
+    assert case.first_found
     return f"{len(case.main.sample)} texts, {len(case.main.sample.queries)} queries"
 
 
 @INDEXERS.property(after=["build_open_search"])
 def state_is_saved(case: IndexerCase) -> None:
     """Another object opens the folder and finds the same as the one that built it."""
-    before = case.search(case.main.indexer, case.main.sample.queries)
+    before = case.first_found
     try:
         after = case.found
     except PropertyError:
@@ -159,7 +158,8 @@ def one_text(case: IndexerCase) -> None:
     sample = case.sample().first(1)
     ids, _ = case.search(case.open(case.build(sample).index), sample.asked(slice(0, 1)), 5)
     if list(ids[0]) != sample.ids:
-        raise PropertyError("a query gets other texts", expected=sample.ids, found=ids[0], method="build")
+        msg = "a query gets other texts"
+        raise PropertyError(msg, expected=sample.ids, found=ids[0], method="build")
 
 
 @INDEXERS.property(after=_SAVED)

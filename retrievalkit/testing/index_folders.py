@@ -94,7 +94,8 @@ def manifest(case: IndexerCase) -> None:
         open_index(output)
     except InputError:
         return
-    raise PropertyError("an index with the manifest of a newer version is opened", method="open")
+    msg = "an index with the manifest of a newer version is opened"
+    raise PropertyError(msg, method="open")
 
 
 @INDEXERS.property(after=_SAVED)
@@ -106,7 +107,8 @@ def source_untouched(case: IndexerCase) -> None:
     root = case.main.source if case.main.source.is_dir() else case.main.source.parent
     before, after = _contents(fresh), _contents(root)
     if changed := sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)):
-        raise PropertyError("build changes the source", expected=sorted(before)[:5], found=changed[:5], method="build")
+        msg = "build changes the source"
+        raise PropertyError(msg, expected=sorted(before)[:5], found=changed[:5], method="build")
 
 
 def _contents(folder: Path) -> dict[str, str]:
@@ -171,4 +173,5 @@ def empty_source(case: IndexerCase) -> None:
     except RetrievalkitError:
         return
     if ids[0]:
-        raise PropertyError("an index of nothing finds something", found=ids[0], method="search")
+        msg = "an index of nothing finds something"
+        raise PropertyError(msg, found=ids[0], method="search")

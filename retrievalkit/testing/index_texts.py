@@ -47,9 +47,8 @@ def odd_texts(case: IndexerCase) -> None:
     peru = whole.ids[next(row for row, (title, _) in enumerate(whole.texts) if title == "Peru")]
     found = case.search(opened, ["government of lima"])[0][0]
     if list(found[:1]) != [peru]:
-        raise PropertyError(
-            "among such passages others are not found", expected=peru, found=shown(found), method="build"
-        )
+        msg = "among such passages others are not found"
+        raise PropertyError(msg, expected=peru, found=shown(found), method="build")
 
 
 @INDEXERS.property(after=_SAVED)
@@ -75,9 +74,9 @@ def changes(case: IndexerCase) -> None:
     queries = [*case.main.sample.queries, "government in poseidonis"]
     ids, _ = case.search(case.open(target), queries, 2 * len(case.main.sample))
     if left := [row for row, one in enumerate(ids) if gone in one]:
-        raise PropertyError(f"query {left[0]} finds a text that was deleted", found=gone, method="changed")
+        msg = f"query {left[0]} finds a text that was deleted"
+        raise PropertyError(msg, found=gone, method="changed")
     if list(ids[-1][:1]) != ["new"]:
-        raise PropertyError(
-            "a text that was added is not found", expected="new", found=shown(ids[-1]), method="changed"
-        )
+        msg = "a text that was added is not found"
+        raise PropertyError(msg, expected="new", found=shown(ids[-1]), method="changed")
     case.same(case.search(case.opened, case.main.sample.queries), case.found, "after a change into another folder")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,12 @@ class IndexerCase:
     def main(self) -> Built:
         """An index that properties share."""
         return self.build(self.sample())
+
+    @cached_property
+    def first_found(self) -> Hits:
+        """Its answers to all queries, by the indexer that built it."""
+        self.main.indexer.open(self.main.index)
+        return self.search(self.main.indexer, self.main.sample.queries)
 
     @cached_property
     def opened(self) -> Indexer:
@@ -192,6 +199,14 @@ class IndexerCase:
             hidden.rename(built.folder)
 
 
+class _Temporary:
+    """A folder that is removed with the last case that uses it."""
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp(prefix="rkit-check-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 def indexer_cases(
     name: str, *, folder: str | Path | None = None, recall: float = 1.0, **options: Any
 ) -> list[IndexerCase]:
@@ -203,8 +218,8 @@ def indexer_cases(
         recall: Least share of the best texts that it has to find.
         options: Of the indexer.
     """
-    own = TemporaryDirectory(prefix="rkit-check-", ignore_cleanup_errors=True) if folder is None else None
-    root = Path(folder if own is None else own.name)  # type: ignore[union-attr, arg-type]
+    own = _Temporary()
+    root = own.path if folder is None else Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     component: Any = registry.get("indexer", name)
     forms: tuple[Form, ...] = ("vectors", "several", "weights", "both")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-# Each adds its properties, in this order.
+from retrievalkit.testing import index_answers, index_folders, index_texts  # noqa: F401 - each adds its properties
 from retrievalkit.testing.indexer_cases import INDEXERS
 
 

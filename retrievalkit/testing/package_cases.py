@@ -59,7 +59,8 @@ class PackageCase:
         self.plugins = [one for one in registry.plugins() if same_name(one.distribution, name)]
         if not self.plugins:
             known = dict.fromkeys(one.distribution for one in registry.plugins())
-            raise UnknownNameError("distribution with plugins", name, known)
+            msg = "distribution with plugins"
+            raise UnknownNameError(msg, name, known)
         self._root = root
 
     @property

@@ -204,7 +204,8 @@ def entry_points(case: PackageCase) -> None:
 def wheel(case: PackageCase) -> str:
     """A wheel is built of it that holds all of its modules and its entry points, and can be imported by itself."""
     if same_name(case.name, "retrievalkit"):
-        raise UnsupportedError("it is retrievalkit itself.")
+        msg = "it is retrievalkit itself."
+        raise UnsupportedError(msg)
     with TemporaryDirectory(prefix="rkit-check-") as folder:
         built = _wheel(case, Path(folder))
         installed = Path(folder) / "installed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,8 @@ Form = Literal["vectors", "several", "weights", "both", "texts"]
 
 ODD_IDS = (
     "with space", "a/b/../c", "..", "\u00fcn\u00efc\u00f6d\u00e9", "\u6f22\u5b57", "\U0001f642", "-1", "007", "7",
-    "'quoted'", '"quoted"', "a,b;c", "null", "x" * 300, "%20", "back\\nslash", "[1]", "*", "\uff21", "\u00e9", "e\u0301",
-    "a\u00a0b", "Id", "ID",
+    "'quoted'", '"quoted"', "a,b;c", "null", "x" * 300, "%20", "back\\nslash", "[1]", "*", "\uff21", "\u00e9",
+    "e\u0301", "a\u00a0b", "Id", "ID",
 )  # fmt: skip
 """Ids that a store or a query language may take for something else; two of them look the same."""
 
@@ -77,7 +78,7 @@ class Sample:
             return folder / "corpus.jsonl"
         writer = VectorWriter(folder)
         edges = [0, *self.cuts, len(self.ids)]
-        for shard, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        for shard, (start, end) in enumerate(itertools.pairwise(edges)):
             part = self.texts.rows(slice(start, end))
             writer.write_shard(shard, self.ids[start:end], **_arrays(part))
         writer.finish()

@@ -49,10 +49,10 @@ class Conformance:
 
 
 def conformance(name: str, *, model: str | None = None, **options: Any) -> Callable[[tuple[str, str]], None]:
-    """A test function for each property of a component, and of the package that it comes with.
+    """A test for each property of a component, and of the package that it comes with.
 
-    Assign it to a name that begins with `test`: `test_conforms = testing.conformance("max_pooling")`. Each property is a
-    test of its own, such as `test_conforms[pooler max_pooling: order_of_batch]`; one that cannot be tried is skipped.
+    Assign it to a name that begins with `test`: `test_conforms = testing.conformance("max_pooling")`. Each property is
+    a test of its own, such as `test_conforms[pooler max_pooling: order_of_batch]`; one that cannot be tried is skipped.
     retrievalkit's pytest plugin, which is installed with it, finds the properties when tests are collected.
 
     Args:

@@ -17,6 +17,7 @@ import click
 from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import VERSION
+from retrievalkit.options import how_to_set
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -167,7 +168,8 @@ def _components(kind: str, plural: str) -> str:
     lines = [
         f"# {plural.capitalize()}",
         "",
-        f"What `rkit plugins list` shows of the kind `{kind}`. Each parameter is an option: `--set {kind}.NAME=VALUE`.",
+        f"What `rkit plugins list` shows of the kind `{kind}`. Each parameter is an option: "
+        f"`{how_to_set(kind, 'name')}`.",
         "",
     ]
     for name in registry.names(kind):

@@ -24,8 +24,8 @@ from pluggy import HookspecMarker
 hookspec = HookspecMarker("retrievalkit")
 
 VERSION = "1.0.0"
-"""The version of the contract, semantic: what plugins may rely on (docs/reference/promises.md). A plugin of the same
-first number keeps working; what the second number added is documented with it."""
+"""The version of the contract, semantic: of what plugins may rely on, which tests/contracts lists. A plugin of the same
+first number keeps working; the second number grows with what is added."""
 
 COMMAND_GROUPS = {
     "recipes": "Whole experiments",

@@ -16,6 +16,7 @@ from typing import Any
 
 from retrievalkit.errors import OptionError, PluginError, nearest, shortlist
 
+_NAMED_WITH_OPTIONS = ("filter", "fusion", "metric")
 _LONGEST_CALL = 500
 _CALL = re.compile(r"\s*(\w+)\s*(\(.*\))?\s*(?:@([1-9]\d{0,8}))?\s*")
 
@@ -89,7 +90,9 @@ def check_options(owner: str, component_class: type, values: Mapping[str, Any]) 
             raise OptionError(msg)
     missing = [option.name for option in known.values() if option.required and option.name not in values]
     if missing:
-        msg = f"{owner} needs the option '{missing[0]}'. Set it: --set {owner.split()[0]}.{missing[0]}=..."
+        kind, _, name = owner.replace("'", "").partition(" ")
+        way = how_to_set(kind, name, missing[0], "...")
+        msg = f"{owner} needs the option '{missing[0]}'. Set it: {way}"
         raise OptionError(msg)
     return {
         name: convert(f"option '{name}' of {owner}", known[name].annotation, value) for name, value in values.items()
@@ -118,6 +121,11 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
     raise OptionError(msg)
 
 
+def how_to_set(kind: str, name: str, option: str = "NAME", value: str = "VALUE") -> str:
+    """How users set an option of a component: by `--set`, or behind its name where that is what they type."""
+    return f"{name}({option}={value})" if kind in _NAMED_WITH_OPTIONS else f"--set {kind}.{option}={value}"
+
+
 def read_call(text: str) -> tuple[str, dict[str, Any], int | None]:
     """Name, options and cutoff of a text such as `NAME`, `NAME(option=0.5, other=word)` or `NAME(option=3)@10`.
 
@@ -140,11 +148,9 @@ def _keywords(arguments: str) -> dict[str, Any] | None:
         given = {one.arg: _literal(one.value) for one in call.keywords}
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return None
-    return (
-        None
-        if None in given or len(given) < len(call.keywords)
-        else {str(name): value for name, value in given.items()}
-    )
+    if None in given or len(given) < len(call.keywords):
+        return None
+    return {str(name): value for name, value in given.items()}
 
 
 def _literal(value: ast.expr) -> Any:

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import PositiveFloat, PositiveInt
 
-from retrievalkit import registering, registry
+from retrievalkit import __version__, registering, registry
+from retrievalkit.cli import main
 from retrievalkit.errors import OptionError, UnknownNameError
 
 POOLER = """
@@ -119,6 +121,61 @@ def test_a_plugins_parts_are_imported_when_they_are_used(install):
     assert "lazy" in registry.names("loss")
     with pytest.raises(registry.PluginError, match=r"loss 'lazy' of plugin 'acme_lazy' \(acme-lazy 1\.0\) cannot be"):
         registry.get("loss", "lazy")
+
+
+# --- versions of the contract ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("declared", ["1", "1.0", "1.0.0", None])
+def test_a_plugin_of_our_contract_is_loaded(install, monkeypatch, declared):
+    """One that says nothing too; the third number is ours alone."""
+    monkeypatch.setattr("retrievalkit.hookspecs.VERSION", "1.0.3")
+    line = "" if declared is None else f"retrievalkit_contract = {declared!r}\n"
+    install("acme-poolers", line + textwrap.dedent(POOLER).format(name="acme", module="acme_poolers"))
+    assert "acme" in registry.names("pooler")
+
+
+@pytest.mark.parametrize(
+    ("declared", "ours", "advice"),
+    [
+        ("1", "2.0.0", "a version of the plugin for contract 2"),
+        ("2.1", "1.4.0", "a newer retrievalkit"),
+        ("1.5", "1.4.9", "a newer retrievalkit"),
+    ],
+)
+def test_a_plugin_of_another_contract_is_only_listed(install, monkeypatch, declared, ours, advice):
+    """With both versions in words; its hooks are not called, and other commands work."""
+    monkeypatch.setattr("retrievalkit.hookspecs.VERSION", ours)
+    install("acme-old", f'retrievalkit_contract = "{declared}"\n' + textwrap.dedent("""
+        from retrievalkit import hookimpl
+
+        @hookimpl
+        def register_what_only_others_know(register):
+            raise SystemExit
+    """))  # fmt: skip
+    expected = f"it was written for contract {declared}, and retrievalkit {__version__} has contract {ours}. Install "
+    assert plugin_named("acme_old").error == f"{expected}{advice}."
+    assert expected in " ".join(CliRunner().invoke(main, ["plugins", "list"]).output.split())
+    assert CliRunner().invoke(main, ["--help"]).exit_code == 0
+    with pytest.raises(UnknownNameError, match=f"could not be loaded: acme_old .*contract {declared}"):
+        registry.get("pooler", "acme")
+
+
+@pytest.mark.parametrize("declared", [1, 1.0, "one", "1.0.0.0", ""])
+def test_a_contract_is_declared_as_the_text_of_a_version(install, declared):
+    """Another value is refused."""
+    install("acme-odd", f"retrievalkit_contract = {declared!r}\n")
+    assert "should be the text of a version" in plugin_named("acme_odd").error
+
+
+def test_an_unknown_name_says_which_package_brings_the_nearest(install):
+    """If it is not retrievalkit."""
+    install("acme-poolers", POOLER.format(name="acme", module="acme_poolers"), version="2.3")
+    with pytest.raises(UnknownNameError, match=r"did you mean 'acme'\?.* 'acme' comes with acme-poolers 2\.3\."):
+        registry.get("pooler", "acne")
+    with pytest.raises(UnknownNameError, match=r"did you mean 'mean'\?") as raised:
+        registry.get("pooler", "meen")
+    assert "comes with" not in str(raised.value)
 
 
 # --- broken plugins ------------------------------------------------------------------------------------------------

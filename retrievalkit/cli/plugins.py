@@ -20,6 +20,7 @@ from retrievalkit.cli.new_plugin import KINDS, new, package
 from retrievalkit.cli.options import echo, json_option, output_option, parse, set_option
 from retrievalkit.cli.summaries import summary
 from retrievalkit.errors import InputError, UnknownNameError
+from retrievalkit.options import how_to_set
 
 
 def listing(width: int = 110) -> str:
@@ -108,7 +109,7 @@ def _shown(component: registry.Component) -> str:
     lines = [title, "", (inspect.getdoc(loaded) or "").split("\nArgs:")[0].strip()]
     options = registry.options(loaded) if isinstance(loaded, type) else {}
     if options:
-        lines += ["", f"options (--set {component.kind}.NAME=VALUE)"]
+        lines += ["", f"options ({how_to_set(component.kind, component.name)})"]
     for option in options.values():
         default = "required" if option.required else f"default {option.default!r}"
         lines += [f"  {option.name}: {option.type_name}, {default}"]

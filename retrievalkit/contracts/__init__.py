@@ -3,7 +3,7 @@
     texts -> Batch --Encoder--> TokenStates --Pooler--> Representation --score--> Loss
 
 Around a method are filters of mined negatives, fusion methods, metrics and re-rankers; sources are in `data.sources`.
-`VERSION` is the version of all that is promised to plugins (docs/reference/promises.md).
+`VERSION` is the version of all that is promised to plugins; tests/contracts lists it by name.
 
 Names and fields of the data types are a promise to plugin authors. Every component's options are the keyword-only
 arguments of its constructor. What needs torch is imported when it is first asked for.

@@ -30,6 +30,7 @@ def open_reranker(address: str | Path, *, max_length: int | None = None) -> Rera
     Raises:
         UnknownNameError: Nobody registered the name before the colon.
         InputError: There is no such model.
+        PluginError: It has no fingerprint.
     """
     match = _PREFIXED.fullmatch(str(address))
     if match and match[1] in registry.names("reranker"):
@@ -40,6 +41,9 @@ def open_reranker(address: str | Path, *, max_length: int | None = None) -> Rera
     else:
         name, source = "cross_encoder", str(address)
     found: Reranker = registry.get("reranker", name).load(source, max_length=max_length)  # type: ignore[attr-defined]
+    if not isinstance(getattr(found, "fingerprint", None), str):
+        msg = f"the re-ranker '{name}' has no fingerprint: a text that changes whenever its model does. Set it in load."
+        raise PluginError(msg)
     return found
 
 

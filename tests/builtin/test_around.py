@@ -77,6 +77,30 @@ def test_a_plugins_reranker_fusion_and_metric_do_what_they_say(run, tmp_path):
     assert (tmp_path / "by-recipe" / "overlap.trec").read_bytes() == (tmp_path / "overlap.trec").read_bytes()
 
 
+def test_a_plugins_fusion_is_tuned(run, tmp_path):
+    """The file of weights names it with its options, and is read back; nothing is normalised."""
+    well(run(*RERANK, "--output", "overlap.trec"))
+    runs = ("search", "run.trec", "overlap.trec")
+    tune = shlex.split("--fusion votes(top=3) --tune data/qrels/test.tsv --output weights.json")
+    assert "votes(top=3)" in well(run(*runs, *tune)).output
+    best = json.loads((tmp_path / "weights.json").read_text())["fusion"]
+    assert (best["method"], best["normalization"]) == ("votes(top=3)", None)
+    well(run(*runs, "--weights", "weights.json", "--output", "tuned.trec"))
+    weights = ",".join(map(str, best["weights"]))
+    well(run(*runs, "--fusion", "votes(top=3)", "--weights", weights, "--output", "same.trec"))
+    assert (tmp_path / "tuned.trec").read_bytes() == (tmp_path / "same.trec").read_bytes()
+
+
+def test_a_plugins_reranker_filters_negatives(run, tmp_path):
+    """As a cross-encoder does, by its score."""
+    mine = shlex.split("mine-negatives --from run.trec --corpus data/corpus.jsonl --examples data --output mined.jsonl")
+    well(run(*mine, "--reranker", "overlap:lower", "--reranker-above", "2"))
+    audit = json.loads((tmp_path / "mined.jsonl.audit.json").read_text())
+    reasons = {shown["reason"] for one in audit["filters"] if one["name"] == "re-ranker" for shown in one["examples"]}
+    assert reasons
+    assert all(re.fullmatch(r"the re-ranker gives it [3-9], and the limit is 2", reason) for reason in reasons)
+
+
 def test_a_plugins_filter_is_in_the_audit_by_its_name(run, tmp_path):
     """With its options; without filters of plugins the audit says nothing of them."""
     mine = (
@@ -177,10 +201,10 @@ def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_regis
                 return float("nan")
 
         class Scores(Reranker):
-            fingerprint = ""
-
             def __init__(self, scores):
                 self.scores = scores
+                if scores:
+                    self.fingerprint = ""
 
             @classmethod
             def load(cls, source, *, max_length=None):
@@ -206,6 +230,8 @@ def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_regis
         per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, "NaN")
     with pytest.raises(PluginError, match=r"shape \(1,\) for 2 pairs"):
         score_pairs(open_reranker("scores:1"), ["a", "b"])
+    with pytest.raises(PluginError, match="the re-ranker 'scores' has no fingerprint"):
+        open_reranker("scores:")
     with pytest.raises(PluginError, match="not finite"):
         score_pairs(open_reranker("scores:1 inf"), ["a", "b"])
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -134,9 +136,17 @@ class LossCase:
         teacher = own_scores(positives, torch.randn(QUERIES, 2, generator=generator))
         return Step(*sides, positives, teacher=teacher if self._made.needs_teacher else None)
 
-    def value(self, step: Step, loss: Loss | None = None) -> LossValue:
-        """The loss of a step; what it draws is the same each time."""
+    def value(self, step: Step, loss: Loss | None = None, *, rank: int = 0) -> LossValue:
+        """The loss of a step; what it draws is the same each time.
+
+        Args:
+            step: The step.
+            loss: The loss; None = as it was made.
+            rank: Number of a process: in another one, only what is drawn by torch is the same.
+        """
         torch.manual_seed(0)
+        random.seed(rank)
+        np.random.seed(rank)
         made = self.loss() if loss is None else loss
         value: LossValue = made(step.queries, step.documents, step.positives, step.progress, step.ignore, step.teacher)
         return value

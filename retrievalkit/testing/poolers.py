@@ -6,6 +6,7 @@ import copy
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from retrievalkit.testing.token_states import copied, left_padded, repeated, sel
 TEXTS: tuple[Text, ...] = (
     ("", "what is the capital of france"),
     ("Peru", "The seat of government is the city of Lima."),
-    ("", "rome"),
+    ("", "the city of rome"),
     ("", "which language is spoken in iceland and which currency do people use in the city"),
 )
 _LONG: Text = ("Peru", "the seat of government is the city of lima , and people pay with the sol . " * 5)
@@ -67,8 +68,16 @@ class PoolerCase:
             self._towers[key] = made.eval()
         return self._towers[key]
 
-    def retriever(self, **settings: Any) -> Retriever:
-        """A whole retriever with the pooler, in eval mode."""
+    def retriever(self) -> Retriever:
+        """A whole retriever with the pooler, in eval mode: a copy."""
+        return copy.deepcopy(self._retriever)
+
+    @cached_property
+    def _retriever(self) -> Retriever:
+        return self.created()
+
+    def created(self, **settings: Any) -> Retriever:
+        """A whole retriever with the pooler, made anew."""
         retriever = Retriever.create(self.model, pooler=self.name, pooler_options=self.options, **settings)
         return retriever.to("cpu").eval()
 
@@ -441,7 +450,7 @@ def indexed_as_scored(case: PoolerCase) -> None:
         expect_close(problem, indexed, scored, method="forward")
 
 
-@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"), once=True)
 def saved_and_loaded(case: PoolerCase) -> None:
     """Saved and loaded it gives equal bytes, whatever the parameters have become."""
     retriever = case.retriever()
@@ -449,7 +458,7 @@ def saved_and_loaded(case: PoolerCase) -> None:
     _expect_restored(retriever, "saving and loading change the output")
 
 
-@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "saved_and_loaded"))
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "saved_and_loaded"), once=True)
 def trained_state_saved(case: PoolerCase) -> None:
     """What training changes besides parameters, such as a running mean, is saved too."""
     retriever = case.retriever()
@@ -464,7 +473,7 @@ def trained_state_saved(case: PoolerCase) -> None:
 @POOLERS.property(after=("output", "finite", "gradient", "saved_and_loaded"), once=True)
 def separate_towers(case: PoolerCase) -> None:
     """It works with an encoder for each side: gradients reach both, and both are saved."""
-    retriever = case.retriever(separate_towers=True)
+    retriever = case.created(separate_towers=True)
     _expect_restored(retriever, "with an encoder for each side, saving and loading change the output")
     retriever.train()
     for side in SIDES:

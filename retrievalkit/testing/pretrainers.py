@@ -82,20 +82,35 @@ class PretrainerCase:
         found: LossValue = made(values, _START)
         return found
 
-    def mean_loss(self, made: Pretrainer, values: Mapping[str, Any]) -> tuple[float, float]:
-        """The loss without a graph, and the standard error of it: 0 unless the pretrainer draws in `forward`."""
-        with torch.no_grad():
-            seen = [float(self.loss(made, values, seed).total) for seed in range(_DRAWS)]
+    def mean_loss(
+        self, made: Pretrainer, values: Mapping[str, Any], weights: Mapping[str, float] | None = None
+    ) -> tuple[float, float]:
+        """The loss without a graph, and the standard error of it: 0 unless the pretrainer draws in `forward`.
+
+        Args:
+            made: The pretrainer.
+            values: The batch.
+            weights: What each addend is multiplied by; None = the loss as it is.
+        """
+        seen = []
+        for seed in range(_DRAWS):
+            with torch.no_grad():
+                found = self.loss(made, values, seed)
+            addends = found.addends if weights is not None else {"": found.total}
+            seen.append(sum((weights or {"": 1.0})[name] * float(one) for name, one in addends.items()))
+            if seed == 1 and seen[0] == seen[1]:
+                return seen[0], 0.0
         return float(np.mean(seen)), float(np.std(seen) / _DRAWS**0.5)
 
     def _documents(self) -> list[Document]:
-        """A document without text, and some of twenty sentences."""
+        """A document without text, and some of twenty sentences, with words of several tokens."""
         countries = [line.replace("-", " ") for line in COUNTRIES.split("|")]
         passages = [
-            Passage(str(row), "", " ".join(f"{one}. The city is {one}." for one in countries[row : row + 10]))
+            Passage(str(row), "", " ".join(f"{one}. The xyzzy is {one}." for one in countries[row : row + 10]))
             for row in range(4)
         ]
-        cutter = Cutter(self._made.vocabulary, self.max_length)
+        # Half as long, so that there is room for more padding.
+        cutter = Cutter(self._made.vocabulary, self.max_length // 2)
         return list(cutter.cut(0, [Passage("empty", "", ""), *passages]))
 
 
@@ -267,35 +282,34 @@ def padding(case: PretrainerCase) -> None:
         fail("padding changes the loss", expected=expected, found=found, difference=difference, method="forward")
 
 
-@PRETRAINERS.property(after=("value", "same_twice"))
+@PRETRAINERS.property(after=("value", "same_twice", "draws_from_generator"))
 def parts(case: PretrainerCase) -> None:
-    """A step computed in parts, weighed by `counts`, has the loss of the whole step."""
+    """A step in parts, collated one after the other and weighed by `counts`, has the loss of the whole step."""
     made = case.pretrainer()
-    values = case.batch(made)
-    rows = _rows(values)
+    whole, *others = (case.collated(made, sizes) for sizes in ([4], [1, 3]))
+    (values,), halves = whole, others[0]
     counts = made.counts(values)
-    if not counts or rows < 2:
+    if not counts:
         msg = "it gives no counts."
         raise UnsupportedError(msg)
-    if unknown := set(counts) ^ set(case.loss(made, values).addends):
-        problem = "the names of `counts` are not those of the loss's addends"
-        fail(problem, expected=sorted(case.loss(made, values).addends), found=sorted(unknown), method="counts")
-    halves = [_by_rows(values, lambda index, at=at: index[at]) for at in (slice(0, 1), slice(1, None))]
-    expected, error = case.mean_loss(made, values)
-    found, errors = 0.0, error
-    for half in halves:
-        own = made.counts(half)
-        draws = []
-        with torch.no_grad():
-            for seed in range(_DRAWS):
-                addends = case.loss(made, half, seed).addends
-                draws.append(sum(float(one) * own[name] / max(1, counts[name]) for name, one in addends.items()))
-        found += float(np.mean(draws))
-        errors += float(np.std(draws)) / _DRAWS**0.5
+    names = sorted(case.loss(made, values).addends)
+    if sorted(counts) != names:
+        fail("`counts` does not name the addends of the loss", expected=names, found=sorted(counts), method="counts")
+    own = [made.counts(half) for half in halves]
+    for name, count in counts.items():
+        if (added := sum(one[name] for one in own)) != count:
+            problem = f"the counts of '{name}' in the parts of a step do not add up to that of the whole step"
+            fail(problem, expected=count, found=added, difference=abs(added - count), method="counts")
+    expected, errors = case.mean_loss(made, values)
+    found = 0.0
+    for half, of_half in zip(halves, own, strict=True):
+        weights = {name: count / max(1, counts[name]) for name, count in of_half.items()}
+        mean, error = case.mean_loss(made, half, weights)
+        found, errors = found + mean, errors + error
     difference = abs(found - expected)
     if difference > 1e-4 * max(1.0, abs(expected)) + 5 * errors:
         problem = "the loss of the parts, weighed by `counts`, is not that of the whole step"
-        fail(problem, expected=expected, found=found, difference=difference, method="counts")
+        fail(problem, expected=expected, found=found, difference=difference, method="collate")
 
 
 @PRETRAINERS.property(after=("value",))

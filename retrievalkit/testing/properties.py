@@ -14,10 +14,12 @@ itself, so that a fault is blamed on the property that it breaks, and whatever t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from retrievalkit import registry
@@ -247,13 +249,26 @@ def _nothing(_: object) -> None:
     """A property that is tried by making the cases."""
 
 
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """All generators start anew, so that properties do not depend on each other, and go on afterwards as they were."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
 def _outcome(one: Property[C], cases: Sequence[C], kind: type, component: str) -> Outcome:
     reasons: list[str] = []
     for case in cases:
         try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                random.seed(0)
+            with _seeded():
                 one.check(case)
         except UnsupportedError as error:
             reasons.append(f"{case.label}: {error}")

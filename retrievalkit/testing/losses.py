@@ -73,7 +73,7 @@ def value(case: LossCase) -> None:
             problem = f"the {name} has shape {tuple(number.shape)}, and must be a scalar"
             fail(problem, expected="()", found=tuple(number.shape), method="forward")
         if not torch.isfinite(number):
-            fail(f"the {name} is {float(number)}", expected="a number", found=float(number), method="forward")
+            fail(f"the {name} is {number.item()}", expected="a number", found=number.item(), method="forward")
 
 
 @LOSSES.property(after=("value",))
@@ -201,7 +201,7 @@ def gradient(case: LossCase) -> None:
             continue
         noise = 1e-2 * torch.randn(one.shape, generator=torch.Generator().manual_seed(1)) * (one != 0)
         with torch.no_grad():
-            change = float((case.total(step.with_leaves({name: one + noise})) - total).abs())
+            change = (case.total(step.with_leaves({name: one + noise})) - total).abs().item()
         if change > 0:
             found = f"none, where other {name} change the loss by {change:.3g}"
             fail(f"no gradient reaches the {name}", expected="a gradient", found=found, method="forward")
@@ -220,8 +220,7 @@ def finite_differences(case: LossCase) -> None:
     for name, one in step.leaves().items():
         direction = torch.randn(one.shape, generator=torch.Generator().manual_seed(2)) * (one.detach() != 0)
         there, back = (
-            float(case.total(step.with_leaves({name: one.detach() + sign * size * direction})).double())
-            for sign in (1, -1)
+            case.total(step.with_leaves({name: one.detach() + sign * size * direction})).item() for sign in (1, -1)
         )
         expected = (there - back) / (2 * size)
         found = 0.0 if one.grad is None else float((one.grad * direction).sum())
@@ -239,7 +238,7 @@ def mean_over_queries(case: LossCase) -> None:
         rows = torch.arange(QUERIES).repeat(times)
         several = replace(step, queries=step.queries.rows(rows), positives=step.positives[rows])
         several.teacher = None if step.teacher is None else step.teacher[rows]
-        seen.append(float(case.total(several)))
+        seen.append(case.total(several).item())
     growth = seen[1] - seen[0]
     # A loss over pairs of queries may grow, but not evenly.
     if abs(growth) > 1e-3 * abs(seen[0]) and abs(seen[2] - seen[0] - 2 * growth) < 1e-3 * abs(growth):
@@ -291,12 +290,12 @@ def falls_under_training(case: LossCase) -> None:
     leaves = {name: one.detach().clone().requires_grad_() for name, one in step.leaves().items()}
     optimizer = torch.optim.Adam(leaves.values(), lr=0.05)
     loss = case.loss()
-    before, margin_before = float(case.total(step, loss)), _margin(step)
+    before, margin_before = case.total(step, loss).item(), _margin(step)
     for _ in range(_STEPS):
         optimizer.zero_grad()
         torch.autograd.backward(case.total(_rectified(step, leaves), loss))
         optimizer.step()
-    after, margin_after = float(case.total(_rectified(step, leaves), loss)), _margin(_rectified(step, leaves))
+    after, margin_after = case.total(_rectified(step, leaves), loss).item(), _margin(_rectified(step, leaves))
     if not after < before:
         problem = f"{_STEPS} steps of training do not make it fall"
         fail(problem, expected=f"below {before:.4g}", found=after, difference=after - before, method="forward")
@@ -320,9 +319,6 @@ def two_processes(case: LossCase) -> None:
     expected = _gradients(case, [[0, 1, 2, 3]], [[*range(DOCUMENTS)]], plain_step)
     encoder = _Encoder(case.form)
     for rank in range(2):
-        # Every process has generators of its own; torch's alone is set to the same numbers for the loss.
-        random.seed(rank)
-        np.random.seed(rank)
         step = case.step()
         for side in ("queries", "documents"):
             texts = len(getattr(step, side))
@@ -394,13 +390,14 @@ def _with_teacher(case: LossCase) -> Step:
 
 
 def _fail_without_effect(problem: str, found: Tensor) -> None:
-    fail(problem, expected="another loss", found=float(found), difference=0.0, method="forward")
+    fail(problem, expected="another loss", found=found.item(), difference=0.0, method="forward")
 
 
 def _expect_finite(where: str, case: LossCase, step: Step) -> None:
+    step = step.scaled(1.0)
     total = case.total(step)
     if not torch.isfinite(total):
-        fail(f"{where} the loss is {float(total)}", expected="a number", found=float(total), method="forward")
+        fail(f"{where} the loss is {total.item()}", expected="a number", found=total.item(), method="forward")
     if total.requires_grad:
         torch.autograd.backward(total)
     for name, one in step.leaves().items():

@@ -37,16 +37,18 @@ def of_component(component: type, *, method: str = "", source: str = "") -> Plac
         source: A regular expression of a line of the class, which is looked for first.
     """
     classes = [one for one in component.__mro__ if _file(one) is not None and _file(one) == _file(component)]
-    for one in classes if source else ():
+    constructors = [vars(one)["__init__"] for one in classes if "__init__" in vars(one)]
+    # A constructor first: a docstring names options too.
+    for one in (*constructors, *classes) if source else ():
         lines, first = _source(one)
         for number, line in enumerate(lines):
             if re.search(source, line):
-                return Place(str(_file(one)), first + number, one.__qualname__)
-    for one in classes if method else ():
-        defined = vars(one).get(method)
+                return Place(str(_file(component)), first + number, one.__qualname__)
+    for owner in classes if method else ():
+        defined = vars(owner).get(method)
         if defined is not None and inspect.isroutine(defined):
             lines, first = _source(defined)
-            return Place(str(_file(one)), first + _definition(lines), f"{one.__qualname__}.{method}")
+            return Place(str(_file(owner)), first + _definition(lines), f"{owner.__qualname__}.{method}")
     if not classes:
         return None
     lines, first = _source(component)

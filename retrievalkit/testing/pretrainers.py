@@ -225,7 +225,7 @@ def value(case: PretrainerCase) -> None:
                 fail(problem, expected="()", found=tuple(number.shape), method="forward")
             if not torch.isfinite(number):
                 what = f"the {name}" + (" of a single sample" if count == 1 else "")
-                fail(f"{what} is {float(number)}", expected="a number", found=float(number), method="forward")
+                fail(f"{what} is {number.item()}", expected="a number", found=number.item(), method="forward")
 
 
 @PRETRAINERS.property(after=("value",))
@@ -319,7 +319,7 @@ def finite_in_bf16(case: PretrainerCase) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         total = case.loss(made, case.batch(made)).total
     if not torch.isfinite(total):
-        fail(f"in bf16 the loss is {float(total)}", expected="a number", found=float(total), method="forward")
+        fail(f"in bf16 the loss is {total.item()}", expected="a number", found=total.item(), method="forward")
 
 
 @PRETRAINERS.property(after=("value",))
@@ -336,7 +336,7 @@ def gradient(case: PretrainerCase) -> None:
     for name, one in weights.items():
         if one.requires_grad and (one.grad is None or not one.grad.any()):
             change = _change_by(case, made, values, one)
-            if change > 1e-6 * abs(float(total)):
+            if change > 1e-6 * abs(total.item()):
                 found = f"none, where other values change the loss by {change:.3g}"
                 problem = f"no gradient reaches '{name}' of the encoder"
                 fail(problem, expected="a gradient", found=found, method="forward")

@@ -70,11 +70,14 @@ class PretrainerCase:
 
     def batch(self, made: Pretrainer, seed: int = 0, count: int = 4) -> Values:
         """A batch of the first samples, drawn from a generator with that seed."""
+        return self.collated(made, [count], seed)[0]
+
+    def collated(self, made: Pretrainer, sizes: list[int], seed: int = 0) -> list[Values]:
+        """Batches of the first samples, collated one after the other from one generator."""
         draw = random.Random(seed)
-        places = [(document, number) for document in self.documents[1:] for number in range(made.samples(document))][
-            :count
-        ]
-        return dict(made.collate([made.sample(*place, draw) for place in places], draw))
+        # Of several documents, which differ in length.
+        drawn = [made.sample(document, 0, draw) for document in self.documents[1:]][: sum(sizes)]
+        return [dict(made.collate([drawn.pop(0) for _ in range(size)], draw)) for size in sizes]
 
     def loss(self, made: Pretrainer, values: Mapping[str, Any], seed: int = 0) -> LossValue:
         """The loss of a batch."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
-import mutants_losses
-import mutants_poolers
-import mutants_pretrainers
 import pytest
 
 from retrievalkit.testing import LOSSES, POOLERS, PRETRAINERS
+from testing import mutants_losses, mutants_poolers, mutants_pretrainers
 
 _KITS = {mutants_poolers: POOLERS, mutants_losses: LOSSES, mutants_pretrainers: PRETRAINERS}
 _MUTANTS = [
@@ -30,8 +27,6 @@ def registered():
         registry.default_registry.cache_clear()
         yield
     registry.default_registry.cache_clear()
-    for module in _KITS:
-        importlib.import_module(module.__name__)
 
 
 @pytest.mark.parametrize(("module", "name", "expected"), _MUTANTS)

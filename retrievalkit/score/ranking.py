@@ -52,6 +52,8 @@ def top_k(
         UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
     """
     check_k(k)
+    if not len(queries):
+        return torch.empty((0, k), device=queries.device), torch.empty((0, k), dtype=torch.long, device=queries.device)
     queries, width = _without_empty_mask(queries), max(width, LEAST_ROWS)
     blocks = [_as_block(documents)] if isinstance(documents, Representation) else documents
     least = 0.0 if queries.vectors is None else float("-inf")

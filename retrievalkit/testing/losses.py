@@ -157,6 +157,17 @@ def masked_vectors(case: LossCase) -> None:
 
 
 @LOSSES.property(after=("value",))
+def teacher_effective(case: LossCase) -> None:
+    """It depends on the teacher's scores."""
+    step = _with_teacher(case)
+    assert step.teacher is not None
+    expected = case.total(step)
+    found = case.total(replace(step, teacher=step.teacher * torch.tensor([1.0, 2.0]).repeat(QUERIES)))
+    if found == expected:
+        _fail_without_effect("`teacher` has no effect", found)
+
+
+@LOSSES.property(after=("value",))
 def teacher_needed(case: LossCase) -> None:
     """Without a teacher it says what is missing, if it needs one (InputError)."""
     step = _with_teacher(case)
@@ -166,17 +177,6 @@ def teacher_needed(case: LossCase) -> None:
         return
     problem = "without a teacher it does not say what is missing (InputError)"
     fail(problem, expected="InputError", found="a loss", method="forward")
-
-
-@LOSSES.property(after=("value",))
-def teacher_effective(case: LossCase) -> None:
-    """It depends on the teacher's scores."""
-    step = _with_teacher(case)
-    assert step.teacher is not None
-    expected = case.total(step)
-    found = case.total(replace(step, teacher=step.teacher * torch.tensor([1.0, 2.0]).repeat(QUERIES)))
-    if found == expected:
-        _fail_without_effect("`teacher` has no effect", found)
 
 
 @LOSSES.property(after=("value",))

@@ -417,11 +417,12 @@ def saved_and_loaded(case: PretrainerCase) -> None:
         loaded.prepare(made.needs)
     texts = encoder.collate([made.vocabulary.wrap(made.vocabulary.ordinary[-8:])], "document")
     with torch.no_grad():
-        states = [one.eval()(texts, [one.info.layers]) for one in (encoder, loaded)]
-        expect_close("saving and loading change the encoder", states[1].last, states[0].last, method="save")
-        if made.needs.vocabulary_head:
-            logits = [one.head(one.last) for one in states]
-            expect_close("saving and loading change the vocabulary head", logits[1], logits[0], method="save")
+        trained, *others = (one.eval()(texts, [one.info.layers]) for one in (encoder, made.encoder, loaded))
+        for one in others:
+            expect_close("saving and loading change the encoder", one.last, trained.last, method="save")
+            if made.needs.vocabulary_head:
+                logits = [states.head(states.last) for states in (one, trained)]
+                expect_close("saving and loading change the vocabulary head", *logits, method="save")
 
 
 @PRETRAINERS.property(after=("value", "same_twice", "draws_from_generator"), once=True)

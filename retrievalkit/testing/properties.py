@@ -14,9 +14,12 @@ itself, so that a fault is blamed on the property that it breaks, and whatever t
 from __future__ import annotations
 
 import random
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -37,6 +40,8 @@ class Case(Protocol):
 
 
 C = TypeVar("C", bound=Case)
+Check = Callable[[C], str | None]
+"""A property's function: of a case, what it measured."""
 
 
 class PropertyError(AssertionError):
@@ -104,14 +109,15 @@ class Property(Generic[C]):
     Attributes:
         name: The name of its function.
         statement: What it states: the first line of the function's docstring.
-        check: Raises PropertyError if the component of a case lacks it, UnsupportedError if it cannot be tried there.
+        check: Raises PropertyError if the component of a case lacks it, UnsupportedError if it cannot be tried there;
+            may return what it measured.
         after: Properties that it rests on: if one of these fails, it is left out.
         once: Whether it is tried on the first case that supports it alone.
     """
 
     name: str
     statement: str
-    check: Callable[[C], None]
+    check: Check[C]
     after: tuple[str, ...] = ()
     once: bool = False
 
@@ -125,12 +131,14 @@ class Outcome:
         statement: What it states.
         failure: Why the component lacks it; None if it does not.
         left_out: Why it was not tried; "" if it was.
+        measured: What it measured, such as a recall; "" if nothing.
     """
 
     property: str
     statement: str
     failure: PropertyError | None = None
     left_out: str = ""
+    measured: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,19 +175,21 @@ class Kit(Generic[C]):
         kind: The kind, such as "pooler".
         cases: Makes the cases for the name of a component and keyword arguments, which are the kit's and the options
             of the component. May raise what the component raises.
+        find: The class of a name; by default the component's.
     """
 
-    def __init__(self, kind: str, cases: Callable[..., Iterable[C]]) -> None:
+    def __init__(
+        self, kind: str, cases: Callable[..., Iterable[C]], *, find: Callable[[str], type] | None = None
+    ) -> None:
         self.kind = kind
         self.cases = cases
+        self.find = find or partial(registry.get, kind)
         self.properties: dict[str, Property[C]] = {}
 
-    def property(
-        self, *, after: Sequence[str] = (), once: bool = False
-    ) -> Callable[[Callable[[C], None]], Callable[[C], None]]:
+    def property(self, *, after: Sequence[str] = (), once: bool = False) -> Callable[[Check[C]], Check[C]]:
         """Add a function as a property, at the end. See `Property` for the arguments."""
 
-        def add(check: Callable[[C], None]) -> Callable[[C], None]:
+        def add(check: Check[C]) -> Check[C]:
             statement = (check.__doc__ or "").partition("\n")[0]
             self.properties[check.__name__] = Property(check.__name__, statement, check, tuple(after), once)
             return check
@@ -193,6 +203,8 @@ class Kit(Generic[C]):
         only: Sequence[str] | None = None,
         without: Sequence[str] = (),
         first: bool = False,
+        cases: Sequence[C] | None = None,
+        seconds: float | None = None,
         **settings: Any,
     ) -> Report:
         """Try all properties of a component, or those that are named.
@@ -202,6 +214,8 @@ class Kit(Generic[C]):
             only: Names of properties.
             without: Names of properties that the component lacks on purpose.
             first: Whether to stop at the first failure.
+            cases: The cases, if they were made already.
+            seconds: Most time of a property, which fails if it takes longer; None = no limit.
             settings: Of the kit and of the component.
 
         Raises:
@@ -214,9 +228,10 @@ class Kit(Generic[C]):
         tried = [
             one for one in self.properties.values() if (only is None or one.name in only) and one.name not in without
         ]
-        kind: Any = registry.get(self.kind, name)
+        kind = self.find(name)
         try:
-            cases = list(self.cases(name, **settings))
+            with limited(seconds):
+                cases = list(self.cases(name, **settings)) if cases is None else cases
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - a component may raise anything
@@ -228,7 +243,7 @@ class Kit(Generic[C]):
             if failed:
                 outcomes[one.name] = Outcome(one.name, one.statement, left_out=f"'{failed[0]}' failed")
             else:
-                outcomes[one.name] = _outcome(one, cases, kind, component)
+                outcomes[one.name] = _outcome(one, cases, kind, component, seconds)
             if first and outcomes[one.name].failure:
                 break
         if outcomes and all(one.left_out for one in outcomes.values()):
@@ -243,6 +258,26 @@ class Kit(Generic[C]):
             PropertyError: It lacks one; says which.
         """
         self.report(name, first=True, **settings).check()
+
+
+@contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """For a block that may take so long: raises TimeoutError where it is then. In the main thread alone."""
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        msg = f"no end within {seconds:.0f} s"
+        raise TimeoutError(msg)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _nothing(_: object) -> None:
@@ -264,20 +299,23 @@ def _seeded() -> Iterator[None]:
             np.random.set_state(states[1])
 
 
-def _outcome(one: Property[C], cases: Sequence[C], kind: type, component: str) -> Outcome:
+def _outcome(one: Property[C], cases: Sequence[C], kind: type, component: str, seconds: float | None) -> Outcome:
     reasons: list[str] = []
+    measured: list[str] = []
     for case in cases:
         try:
-            with _seeded():
-                one.check(case)
+            with _seeded(), limited(seconds):
+                if numbers := one.check(case):
+                    measured.append(f"{case.label}: {numbers}")
         except UnsupportedError as error:
-            reasons.append(f"{case.label}: {error}")
+            reasons.append(str(error))
             continue
         except Exception as error:  # noqa: BLE001 - a component may raise anything
             return Outcome(one.name, one.statement, _failure(error, one, kind, component, case.label))
         if one.once:
             break
-    return Outcome(one.name, one.statement, left_out=" ".join(reasons) if len(reasons) == len(cases) else "")
+    left_out = " ".join(dict.fromkeys(reasons)) if len(reasons) == len(cases) else ""
+    return Outcome(one.name, one.statement, left_out=left_out, measured="; ".join(measured))
 
 
 def _failure(error: Exception, one: Property[Any], kind: type, component: str, case: str) -> PropertyError:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from retrievalkit.testing import LOSSES, POOLERS, PRETRAINERS
+from retrievalkit.testing.losses import LOSSES
+from retrievalkit.testing.poolers import POOLERS
+from retrievalkit.testing.pretrainers import PRETRAINERS
 from testing import mutants_losses, mutants_poolers, mutants_pretrainers
 
 _KITS = {mutants_poolers: POOLERS, mutants_losses: LOSSES, mutants_pretrainers: PRETRAINERS}

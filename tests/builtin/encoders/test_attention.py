@@ -116,3 +116,14 @@ def test_only_torchs_fused_attention_is_replaced():
         model = transformers.BertModel._from_config(config, attn_implementation=kind)
         module.use_fast_attention(model)
         assert model.config._attn_implementation == expected
+
+
+def test_positions_that_are_added_to_the_scores_reach_them_and_learn(tiny_t5):
+    """T5's biases of relative positions, while training with dropout."""
+    model = transformers.AutoModelForTextEncoding.from_pretrained(tiny_t5).train()
+    module.use_fast_attention(model)
+    states = model(input_ids=torch.tensor([[5, 6, 7, 8]])).last_hidden_state
+    torch.autograd.backward((states * torch.randn(states.shape[-1])).sum())
+    bias = model.get_submodule("encoder.block.0.layer.0.SelfAttention.relative_attention_bias").weight
+    assert bias.grad is not None
+    assert bias.grad.any()

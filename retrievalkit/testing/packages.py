@@ -1,0 +1,256 @@
+"""The properties of a distribution of plugins: what a start costs, names, versions, options, and its wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from retrievalkit import contracts, hookspecs, registry
+from retrievalkit.errors import RetrievalkitError, UnsupportedError
+from retrievalkit.testing.option_effects import expect_typed_keywords
+from retrievalkit.testing.package_cases import PACKAGES, PackageCase, place_of, same_name
+from retrievalkit.testing.places import Place, of_component
+from retrievalkit.testing.properties import PropertyError
+
+CONTRACTS = {"encoder": "Encoder", "pooler": "Pooler", "loss": "Loss", "indexer": "Indexer", "pretrainer": "Pretrainer"}
+"""Kinds whose components are a class of the contract."""
+_POSITIONAL = {"encoder": 1, "pooler": 1, "loss": 0, "indexer": 0, "pretrainer": 2}
+_MOST_SECONDS = 0.25
+_VERSION = r"v?(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?"
+_BUILD_SECONDS = 180.0
+
+
+def check_package(name: str, *, root: str | Path | None = None) -> None:
+    """Check that a distribution of plugins costs nothing at a start, and that all it registers can be used.
+
+    Args:
+        name: Name of the distribution; of a plugin of a single file (RKIT_PLUGIN_FILES), its path.
+        root: Its source folder, if not that of an editable install.
+
+    Raises:
+        PropertyError: Says what it does wrong.
+    """
+    PACKAGES.check(name, root=root)
+
+
+def _fail(problem: str, place: Place | None, **values: Any) -> None:
+    failure = PropertyError(problem, **values)
+    failure.place = place
+    raise failure
+
+
+@PACKAGES.property()
+def registered(case: PackageCase) -> str:
+    """Its plugins are registered: names in snake_case that no other plugin has, on hooks that exist."""
+    for plugin in case.plugins:
+        if plugin.error:
+            start = case.starts[0] if case.starts else None
+            place = Place(start.file, start.line) if start is not None and start.error else case.top
+            _fail(f"the plugin '{plugin.name}' could not be loaded: {plugin.error.rstrip('.')}", place)
+    for component in case.components:
+        rivals = registry.default_registry().candidates(component.kind, component.name)
+        if len(rivals) > 1:
+            owners = " and ".join(f"{one.distribution} {one.version}" for one in rivals)
+            _fail(f"the {component.kind} '{component.name}' is registered by {owners}", case.hook(component))
+    return ", ".join(f"{one.kind} {one.name}" for one in case.components) or "nothing"
+
+
+@PACKAGES.property()
+def cold_import(case: PackageCase) -> str:
+    """Its modules are imported at every start of rkit: they import nothing heavy, and take no time."""
+    for module, start in zip(case.modules, case.starts, strict=True):
+        if start.error:
+            _fail(f"'{module}' cannot be imported: {start.error.rstrip('.')}", Place(start.file, start.line))
+        if start.heavy:
+            msg = f"'{module}' imports {start.heavy}, which every `rkit --help` waits for: import it where it is used"
+            _fail(msg, Place(start.file, start.line), found=f"{start.seconds:.2f} s")
+        if start.seconds > _MOST_SECONDS:
+            place, most = Place(case.file_of(module), 1), f"at most {_MOST_SECONDS} s"
+            _fail(f"'{module}' takes long to import", place, expected=most, found=f"{start.seconds:.2f} s")
+    return f"{1000 * sum(one.seconds for one in case.starts):.0f} ms"
+
+
+@PACKAGES.property()
+def quiet_import(case: PackageCase) -> None:
+    """Importing its modules prints nothing."""
+    for module, start in zip(case.modules, case.starts, strict=True):
+        if text := start.printed.strip():
+            pattern, file = r"\bprint\(|std(out|err)\.write|warn\(", case.file_of(module)
+            lines = Path(file).read_text(encoding="utf-8").splitlines() if Path(file).is_file() else []
+            line = next((row for row, one in enumerate(lines, 1) if re.search(pattern, one)), 1)
+            _fail(f"importing '{module}' prints", Place(file, line), expected="nothing", found=text[:80])
+
+
+@PACKAGES.property(after=["registered"])
+def targets(case: PackageCase) -> None:
+    """Each name leads to a class of its kind, of which all abstract methods are there."""
+    for component in case.components:
+        try:
+            loaded = component.load()
+        except RetrievalkitError as error:
+            _fail(str(error).rstrip("."), case.hook(component))
+        if component.kind not in CONTRACTS:
+            continue
+        base = getattr(contracts, CONTRACTS[component.kind])
+        if not issubclass(loaded, base):
+            msg = f"{component.kind} '{component.name}' is not derived from {base.__name__} of retrievalkit.contracts"
+            _fail(msg, place_of(loaded))
+        if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
+            _fail(f"{component.kind} '{component.name}' lacks {', '.join(missing)}", place_of(loaded))
+
+
+@PACKAGES.property(after=["registered", "targets"])
+def typed_options(case: PackageCase) -> str:
+    """All options are keyword-only arguments with a type that their default fits."""
+    count = 0
+    for component, loaded in _classes(case):
+        positional = 1 if getattr(loaded, "wraps", False) is True else _POSITIONAL[component.kind]
+        try:
+            expect_typed_keywords(loaded, positional)
+        except PropertyError as error:
+            error.problem = f"{component.kind} '{component.name}': {error.problem}"
+            error.place = of_component(loaded, method=error.method, source=error.source)
+            raise
+        count += len(registry.options(loaded))
+    return f"{count} options"
+
+
+@PACKAGES.property(after=["registered", "targets"])
+def documented(case: PackageCase) -> None:
+    """Each component says in a sentence what it is, and what each of its options is (`Args:` of its docstring)."""
+    for component, loaded in _classes(case):
+        if not (vars(loaded).get("__doc__") or component.help).strip():
+            msg = f"{component.kind} '{component.name}' lacks a docstring: `rkit plugins list` shows its first sentence"
+            _fail(msg, place_of(loaded))
+        for option in registry.options(loaded).values():
+            if not option.description:
+                msg = f"the option '{option.name}' of {component.kind} '{component.name}' is not in its `Args:`"
+                _fail(msg, of_component(loaded, source=rf"(^|[\s(,*]){option.name}\s*[:=,)]"))
+
+
+def _classes(case: PackageCase) -> list[tuple[registry.Component, type]]:
+    return [(one, one.load()) for one in case.components if one.kind in CONTRACTS]
+
+
+@PACKAGES.property(after=["cold_import"])
+def versions(case: PackageCase) -> str:
+    """Its version is one that pip can compare, the same in its module, and it requires retrievalkit."""
+    metadata, own = case.metadata.metadata, case.metadata.version
+    if not re.fullmatch(_VERSION, own):
+        _fail("its version is none that pip can compare", case.metadata_line(r"^version|^dynamic"), found=own)
+    for module in case.modules:
+        said = _assigned(Path(case.file_of(module)), "__version__")
+        if said is not None and said[0] != own:
+            msg = f"'{module}' says another version than what is installed"
+            _fail(msg, Place(case.file_of(module), said[1]), expected=own, found=said[0])
+    needed = [re.split(r"[^\w.-]", one)[0] for one in case.metadata.requires or []]
+    if not same_name(case.name, "retrievalkit") and not any(same_name(one, "retrievalkit") for one in needed):
+        _fail("it does not require retrievalkit", case.metadata_line(r"^dependencies"), found=needed)
+    python = metadata.get("Requires-Python")
+    return f"{own}, Python {python or 'any'}"
+
+
+def _assigned(file: Path, name: str) -> tuple[str, int] | None:
+    """The text that a module assigns to a name, and the line."""
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines() if file.is_file() else [], 1):
+        if found := re.match(rf"""{name}\s*(?::\s*\w+\s*)?=\s*["']([^"']*)["']""", line):
+            return found[1], number
+    return None
+
+
+@PACKAGES.property(after=["registered"])
+def contract(case: PackageCase) -> str:
+    """It is for the contract that retrievalkit has: a plugin of another one is refused with both versions in words."""
+    ours = getattr(hookspecs, "VERSION", None)
+    declared = {
+        module: said for module in case.modules if (said := _assigned(Path(case.file_of(module)), _DECLARATION))
+    }
+    if ours is None or not declared:
+        msg = f"no module of it says by {_DECLARATION} for which contract it was written."
+        raise UnsupportedError(msg)
+    for module, (version, line) in declared.items():
+        if version.split(".")[0] != str(ours).split(".")[0]:
+            _fail(f"'{module}' is for another contract", Place(case.file_of(module), line), expected=ours, found=version)
+    return f"for {', '.join(dict.fromkeys(one for one, _ in declared.values()))}, and retrievalkit has {ours}"
+
+
+_DECLARATION = "retrievalkit_contract"
+
+
+@PACKAGES.property(after=["cold_import"])
+def entry_points(case: PackageCase) -> None:
+    """The names of its entry points are snake_case, and its modules are named after the distribution."""
+    for one in case.entry_points:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", one.name):
+            _fail("the name of its entry point is not snake_case", case.metadata_line(re.escape(one.name)), found=one.name)
+        if ":" in one.value:
+            msg = "its entry point names something inside of a module, and has to name the module with the hooks"
+            _fail(msg, case.metadata_line(re.escape(one.value)), found=one.value)
+
+
+@PACKAGES.property(after=["registered", "cold_import"])
+def wheel(case: PackageCase) -> str:
+    """A wheel is built of it that holds all of its modules and its entry points, and can be imported by itself."""
+    if same_name(case.name, "retrievalkit"):
+        raise UnsupportedError("it is retrievalkit itself.")
+    with TemporaryDirectory(prefix="rkit-check-") as folder:
+        built = _wheel(case, Path(folder))
+        installed = Path(folder) / "installed"
+        with zipfile.ZipFile(built) as archive:
+            archive.extractall(installed)
+        _expect_modules(case, installed)
+        listed = "".join(one.read_text() for one in installed.glob("*.dist-info/entry_points.txt"))
+        if registry.ENTRY_POINT_GROUP not in listed:
+            msg = f"its wheel has no entry point of the group {registry.ENTRY_POINT_GROUP}"
+            _fail(msg, case.metadata_line(r"entry-points"))
+        for module in case.modules:
+            start = case._start(module, installed)
+            if start.error:
+                msg = f"installed by its wheel alone, '{module}' cannot be imported: {start.error.rstrip('.')}"
+                _fail(msg, case.metadata_line(r"^\[tool\.|^packages"))
+        return f"{built.stat().st_size:,} bytes"
+
+
+def _wheel(case: PackageCase, folder: Path) -> Path:
+    """Build it of a copy, with what is installed: nothing is downloaded."""
+    project = tomllib.loads((case.root / "pyproject.toml").read_text(encoding="utf-8"))
+    needed = [re.split(r"[^\w.-]", one)[0] for one in project.get("build-system", {}).get("requires", ["setuptools"])]
+    for one in (*needed, "pip"):
+        if importlib.util.find_spec(one.replace("-", "_").lower()) is None:
+            msg = f"it is built with {one}, which is not installed here."
+            raise UnsupportedError(msg)
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(case.root, folder / "source", ignore=ignored)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet"]
+    command = [sys.executable, "-m", "pip", "wheel", *options, "-w", str(folder), str(folder / "source")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        reason = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        _fail(f"no wheel can be built of it: {reason[-300:].rstrip('.')}", case.metadata_line(r"^\[build-system\]"))
+    return wheels[0]
+
+
+def _expect_modules(case: PackageCase, installed: Path) -> None:
+    wanted = {*case.modules, *(one.target.partition(":")[0] for one in case.components)}
+    for module in sorted(wanted):
+        path = installed.joinpath(*module.split("."))
+        if not path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
+            held = sorted(str(one.relative_to(installed)) for one in installed.rglob("*.py"))
+            msg = f"its wheel lacks the module '{module}'"
+            _fail(msg, case.metadata_line(r"^\[tool\.|^packages"), expected=module, found=held[:5])
+
+
+def components_of(name: str) -> list[registry.Component]:
+    """The components of a distribution; none if it has none."""
+    return [one for plugin in registry.plugins() if same_name(plugin.distribution, name) for one in plugin.components]
+
+

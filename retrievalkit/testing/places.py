@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,15 +45,22 @@ def of_component(component: type, *, method: str = "", source: str = "") -> Plac
         for number, line in enumerate(lines):
             if re.search(source, line):
                 return Place(str(_file(component)), first + number, one.__qualname__)
-    for owner in classes if method else ():
-        defined = vars(owner).get(method)
-        if defined is not None and inspect.isroutine(defined):
-            lines, first = _source(defined)
-            return Place(str(_file(owner)), first + _definition(lines), f"{owner.__qualname__}.{method}")
+    for owner, name in _methods(component, classes, method):
+        lines, first = _source(vars(owner)[name])
+        return Place(str(_file(owner)), first + _definition(lines), f"{owner.__qualname__}.{name}")
     if not classes:
         return None
     lines, first = _source(component)
     return Place(str(_file(component)), first + _definition(lines), component.__qualname__)
+
+
+def _methods(component: type, classes: Sequence[type], method: str) -> Iterator[tuple[type, str]]:
+    """The method to look at: that of the class, or what it defines in its place, or that of its base."""
+    own = [name for name, one in vars(component).items() if inspect.isroutine(one) and name != "__init__"]
+    if method in own or (method and len(own) == 1):
+        yield component, method if method in own else own[0]
+    elif not own:
+        yield from ((owner, method) for owner in classes if inspect.isroutine(vars(owner).get(method)))
 
 
 def of_exception(component: type, error: BaseException) -> Place | None:

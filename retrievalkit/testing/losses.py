@@ -126,8 +126,11 @@ def ignore_effective(case: LossCase) -> None:
     """Documents that are masked as no negatives have an effect on the loss by that."""
     _check_without_teacher(case)
     case.check_compares()
-    step, ignore = case.step(), torch.zeros(QUERIES, DOCUMENTS, dtype=torch.bool)
-    ignore[0, 1] = True
+    step = case.step()
+    own = torch.zeros(QUERIES, DOCUMENTS, dtype=torch.bool).scatter(1, step.positives[:, None], True)
+    # The hardest negative of each query, which counts at any temperature.
+    hardest = step.compared().masked_fill(own, -torch.inf).argmax(dim=1, keepdim=True)
+    ignore = torch.zeros_like(own).scatter(1, hardest, True)
     expected, found = case.total(step), case.total(replace(step, ignore=ignore))
     if found == expected:
         _fail_without_effect("`ignore` has no effect", found)

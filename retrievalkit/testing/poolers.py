@@ -21,7 +21,7 @@ from retrievalkit.model.retriever import Retriever
 from retrievalkit.testing.models import kit_models
 from retrievalkit.testing.option_effects import expect_effects, expect_typed_keywords, required_values
 from retrievalkit.testing.properties import Kit, expect_close, expect_equal, fail
-from retrievalkit.testing.token_states import copied, left_padded, repeated, selected, widened
+from retrievalkit.testing.token_states import copied, left_padded, of_one, repeated, selected, widened
 
 TEXTS: tuple[Text, ...] = (
     ("", "what is the capital of france"),
@@ -62,10 +62,12 @@ class PoolerCase:
 
     def _encoder(self, key: str, needs: Needs | None = None) -> Encoder:
         if key not in self._towers:
-            made: Encoder = registry.create("encoder", "transformer", self.model)
-            if needs is not None:
-                made.prepare(needs)
-            self._towers[key] = made.eval()
+            if (self.model, key) not in _ENCODERS:
+                made: Encoder = registry.create("encoder", "transformer", self.model)
+                if needs is not None:
+                    made.prepare(needs)
+                _ENCODERS[self.model, key] = made.eval()
+            self._towers[key] = copy.deepcopy(_ENCODERS[self.model, key])
         return self._towers[key]
 
     def retriever(self) -> Retriever:
@@ -114,6 +116,10 @@ class PoolerCase:
             msg = "no side is padded."
             raise UnsupportedError(msg)
         yield from sides
+
+
+_ENCODERS: dict[tuple[str, str], Encoder] = {}
+"""Encoders by model and by what they were prepared for: they are made once in a process."""
 
 
 def _cases(name: str, *, model: str | None = None, **options: Any) -> list[PoolerCase]:
@@ -277,9 +283,10 @@ def weights_not_negative(case: PoolerCase) -> None:
 def padding(case: PoolerCase) -> None:
     """Padding on the right, whatever its states are, changes nothing."""
     for side in case.padded_sides():
-        expected = _values(_pooled(case.pooler(), case.states(side), side))
-        found = _values(_pooled(case.pooler(), widened(case.states(side), 3), side))
-        expect_close(f"{side}: padding on the right changes the output", found, expected, method="forward")
+        for row in range(len(TEXTS)):
+            text = of_one(case.states(side), row)
+            expected, found = (_values(_pooled(case.pooler(), one, side)) for one in (text, widened(text, 3)))
+            expect_close(f"{side}: padding on the right changes the output", found, expected, method="forward")
 
 
 @POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "padding"))
@@ -548,7 +555,8 @@ def _values(representation: Representation) -> Tensor:
 def _expect_finite(where: str, representation: Representation) -> None:
     values = _values(representation)
     wrong = values[~values.isfinite()]
-    if not len(values):
+    mask = representation.vector_mask
+    if not len(values) or (mask is not None and not mask.any(dim=1).all()):
         fail(f"{where}: there is no vector", expected="at least one", found=0, method="forward")
     if len(wrong):
         found = f"{float(wrong[0])} ({len(wrong)} of {len(values)})"

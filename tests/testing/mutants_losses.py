@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from retrievalkit import hookimpl
-from retrievalkit.contracts import Loss, LossValue, Representation
+from retrievalkit.contracts import Loss, LossValue
 from retrievalkit.errors import DataError
 from retrievalkit.score import scores
 
@@ -51,14 +51,15 @@ class ForgetsIgnore(Base):
 
 
 class NothingLeft(Base):
-    """Negatives alone in the denominator, of which none may be left."""
+    """The mean score of the negatives, of which none may be left."""
 
     found_by = "all_ignored"
 
     def total(self, logits, positives, ignore):
-        own = torch.zeros_like(logits, dtype=torch.bool).scatter(1, positives[:, None], True)
-        negatives = logits.masked_fill(own if ignore is None else own | ignore, -torch.inf)
-        return functional.softplus(negatives.logsumexp(1) - logits.gather(1, positives[:, None])[:, 0]).mean()
+        left = torch.ones_like(logits, dtype=torch.bool).scatter(1, positives[:, None], False)
+        left = left if ignore is None else left & ~ignore
+        negatives = (logits * left).sum(dim=1) / left.sum(dim=1)
+        return functional.softplus(negatives - logits.gather(1, positives[:, None])[:, 0]).mean()
 
 
 class ForgetsTheVectorMask(Base):
@@ -242,18 +243,6 @@ class DrawsByPython(Base):
         return super().logits(queries, documents) * (1 + random.random())
 
 
-class PullsAbsentTerms(Base):
-    """Weights of 0 have a gradient, which is lost when gradients are cached."""
-
-    found_by = "cached_gradient"
-
-    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
-        value = super().forward(queries, documents, positives, progress, ignore, teacher)
-        return LossValue(
-            value.total + sum((one.weights - 0.1).square().mean() for one in _weighted(queries, documents))
-        )
-
-
 class OptionIgnored(Base):
     """An option that nobody reads."""
 
@@ -328,10 +317,6 @@ class NoTeacher(Student):
         if teacher is None:
             teacher = torch.full((len(queries), len(documents)), torch.nan).index_fill(1, positives, 1.0)
         return super().forward(queries, documents, positives, progress, ignore, teacher)
-
-
-def _weighted(*sides: Representation) -> list[Representation]:
-    return [one for one in sides if one.weights is not None]
 
 
 MUTANTS = {

@@ -215,14 +215,14 @@ class OverflowsInLongTexts(Mean):
 
 
 class FillsWithTooMuch(Mean):
-    """Padding is filled with the least float32, which no bf16 number is."""
+    """Attention to padding is filled with the least float32, which is -inf in bf16: no token, no number."""
 
     found_by = "finite_in_bf16"
 
     def pool(self, hidden, mask):
-        if hidden.dtype == torch.bfloat16:
-            hidden = hidden.masked_fill(mask[:, :, None] == 0, torch.finfo(torch.float32).min)
-        return super().pool(hidden, mask)
+        scores = hidden.mean(dim=2).masked_fill(mask == 0, torch.finfo(torch.float32).min)
+        hidden = hidden.masked_fill(mask[:, :, None] == 0, 0.0)
+        return (scores.softmax(dim=1)[:, :, None] * hidden).sum(dim=1)
 
 
 class NotFinite(Mean):

@@ -17,6 +17,7 @@ from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.score import scores
 from retrievalkit.testing.option_effects import required_values
+from retrievalkit.testing.properties import Kit, fail
 
 QUERIES, DOCUMENTS, DIMENSIONS, TERMS = 4, 8, 8, 12
 START = Progress(0, 0.0, 10)
@@ -222,3 +223,20 @@ def _turned(values: Tensor) -> Tensor:
     signs = torch.ones(values.shape[-1], dtype=values.dtype)
     signs[::2] = -1
     return rolled * signs
+
+
+def expect_finite(where: str, case: LossCase, step: Step) -> None:
+    """Expect that the loss of a step and its gradients are finite; `where` says in a message what the step is."""
+    step = step.scaled(1.0)
+    total = case.total(step)
+    if not torch.isfinite(total):
+        fail(f"{where} the loss is {total.item()}", expected="a number", found=total.item(), method="forward")
+    if total.requires_grad:
+        torch.autograd.backward(total)
+    for name, one in step.leaves().items():
+        if one.grad is not None and not one.grad.isfinite().all():
+            wrong = float(one.grad[~one.grad.isfinite()][0])
+            fail(f"{where} the gradient of the {name} is {wrong}", expected="numbers", found=wrong, method="forward")
+
+
+LOSSES: Kit[LossCase] = Kit("loss", loss_cases)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from retrievalkit import registry
@@ -283,16 +284,27 @@ def _nothing(_: object) -> None:
     """A property that is tried by making the cases."""
 
 
-def _outcome(
-    one: Property[C], cases: Sequence[C], kind: type, component: str, seconds: float | None
-) -> Outcome:
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """All generators start anew, so that properties do not depend on each other, and go on afterwards as they were."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+def _outcome(one: Property[C], cases: Sequence[C], kind: type, component: str, seconds: float | None) -> Outcome:
     reasons: list[str] = []
     measured: list[str] = []
     for case in cases:
         try:
-            with torch.random.fork_rng(devices=[]), limited(seconds):
-                torch.manual_seed(0)
-                random.seed(0)
+            with _seeded(), limited(seconds):
                 if numbers := one.check(case):
                     measured.append(f"{case.label}: {numbers}")
         except UnsupportedError as error:

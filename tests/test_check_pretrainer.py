@@ -111,5 +111,5 @@ def test_a_broken_pretrainer_is_caught(tiny_model, broken, name, complaint):
 
 
 def test_the_command_names_what_is_broken(tiny_model, broken):
-    with pytest.raises(InputError, match="pretrainer 'infinite' does not keep the contract: the total is inf"):
+    with pytest.raises(InputError, match="pretrainer 'infinite' lacks the property 'value': the total is inf"):
         plugins.check("infinite", model=tiny_model, options={})

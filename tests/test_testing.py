@@ -148,12 +148,12 @@ def test_options_are_handed_on(tiny_model):
 @pytest.mark.parametrize(
     ("pooler", "complaint"),
     [
-        ("pads_matter", "query: padding or batch size changes the vectors"),
-        ("order_matters", "changes the vectors"),
+        ("pads_matter", "query: padding on the right changes the output"),
+        ("order_matters", "the order of the batch changes the output"),
         ("not_finite", "query: some values are not finite"),
-        ("detached", "no gradient reaches the encoder"),
+        ("detached", "query: no gradient reaches layer 2 of the encoder"),
         ("deaf_to_the_encoder", "no gradient reaches the encoder"),
-        ("not_saved", "query: saving and loading change the vectors"),
+        ("not_saved", "query: saving and loading change the output"),
     ],
 )
 def test_a_broken_pooler_is_caught(tiny_model, broken, pooler, complaint):
@@ -180,8 +180,8 @@ def test_a_loss_with_a_teacher_may_have_other_terms(loss):
         ("weights_the_first", "the order of queries changes the loss"),
         ("guesses_the_positives", "`positives` has no effect"),
         ("forgets_the_mask", "vectors that are masked change the loss"),
-        ("without_graph", "no gradient reaches the representations"),
-        ("queries_stay", "no gradient reaches the queries"),
+        ("without_graph", "no gradient reaches the vectors of queries"),
+        ("queries_stay", "no gradient reaches the vectors of queries"),
         ("deaf_pupil", "`teacher` has no effect"),
         ("lost_pupil", r"without a teacher it does not say what is missing \(InputError\)"),
     ],

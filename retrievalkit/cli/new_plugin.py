@@ -129,8 +129,9 @@ def _write(
     }
     files, registered = dict(files), list(components)
     if any(one.endswith(_RECIPE) for one in files):
-        target, said = f"retrievalkit_{stem}.recipes:FOLDER", f"{name} and its baseline."
-        registered.append(registry.Component("recipe", values["retrievalkit-my-name"], target, "", "", "", said))
+        folder_of_recipes, said = f"retrievalkit_{stem}.recipes:FOLDER", f"{name} and its baseline."
+        recipe = registry.Component("recipe", values["retrievalkit-my-name"], folder_of_recipes, "", "", "", said)
+        registered.append(recipe)
     else:
         files["README.md"] = re.sub(r"## Results\n.*?(?=## Develop\n)", "", files["README.md"], flags=re.DOTALL)
     files["retrievalkit_my_name/__init__.py"] = _hooks(registered)

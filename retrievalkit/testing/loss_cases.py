@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.score import scores
 from retrievalkit.testing.option_effects import required_values
+from retrievalkit.testing.properties import Kit, fail
 
 QUERIES, DOCUMENTS, DIMENSIONS, TERMS = 4, 8, 8, 12
 START = Progress(0, 0.0, 10)
@@ -134,9 +137,17 @@ class LossCase:
         teacher = own_scores(positives, torch.randn(QUERIES, 2, generator=generator))
         return Step(*sides, positives, teacher=teacher if self._made.needs_teacher else None)
 
-    def value(self, step: Step, loss: Loss | None = None) -> LossValue:
-        """The loss of a step; what it draws is the same each time."""
+    def value(self, step: Step, loss: Loss | None = None, *, rank: int = 0) -> LossValue:
+        """The loss of a step; what it draws is the same each time.
+
+        Args:
+            step: The step.
+            loss: The loss; None = as it was made.
+            rank: Number of a process: in another one, only what is drawn by torch is the same.
+        """
         torch.manual_seed(0)
+        random.seed(rank)
+        np.random.seed(rank)
         made = self.loss() if loss is None else loss
         value: LossValue = made(step.queries, step.documents, step.positives, step.progress, step.ignore, step.teacher)
         return value
@@ -212,3 +223,20 @@ def _turned(values: Tensor) -> Tensor:
     signs = torch.ones(values.shape[-1], dtype=values.dtype)
     signs[::2] = -1
     return rolled * signs
+
+
+def expect_finite(where: str, case: LossCase, step: Step) -> None:
+    """Expect that the loss of a step and its gradients are finite; `where` says in a message what the step is."""
+    step = step.scaled(1.0)
+    total = case.total(step)
+    if not torch.isfinite(total):
+        fail(f"{where} the loss is {total.item()}", expected="a number", found=total.item(), method="forward")
+    if total.requires_grad:
+        torch.autograd.backward(total)
+    for name, one in step.leaves().items():
+        if one.grad is not None and not one.grad.isfinite().all():
+            wrong = float(one.grad[~one.grad.isfinite()][0])
+            fail(f"{where} the gradient of the {name} is {wrong}", expected="numbers", found=wrong, method="forward")
+
+
+LOSSES: Kit[LossCase] = Kit("loss", loss_cases)

@@ -166,6 +166,6 @@ def kit_models() -> dict[str, str]:
     folder = tempfile.mkdtemp(prefix="retrievalkit-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return {
-        one: tiny_model(f"{folder}/{one}", architecture=one, width=16, vocabulary=1021)
+        one: tiny_model(f"{folder}/{one}", architecture=one, width=16, vocabulary=1409)
         for one in ("bert", "t5", "llama")
     }

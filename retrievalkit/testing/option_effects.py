@@ -66,9 +66,9 @@ def _line_of(option: str) -> str:
 
 
 def required_values(component: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A value for each option that has no default and is not given."""
+    """A value for each option that has no default and is not given, as far as its type says which there are."""
     needed = [one for one in options(component).values() if one.required and one.name not in given]
-    return {one.name: next(other_values(one, one.default)) for one in needed}
+    return {one.name: value for one in needed for value in islice(other_values(one, one.default), 1)}
 
 
 def other_values(option: Option, present: Any) -> Iterator[Any]:

@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,20 +38,29 @@ def of_component(component: type, *, method: str = "", source: str = "") -> Plac
         source: A regular expression of a line of the class, which is looked for first.
     """
     classes = [one for one in component.__mro__ if _file(one) is not None and _file(one) == _file(component)]
-    for one in classes if source else ():
+    constructors = [vars(one)["__init__"] for one in classes if "__init__" in vars(one)]
+    # A constructor first: a docstring names options too.
+    for one in (*constructors, *classes) if source else ():
         lines, first = _source(one)
         for number, line in enumerate(lines):
             if re.search(source, line):
-                return Place(str(_file(one)), first + number, one.__qualname__)
-    for one in classes if method else ():
-        defined = vars(one).get(method)
-        if defined is not None and inspect.isroutine(defined):
-            lines, first = _source(defined)
-            return Place(str(_file(one)), first + _definition(lines), f"{one.__qualname__}.{method}")
+                return Place(str(_file(component)), first + number, one.__qualname__)
+    for owner, name in _methods(component, classes, method):
+        lines, first = _source(vars(owner)[name])
+        return Place(str(_file(owner)), first + _definition(lines), f"{owner.__qualname__}.{name}")
     if not classes:
         return None
     lines, first = _source(component)
     return Place(str(_file(component)), first + _definition(lines), component.__qualname__)
+
+
+def _methods(component: type, classes: Sequence[type], method: str) -> Iterator[tuple[type, str]]:
+    """The method to look at: that of the class, or what it defines in its place, or that of its base."""
+    own = [name for name, one in vars(component).items() if inspect.isroutine(one) and name != "__init__"]
+    if method in own or (method and len(own) == 1):
+        yield component, method if method in own else own[0]
+    elif not own:
+        yield from ((owner, method) for owner in classes if inspect.isroutine(vars(owner).get(method)))
 
 
 def of_exception(component: type, error: BaseException) -> Place | None:

@@ -45,6 +45,13 @@ def widened(states: TokenStates, more: int) -> TokenStates:
     )
 
 
+def of_one(states: TokenStates, row: int) -> TokenStates:
+    """As many texts, all of them the one in this row, without padding."""
+    texts = selected(states, torch.full((len(states.input_ids),), row))
+    order = (1 - texts.attention_mask).argsort(dim=1, stable=True)[:, : max(1, int(texts.attention_mask[0].sum()))]
+    return replace(_mapped(replace(texts, extra=None), lambda tensor: _gathered(tensor, order)), extra=texts.extra)
+
+
 def left_padded(states: TokenStates) -> TokenStates:
     """The padding of each text in front of it."""
     order = states.attention_mask.argsort(dim=1, stable=True)  # (batch, tokens): padding, then the text

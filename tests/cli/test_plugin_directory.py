@@ -178,6 +178,7 @@ def test_a_python_of_the_operating_system_is_left_alone(tmp_path, monkeypatch):
     assert "python -m venv" in result.stderr
 
 
+# pip takes a 0 of PIP_NO_BUILD_ISOLATION for --no-build-isolation.
 OFFLINE = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
@@ -225,7 +226,7 @@ def test_each_entry_installs_and_keeps_the_contract(entry, tmp_path):
     """Built and installed aside, in front of what is installed here; those of the repository from their folders."""
     folder = ROOT / "plugins" / entry.name
     wanted = str(folder) if folder.is_dir() else entry.requirement
-    environment = os.environ | {"PIP_NO_BUILD_ISOLATION": "0"}
+    environment = os.environ | {"PIP_NO_BUILD_ISOLATION": OFFLINE["PIP_NO_BUILD_ISOLATION"]}
     words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "site", wanted]
     subprocess.run(words, env=environment, check=True)
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])

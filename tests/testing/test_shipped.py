@@ -1,0 +1,58 @@
+"""The conformance kit raises no false alarm: every pooler, loss and pretrainer that ships has every property."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from retrievalkit import registry
+from retrievalkit.testing.kits import kit_of
+
+_QUICK = {
+    "pooler": ("mean", "projected"),
+    "loss": ("contrastive", "distill_kl", "dense_sparse", "flops", "self_contrastive", "aggretriever"),
+    "pretrainer": ("mlm",),
+}
+_SLOW = {
+    "pooler": (
+        "aggretriever", "cls", "colbert", "dense_sparse", "last", "layer_average", "max", "multi_layer", "scalar_mix",
+        "self_contrastive", "viewers",
+    ),
+    "loss": ("global_local", "margin_mse", "matryoshka"),
+    "pretrainer": ("cot_mae_v2", "retromae"),
+}  # fmt: skip
+_PAGE = Path(__file__).parents[2] / "docs/reference/testing.md"
+
+
+def _named(names, *marks):
+    return [pytest.param(kind, name, marks=marks) for kind, some in names.items() for name in some]
+
+
+@pytest.mark.parametrize(("kind", "name"), [*_named(_QUICK), *_named(_SLOW, pytest.mark.slow)])
+def test_a_component_that_ships_has_every_property(kind, name):
+    """The kit finds nothing wrong with it."""
+    if name not in registry.names(kind):
+        pytest.skip(f"the plugin of '{name}' is not installed")
+    assert not [str(one) for one in kit_of(kind).report(name).failures]
+
+
+@pytest.mark.parametrize("kind", _QUICK)
+def test_every_component_that_ships_is_listed_here(kind):
+    """None is left out."""
+    shipped = {
+        one.name
+        for plugin in registry.plugins()
+        for one in plugin.components
+        if one.kind == kind and re.match(r"retrievalkit\b", one.distribution)
+    }
+    assert shipped <= {*_QUICK[kind], *_SLOW[kind]}
+
+
+@pytest.mark.parametrize("kind", _QUICK)
+def test_the_page_of_the_kit_states_every_property(kind):
+    """Each has a row with its name and what it states."""
+    page = _PAGE.read_text()
+    for one in kit_of(kind).properties.values():
+        assert f"| `{one.name}` | {one.statement} |" in page

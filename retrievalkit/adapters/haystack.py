@@ -44,7 +44,7 @@ class IndexRetriever:
         """Load what the first query would load."""
         self.index.warm()
 
-    @component.output_types(documents=list[Document])
+    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
     def run(self, query: str, top_k: int | None = None) -> dict[str, list[Document]]:
         """The documents of a query, best first, as "documents".
 

@@ -91,7 +91,9 @@ def _round_step(least: float) -> float:
 
 
 def _label(value: float, decimals: int) -> str:
-    return f"{value:.1e}" if decimals > 6 else f"{value + 0.0:,.{decimals}f}"
+    if decimals > 4:  # a learning rate: more digits have no room
+        return f"{value:.1e}" if value else "0"
+    return f"{value + 0.0:,.{decimals}f}"
 
 
 def _thinned(points: Points) -> Points:

@@ -48,8 +48,7 @@ def write_curves(folder: Path) -> None:
 
 def _write_pace(path: Path, series: Series) -> None:
     charts = [
-        (_MEASURED[name], line_chart({name: points}, x="step", y=_MEASURED[name].lower()))
-        for name, points in series.items()
+        (_MEASURED[name], line_chart({name: points}, x="step", y=_MEASURED[name])) for name, points in series.items()
     ]
     html = render(
         "curves.html.j2",

@@ -76,3 +76,10 @@ def test_a_long_series_is_thinned_and_keeps_its_ends():
     assert 500 < len(points) <= 1_500
     assert re.match(r"<svg ", chart)
     assert points[-1][0] == max(x for x, _ in points)
+
+
+def test_numbers_of_a_learning_rate_are_short():
+    """They stood over the name of the axis."""
+    shown = texts(line_chart({"rate": [(0, 0.0), (10, 2e-5)]}, x="step", y="learning rate"))
+    assert {"0", "5.0e-06", "2.0e-05"} <= set(shown)
+    assert max(len(one) for one in shown if one != "learning rate") < 8

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := $(wildcard plugins/*)
+PLUGINS := $(wildcard plugins/retrievalkit-*)
 SUITES := tests $(PLUGINS:%=%/tests) examples/plugins
 # Tests run in as many processes as there are processors, each with one thread.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())")

@@ -100,7 +100,7 @@ def test_the_built_in_pretrainers_keep_the_contract(tiny_model, name):
         ("no_scalar", r"the mlm has shape \(2,\), and must be a scalar"),
         ("infinite", "the total is inf"),
         ("detached", "no gradient reaches the encoder"),
-        ("wants_two", "the loss of a single sample is not finite"),
+        ("wants_two", "the total of a single sample is inf"),
         ("remembers", "the loss is another one the second time"),
         ("saves_another", "saving and loading change the encoder"),
     ],

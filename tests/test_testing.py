@@ -19,6 +19,9 @@ from retrievalkit import hookimpl
 from retrievalkit.contracts import Loss, LossValue, Needs, Pooler, Representation
 from retrievalkit.score.rule import scores
 
+def first(states):
+    return states.last[torch.arange(len(states.last)), states.first][:, None]
+
 class Base(Pooler):
     def __init__(self, info):
         super().__init__()
@@ -30,15 +33,15 @@ class PadsMatter(Base):
 
 class OrderMatters(Base):
     def forward(self, states, side):
-        return Representation(states.last[:, :1] * torch.arange(1, len(states.last) + 1)[:, None, None])
+        return Representation(first(states) * torch.arange(1, len(states.last) + 1)[:, None, None])
 
 class NotFinite(Base):
     def forward(self, states, side):
-        return Representation(states.last[:, :1] / 0)
+        return Representation(first(states) / 0)
 
 class Detached(Base):
     def forward(self, states, side):
-        return Representation(states.last[:, :1].detach())
+        return Representation(first(states).detach())
 
 class DeafToTheEncoder(Base):
     def __init__(self, info):
@@ -52,7 +55,7 @@ class NotSaved(Base):
         super().__init__(info)
         self.register_buffer("scale", torch.rand(1) + 1, persistent=False)
     def forward(self, states, side):
-        return Representation(states.last[:, :1] * self.scale)
+        return Representation(first(states) * self.scale)
 
 def contrastive(queries, documents, positives, ignore):
     logits = scores(queries, documents)

@@ -35,6 +35,8 @@ def expect_typed_keywords(component: type, positional: int) -> None:
         PropertyError: One is not.
     """
     constructor = component.__init__  # type: ignore[misc]
+    if constructor is torch.nn.Module.__init__:
+        return  # it has none of its own, and so no option
     arguments = list(inspect.signature(constructor).parameters.values())[1 + positional :]
     for one in arguments:
         if one.kind is one.VAR_KEYWORD or one.kind is one.VAR_POSITIONAL:

@@ -55,7 +55,7 @@ def _change_by(case: PoolerCase, side: Side, layer: int) -> float:
         torch.manual_seed(0)
         seen.append(values_of(pooled(case.pooler().train(), states, side)))
     same_shape = seen[0].shape == seen[1].shape
-    return float((seen[1] - seen[0]).abs().max()) if same_shape else float("inf")
+    return (seen[1] - seen[0]).abs().max().item() if same_shape else float("inf")
 
 
 @POOLERS.property(after=("output", "finite", "gradient"))

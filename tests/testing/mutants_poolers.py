@@ -215,14 +215,15 @@ class OverflowsInLongTexts(Mean):
 
 
 class FillsWithTooMuch(Mean):
-    """Attention to padding is filled with the least float32, which is -inf in bf16: no token, no number."""
+    """Words are attended to; the rest is filled with the least float32, which is -inf in bf16: no word, no number."""
 
     found_by = "finite_in_bf16"
 
-    def pool(self, hidden, mask):
-        scores = hidden.mean(dim=2).masked_fill(mask == 0, torch.finfo(torch.float32).min)
-        hidden = hidden.masked_fill(mask[:, :, None] == 0, 0.0)
-        return (scores.softmax(dim=1)[:, :, None] * hidden).sum(dim=1)
+    def forward(self, states, side):
+        words = text_mask(states)
+        scores = states.last.mean(dim=2).masked_fill(~words, torch.finfo(torch.float32).min)
+        hidden = states.last.masked_fill(~words[:, :, None], 0.0)
+        return Representation((scores.softmax(dim=1)[:, :, None] * hidden).sum(dim=1, keepdim=True))
 
 
 class NotFinite(Mean):

@@ -92,6 +92,8 @@ def service(place: Path, indexes: Sequence[str], options: Sequence[str]) -> Iter
     finally:
         child.send_signal(signal.SIGTERM)
         child.communicate(timeout=60)
+        if child.returncode:
+            sys.exit(f"rkit serve ended with exit code {child.returncode}.")
 
 
 class Client:
@@ -105,6 +107,9 @@ class Client:
         self._reader, self._writer = await asyncio.open_connection(self._place.hostname, self._place.port)
 
     async def ask(self, query: str) -> None:
+        if self._reader.at_eof():  # closed by the service while the others ended their round
+            self._writer.close()
+            await self.open()
         body = json.dumps({"query": query, "k": self._k}).encode()
         head = (
             f"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"

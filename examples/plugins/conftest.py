@@ -45,7 +45,9 @@ def _describe(project, folder):
     """Write what pip writes of a distribution, so far as the registry reads it."""
     described = folder / f"{project['name'].replace('-', '_')}-0.1.0.dist-info"
     described.mkdir()
-    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", "Version: 0.1.0"]
+    lines += [f"Requires-Dist: {one}" for one in project["dependencies"]]
+    (described / "METADATA").write_text("\n".join(lines) + "\n")
     points = [
         line
         for group, named in project["entry-points"].items()

@@ -18,8 +18,7 @@ from retrievalkit_colberter.poolers import GATE
 class Stopwords(Loss):
     """The L1 norm of the documents' gates, to be added to a loss that ranks: `--loss contrastive+stopwords`.
 
-    It depends neither on scores nor on which documents are positives. On dev questions, whose documents are encoded as
-    they are indexed and have no gates any more, it is 0.
+    It depends neither on scores nor on which documents are positives.
 
     Args:
         weight: Lambda: the greater it is, the more words are dropped.
@@ -31,7 +30,7 @@ class Stopwords(Loss):
 
     def forward(
         self,
-        queries: Representation,
+        queries: Representation,  # noqa: ARG002 - of the contract
         documents: Representation,
         positives: Tensor,  # noqa: ARG002 - of the contract
         progress: Progress,  # noqa: ARG002 - of the contract
@@ -39,24 +38,16 @@ class Stopwords(Loss):
         teacher: Tensor | None = None,  # noqa: ARG002 - of the contract
     ) -> LossValue:
         """The regulariser of a batch, in float32 under autocast too."""
-        assert queries.vectors is not None or queries.weights is not None
         if documents.vectors is None or GATE not in (documents.parts or {}):
-            return self._without_gates(queries)
-        assert documents.parts is not None
-        gates = documents.vectors[:, :, documents.parts[GATE]].float()[:, :, 0]  # (documents, words)
-        mask = documents.vector_mask
-        norm = (gates if mask is None else gates.masked_fill(~mask, 0.0)).sum(dim=1).mean()
-        kept = (gates > 0).float().sum(dim=1).mean()
-        return LossValue(self.weight * norm, {"gates": norm.detach(), "words_kept": kept})
-
-    def _without_gates(self, queries: Representation) -> LossValue:
-        """0 on dev questions; in training there must be gates."""
-        if self.training:
             msg = (
                 "loss 'stopwords' closes the gates of pooler 'colberter', and this pooler's vectors have none. Choose "
                 "--pooler colberter with gate=true, or drop stopwords."
             )
             raise UnsupportedError(msg)
-        tensor = queries.weights if queries.vectors is None else queries.vectors
-        assert tensor is not None
-        return LossValue(tensor.float().sum() * 0.0)
+        assert documents.parts is not None
+        gates = documents.vectors[:, :, documents.parts[GATE]].float()[:, :, 0]  # (documents, words)
+        if documents.vector_mask is not None:
+            gates = gates.masked_fill(~documents.vector_mask, 0.0)
+        norm = gates.sum(dim=1).mean()
+        kept = (gates > 0).float().sum(dim=1).mean()
+        return LossValue(self.weight * norm, {"gates": norm.detach(), "words_kept": kept})

@@ -23,15 +23,16 @@ from retrievalkit.lexical import text_mask
 from retrievalkit_colberter.words import continuing, mean_by_word, word_numbers
 
 GATE = "gate"
-"""The part of training vectors that the loss `stopwords` reads: the last column, which is 0 in queries."""
+"""The part of the vectors that the loss `stopwords` reads: the last column, which is 0 in queries."""
 
 
 class ColBERTer(Pooler):
     """A vector for each distinct word of the text; documents drop the words whose gate is closed.
 
     The part of ColBERTer that compares words, without its [CLS] vector: the scoring rule compares each vector of a
-    query with all of a document. In training each vector has one column more, the gate, which no score depends on. A
-    document whose gates are all closed keeps its first word, and [CLS] and [SEP] have no vectors.
+    query with all of a document. With gates, each vector has one column more, for the loss: the gate, which is 0 in
+    queries, so that no score depends on it. A document whose gates are all closed keeps its first word, and [CLS] and
+    [SEP] have no vectors.
 
     Args:
         dimension: Size of the vectors.
@@ -65,7 +66,7 @@ class ColBERTer(Pooler):
             self.continues = continuing(encoder)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """The vectors (batch, words, dimension) and the mask of those that count; in training one column more."""
+        """The vectors (batch, words, dimension) and the mask of those that count; with gates one column more."""
         mask = text_mask(states)
         # Before anything is computed: states at padding may be infinite.
         hidden = states.last.masked_fill(~mask[:, :, None], 0.0)  # (batch, tokens, width)
@@ -77,8 +78,6 @@ class ColBERTer(Pooler):
         if side == "document":
             gates = self.gate(words)[:, :, 0].relu().to(words.dtype).masked_fill(~real, 0.0)  # (batch, words)
             words, real = gates[:, :, None] * words, real & (gates > 0)
-        if not self.training:
-            return Representation(words, _at_least_one(real))
         dimension = words.shape[2]
         parts = {"words": slice(0, dimension), GATE: slice(dimension, dimension + 1)}
         return Representation(torch.cat([words, gates[:, :, None]], dim=2), _at_least_one(real), parts=parts)

@@ -84,8 +84,8 @@ SLOW_FAULTS = {
     "wheel_without_modules": (
         "wheel",
         "pyproject.toml",
-        '\npackages = ["retrievalkit_tried"]',
-        '\ninclude = ["tests"]',
+        'packages = ["retrievalkit_tried"]',
+        'include = ["tests"]',
     ),
     "no_build_backend": ("wheel", "pyproject.toml", "hatchling.build", "hatchling.built"),
 }
@@ -99,7 +99,8 @@ def written(tmp_path, monkeypatch, fresh_registry):
         texts = [text.replace(old, new) if old in text else text for text in (TOP, POOLER, PROJECT)]
         package = tmp_path / "retrievalkit_tried"
         package.mkdir()
-        for path, text in zip((package / "__init__.py", package / "poolers.py", tmp_path / "pyproject.toml"), texts):
+        files = (package / "__init__.py", package / "poolers.py", tmp_path / "pyproject.toml")
+        for path, text in zip(files, texts, strict=True):
             path.write_text(text)
         info = tmp_path / "retrievalkit_tried-0.1.0.dist-info"
         info.mkdir()

@@ -1,0 +1,41 @@
+"""One line in a package's tests: each property is a test, named; a failure says the property and the line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = """
+from retrievalkit import testing
+
+test_conforms = testing.conformance("double_scores")
+"""
+CONFTEST = """
+from retrievalkit.testing import pytest_plugin
+
+def pytest_configure(config):
+    # Where retrievalkit was installed before it had the plugin.
+    if not config.pluginmanager.has_plugin("retrievalkit"):
+        config.pluginmanager.register(pytest_plugin, "retrievalkit")
+"""
+
+
+def test_a_line_gives_a_test_for_each_property(tmp_path):
+    (tmp_path / "test_mine.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    broken = Path(__file__).parent / "broken_indexers.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "float32_scores or best_first"]
+    environment = {**os.environ, "RKIT_PLUGIN_FILES": str(broken)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "test_conforms[indexer double_scores: float32_scores]" in done.stdout
+    assert "broken_indexers.py:" in done.stdout
+
+
+def test_the_pytest_plugin_imports_nothing_heavy():
+    heavy = "{'torch', 'numpy', 'pydantic'} & set(sys.modules)"
+    subprocess.run(
+        [sys.executable, "-c", f"import sys, retrievalkit.testing.pytest_plugin; assert not {heavy}"], check=True
+    )

@@ -37,7 +37,7 @@ def check_plugin(
     from retrievalkit.testing.kits import tried_with
 
     # Code that is not Python cannot be interrupted; then this says where it is, and ends the process.
-    faulthandler.dump_traceback_later(_TOTAL_TIMES * seconds, exit=not is_called(), file=sys.__stderr__)
+    faulthandler.dump_traceback_later(_TOTAL_TIMES * seconds, exit=not is_called(), file=2)
     try:
         rows: list[dict[str, Any]] = []
         for one in tried_with(name, model=model, options=parse(settings)):

@@ -27,7 +27,7 @@ def main() -> None:
     module, file, answer = sys.argv[1:]
     import pluggy  # noqa: F401 - what every start has imported already
 
-    import retrievalkit.cli  # noqa: F401
+    import retrievalkit.registry  # noqa: F401
 
     seen: dict[str, Any] = {"heavy": "", "file": "", "line": 0, "error": ""}
     here = set(sys.modules)

@@ -143,7 +143,7 @@ def _classes(case: PackageCase) -> list[tuple[registry.Component, type]]:
 @PACKAGES.property(after=["cold_import"])
 def versions(case: PackageCase) -> str:
     """Its version is one that pip can compare, the same in its module, and it requires retrievalkit."""
-    metadata, own = case.metadata.metadata, case.metadata.version
+    own = case.metadata.version
     if not re.fullmatch(_VERSION, own):
         _fail("its version is none that pip can compare", case.metadata_line(r"^version|^dynamic"), found=own)
     for module in case.modules:
@@ -154,7 +154,7 @@ def versions(case: PackageCase) -> str:
     needed = [re.split(r"[^\w.-]", one)[0] for one in case.metadata.requires or []]
     if not same_name(case.name, "retrievalkit") and not any(same_name(one, "retrievalkit") for one in needed):
         _fail("it does not require retrievalkit", case.metadata_line(r"^dependencies"), found=needed)
-    python = metadata.get("Requires-Python")
+    python = case.metadata.metadata["Requires-Python"]
     return f"{own}, Python {python or 'any'}"
 
 

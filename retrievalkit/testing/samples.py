@@ -126,7 +126,7 @@ def drawn(form: Form, count: int, *, queries: int = 8, seed: int = 0) -> Sample:
             levels = random.integers(0, 256, (rows, TERMS))
             made["weights"] = torch.from_numpy((levels * (levels > 127) / 255).astype(np.float32))
         sides.append(Representation(**made))
-    return Sample(form, names, *sides)
+    return Sample(form, names, sides[0], sides[1])
 
 
 def tied(form: Form) -> Sample:

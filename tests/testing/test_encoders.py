@@ -75,4 +75,4 @@ def test_an_encoder_that_keeps_the_contract_passes_with_each_model(name):
 
 
 def test_options_are_handed_on(bert):
-    testing.check_encoder("transformer", model=bert, document_length=20, end_token=True, title="space")
+    testing.check_encoder("transformer", model=bert, document_length=20, title="space")

@@ -109,7 +109,8 @@ def main() -> None:
     """Call what the task names, and write what it returns."""
     task, answer = map(Path, sys.argv[1:])
     function, arguments = pickle.loads(task.read_bytes())
-    found = {"search": search, "build_and_die": build_and_die}[function](*arguments)
+    known: dict[str, Callable[..., Any]] = {"search": search, "build_and_die": build_and_die}
+    found = known[function](*arguments)
     answer.write_bytes(pickle.dumps(found))
 
 

@@ -166,7 +166,7 @@ def saved(case: EncoderCase) -> None:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for one in encoder.parameters():
-            one += 0.01 * torch.randn(one.shape, generator=generator)
+            one.add_(0.01 * torch.randn(one.shape, generator=generator))
     # What a tokenizer remembers of its last call should not be saved.
     batch = case.batch(WORDS, encoder=encoder)
     with TemporaryDirectory(prefix="rkit-check-") as place:

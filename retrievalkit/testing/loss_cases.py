@@ -135,7 +135,8 @@ class LossCase:
         ]
         positives = torch.arange(QUERIES) * 2
         teacher = own_scores(positives, torch.randn(QUERIES, 2, generator=generator))
-        return Step(*sides, positives, teacher=teacher if self._made.needs_teacher else None)
+        queries, documents = sides
+        return Step(queries, documents, positives, teacher=teacher if self._made.needs_teacher else None)
 
     def value(self, step: Step, loss: Loss | None = None, *, rank: int = 0) -> LossValue:
         """The loss of a step; what it draws is the same each time.

@@ -287,7 +287,7 @@ def _gradients(case: LossCase, queries: list[list[int]], documents: list[list[in
 
 def _attached(texts: Representation, own: Tensor) -> Representation:
     """The same values, with the graph of some texts alone."""
-    tensors = {
+    tensors: dict[str, Any] = {
         name: torch.where(own.view(-1, *([1] * (one.dim() - 1))), one, one.detach())
         for name, one in (("vectors", texts.vectors), ("weights", texts.weights))
         if one is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -72,12 +73,12 @@ def seed_effective(case: PretrainerCase) -> None:
     made = case.pretrainer()
     seen = [tensors_of(case.batch(made, seed)) for seed in range(3)]
     mask = made.vocabulary.mask
-    masked = [name for name, one in seen[0].items() if one.dtype == torch.long and bool((one == mask).any())]
+    masked = [name for name, one in seen[0].items() if one.dtype == torch.long and bool(torch.eq(one, mask).any())]
     if not masked:
         msg = "it masks no tokens."
         raise UnsupportedError(msg)
     for name in masked:
-        masks = [one[name] == mask for one in seen]
+        masks = [torch.eq(one[name], mask) for one in seen]
         if all(one.shape == masks[0].shape and torch.equal(one, masks[0]) for one in masks):
             problem = f"the same tokens of '{name}' are masked with three seeds: draw from the generator"
             fail(problem, expected="other tokens", found=f"the same {int(masks[0].sum())}", method="collate")
@@ -130,7 +131,7 @@ def mean_over_batch(case: PretrainerCase) -> None:
     made = case.pretrainer()
     values = case.batch(made)
     seen, errors = zip(
-        *(case.mean_loss(made, _by_rows(values, lambda rows, n=times: rows.repeat(n))) for times in (1, 2, 3)),
+        *(case.mean_loss(made, _by_rows(values, partial(_repeated, times=times))) for times in (1, 2, 3)),
         strict=True,
     )
     growth = seen[1] - seen[0]
@@ -228,6 +229,10 @@ def _rows(values: Values) -> int:
         msg = "the tensors of a batch do not have one row for each text."
         raise UnsupportedError(msg)
     return rows.pop()
+
+
+def _repeated(rows: Tensor, times: int) -> Tensor:
+    return rows.repeat(times)
 
 
 def _by_rows(values: Values, choose: Callable[[Tensor], Tensor]) -> Values:

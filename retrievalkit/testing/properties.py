@@ -222,8 +222,8 @@ class Kit(Generic[C]):
             UnsupportedError: Nothing could be tried.
         """
         component = f"{self.kind} '{name}'"
-        for one in (*(only or ()), *without):
-            check_choice(f"property of a {self.kind}", one, self.properties)
+        for chosen in (*(only or ()), *without):
+            check_choice(f"property of a {self.kind}", chosen, self.properties)
         tried = [
             one for one in self.properties.values() if (only is None or one.name in only) and one.name not in without
         ]

@@ -141,7 +141,9 @@ def tied(form: Form) -> Sample:
 
     def side(rows: torch.Tensor) -> Representation:
         made: dict[str, Any] = {} if form == "weights" else {"vectors": _padded(rows, DIM)[:, None]}
-        return Representation(**made, **({"weights": _padded(rows, TERMS)} if form in ("weights", "both") else {}))
+        if form in ("weights", "both"):
+            made["weights"] = _padded(rows, TERMS)
+        return Representation(**made)
 
     ids = [f"t{number}" for number in (7, 3, 11, 0, 9, 4, 1, 10, 6, 2, 8, 5)]
     return Sample(form, ids, side(numbers[kinds]), side(asked))

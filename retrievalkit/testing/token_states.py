@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,8 +81,5 @@ def _mapped(states: TokenStates, function: Callable[[Tensor], Tensor]) -> TokenS
     """Each tensor by a function; the vocabulary head as it is."""
     names = ("attention_mask", "input_ids", "special_mask", "extra")
     tensors = {name: getattr(states, name) for name in names}
-    return replace(
-        states,
-        layers={number: function(layer) for number, layer in states.layers.items()},
-        **{name: one if one is None else function(one) for name, one in tensors.items()},
-    )
+    mapped: dict[str, Any] = {name: one if one is None else function(one) for name, one in tensors.items()}
+    return replace(states, layers={number: function(layer) for number, layer in states.layers.items()}, **mapped)

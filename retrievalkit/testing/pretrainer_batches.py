@@ -73,8 +73,9 @@ def seed_effective(case: PretrainerCase) -> None:
     made = case.pretrainer()
     seen = [tensors_of(case.batch(made, seed)) for seed in range(3)]
     mask = made.vocabulary.mask
-    masked = [name for name, one in seen[0].items() if one.dtype == torch.long and bool(torch.eq(one, mask).any())]
-    if not masked:
+    held = {name: one for name, one in seen[0].items() if one.dtype == torch.long}
+    masked = [] if mask is None else [name for name, one in held.items() if bool(torch.eq(one, mask).any())]
+    if mask is None or not masked:
         msg = "it masks no tokens."
         raise UnsupportedError(msg)
     for name in masked:

@@ -45,8 +45,8 @@ def test_the_walk_to_a_plugin_works_as_written(tmp_path):
         ["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "pooler 'max_pooling': checked" in done.stdout
-    assert "pooler 'peak': checked" in done.stdout
+    assert re.search(r"pooler 'max_pooling': \d+ passed(, \d+ left out)?$", done.stdout, re.MULTILINE)
+    assert re.search(r"pooler 'peak': \d+ passed(, \d+ left out)?$", done.stdout, re.MULTILINE)
     assert "nDCG@10" in done.stdout
 
 

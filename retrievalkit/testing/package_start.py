@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 HEAVY = frozenset({
@@ -36,10 +37,8 @@ def main() -> None:
         if event == "import" and not seen["heavy"] and not seen.get("done"):
             name = str(arguments[0]).partition(".")[0]
             if name in HEAVY and name not in here:
-                frame = sys._getframe(1)
-                while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
-                    frame = frame.f_back
-                seen.update(heavy=name, file=frame.f_code.co_filename, line=frame.f_lineno)
+                place = _line_in(_home(module, file), sys._getframe(1))
+                seen.update(heavy=name, file=place[0], line=place[1])
 
     sys.addaudithook(look)
     start = time.process_time()
@@ -55,6 +54,29 @@ def main() -> None:
     seconds = time.process_time() - start
     found = {name: seen[name] for name in ("heavy", "file", "line", "error")}
     Path(answer).write_text(json.dumps({**found, "seconds": seconds}))
+
+
+def _home(module: str, file: str) -> str:
+    """The file of the plugin, or the folder of its package."""
+    if file:
+        return file
+    origin = sys.modules[module].__file__ if module in sys.modules else None
+    if origin is None:
+        return ""
+    return str(Path(origin).parent) if Path(origin).name == "__init__.py" else origin
+
+
+def _line_in(home: str, frame: FrameType | None) -> tuple[str, int]:
+    """The innermost line of the plugin itself, which may import what is heavy by another module."""
+    first = ("", 0)
+    while frame is not None:
+        here = (frame.f_code.co_filename, frame.f_lineno)
+        if home and here[0].startswith(home):
+            return here
+        if not first[0] and "importlib" not in here[0]:
+            first = here
+        frame = frame.f_back
+    return first
 
 
 def _import(module: str, file: str) -> None:

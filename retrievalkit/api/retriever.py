@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from retrievalkit.api import given, notebook
 from retrievalkit.api.options import options_of, settled
 from retrievalkit.api.vectors import Vectors
+from retrievalkit.cli.cluster import taken_cluster
 from retrievalkit.cli.encode import encode_options
 from retrievalkit.contracts import Side
 from retrievalkit.encode import EncodeOptions, encode, encoded_shards
@@ -19,6 +21,7 @@ from retrievalkit.model.dimensions import note_untrained_dimensions
 
 _OF_MODEL = ("encoder", "pooler")
 _OF_VECTORS = ("dimensions", "stored")
+_OF_CLUSTER = ("ray", "ray_workers", "ray_cpus", "ray_gpus")
 _OF_CALL = ("model", "texts", "side", "output", *_OF_MODEL, "set")
 _NOT_FLAGS = ("model", "texts", "side", "output", "overwrite", "as_json", "settings")
 
@@ -40,7 +43,7 @@ class Retriever:
         self._options = options
 
     @classmethod
-    @options_of("encode", without=("model", "texts", "side", "output", "overwrite", *_OF_VECTORS))
+    @options_of("encode", without=("model", "texts", "side", "output", "overwrite", *_OF_VECTORS, *_OF_CLUSTER))
     def load(cls, model: str | os.PathLike[str], **options: Any) -> Retriever:
         """Load a checkpoint of `rk.train`, or a model of the hub or of sentence-transformers.
 
@@ -75,7 +78,8 @@ class Retriever:
                 address of a corpus.
             output: The vectors folder to write, for more texts than memory holds; interrupted and called again it
                 goes on. None = in memory.
-            **options: Of `rkit encode`; `stored` goes with `output`.
+            **options: Of `rkit encode`; `stored`, `ray`, `ray_workers`, `ray_cpus` and `ray_gpus` go with `output`,
+                and a Ray cluster encodes texts of files.
 
         Returns:
             `Vectors`, or the folder as a `Path`.
@@ -92,7 +96,8 @@ class Retriever:
         Args:
             texts: A list of texts or dicts, a dict id -> text, a table, a data set, or the address of queries.
             output: The vectors folder to write; None = in memory.
-            **options: Of `rkit encode`; `stored` goes with `output`.
+            **options: Of `rkit encode`; `stored`, `ray`, `ray_workers`, `ray_cpus` and `ray_gpus` go with `output`,
+                and a Ray cluster encodes texts of files.
         """
         return self._encode(given.queries(texts), "query", output, options)
 
@@ -101,14 +106,24 @@ class Retriever:
         words = {"model": self.source, "texts": texts, "side": side, "output": output or "", "overwrite": overwrite}
         chosen = {"precision": self._options.precision, "batch_tokens": self._options.batch_tokens} | options
         with settled("encode", words | chosen) as values, self.lock:
+            cluster = taken_cluster(values)
             settings = _settings(values)
             if output is None:
                 if settings.stored is not None:
                     msg = "stored is the number format of a vectors folder. Give output, or leave it out."
                     raise OptionError(msg)
+                if cluster is not None:
+                    msg = "ray writes a vectors folder. Give output, or leave it out."
+                    raise OptionError(msg)
                 note_untrained_dimensions(self.source, settings.dimensions)
                 shards = encoded_shards(self.model, texts, side, settings)
                 return Vectors.joined(shards, settings.dimensions)
+            if cluster is not None:
+                if not Path(texts).exists():
+                    msg = "with ray another process reads the texts. Give a file or a folder of them, or leave it out."
+                    raise OptionError(msg)
+                parts = ("encoder", "pooler", "encoder_options", "pooler_options")
+                settings = replace(settings, **{name: getattr(self._options, name) for name in parts})
             encode(
                 self.source,
                 texts,
@@ -117,6 +132,7 @@ class Retriever:
                 options=settings,
                 overwrite=values["overwrite"],
                 opened=self.model,
+                cluster=cluster,
             )
             return Path(output)
 
@@ -142,5 +158,5 @@ class Retriever:
 
 
 def _settings(values: dict[str, Any]) -> EncodeOptions:
-    flags = {name: value for name, value in values.items() if name not in _NOT_FLAGS}
+    flags = {name: value for name, value in values.items() if name not in (*_NOT_FLAGS, *_OF_CLUSTER)}
     return encode_options(values["settings"], flags)

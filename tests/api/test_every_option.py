@@ -41,7 +41,9 @@ WHOLE = {
 }
 """Command -> the function that takes all of its options."""
 
-_ENCODES = "texts output precision dimensions stored batch_tokens verify overwrite strict"
+_ENCODES = (
+    "texts output precision dimensions stored batch_tokens verify overwrite strict ray ray_workers ray_cpus ray_gpus"
+)
 PARTS = {
     "encode": {
         rk.Retriever.load: "model encoder pooler precision batch_tokens set verify strict",

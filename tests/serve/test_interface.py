@@ -172,7 +172,7 @@ def _refusal(indexes, **options):
         ("/search", {"query": 5}, 422, "'query' is 5, and should be a text."),
         ("/search", {"query": QUERY, "depht": 5}, 422, "search has no option 'depht'; did you mean 'depth'?"),
         ("/search", {"query": QUERY, "depth": 0}, 422, "depth is 0; it must be a number of hits, 1 to 1,000."),
-        ("/search", {"query": QUERY, "fusion": "rff"}, 422, "unknown fusion method 'rff'; did you mean 'rrf'?"),
+        ("/search", {"query": QUERY, "fusion": "rff"}, 422, "unknown fusion 'rff'; did you mean 'rrf'?"),
         ("/search", {"query": QUERY, "indexes": ["dnse"]}, 422, "unknown index 'dnse'; did you mean 'dense'?"),
         ("/search", {"query": QUERY, "indexes": []}, 422, "each may be named once. Known: dense, late."),
         (

@@ -214,18 +214,6 @@ class OverflowsInLongTexts(Mean):
         return (hidden * weights[:, :, None]).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-class FillsWithTooMuch(Mean):
-    """Words are attended to; the rest is filled with the least float32, which is -inf in bf16: no word, no number."""
-
-    found_by = "finite_in_bf16"
-
-    def forward(self, states, side):
-        words = text_mask(states)
-        scores = states.last.mean(dim=2).masked_fill(~words, torch.finfo(torch.float32).min)
-        hidden = states.last.masked_fill(~words[:, :, None], 0.0)
-        return Representation((scores.softmax(dim=1)[:, :, None] * hidden).sum(dim=1, keepdim=True))
-
-
 class NotFinite(Mean):
     """A division by zero."""
 

@@ -69,10 +69,11 @@ def cold_import(case: PackageCase) -> str:
     for module, start in zip(case.modules, case.starts, strict=True):
         if start.error:
             _fail(f"'{module}' cannot be imported: {start.error.rstrip('.')}", Place(start.file, start.line))
-        if start.heavy:
+        # A file in RKIT_PLUGIN_FILES is its author's own, who may wait for what it imports.
+        if start.heavy and Path(case.name).suffix != ".py":
             msg = f"'{module}' imports {start.heavy}, which every `rkit --help` waits for: import it where it is used"
             _fail(msg, Place(start.file, start.line), found=f"{start.seconds:.2f} s")
-        if start.seconds > _MOST_SECONDS:
+        if start.seconds > _MOST_SECONDS and not start.heavy:
             place, most = Place(case.file_of(module), 1), f"at most {_MOST_SECONDS} s"
             _fail(f"'{module}' takes long to import", place, expected=most, found=f"{start.seconds:.2f} s")
     return f"{1000 * sum(one.seconds for one in case.starts):.0f} ms"

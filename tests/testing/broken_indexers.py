@@ -244,15 +244,6 @@ class NeedsAQuery(Sound):
         return [[self.ids[text] for text in row] for row in order], list(np.take_along_axis(scores, order, axis=1))
 
 
-class LeavesALock(Sound):
-    def build(self, source, index_dir):
-        lock = Path(index_dir).parent / "index.lock"
-        lock.touch(exist_ok=False)
-        counts = super().build(source, index_dir)
-        lock.unlink()
-        return counts
-
-
 class WritesAManifest(Sound):
     def build(self, source, index_dir):
         counts = super().build(source, index_dir)

@@ -42,7 +42,7 @@ FAULTS = {
     "needs_a_word": "odd_texts",
     "wrong_terms": "terms",
 }
-SLOW_FAULTS = {"kept_in_the_class": "other_process", "leaves_a_lock": "killed_build"}
+SLOW_FAULTS = {"kept_in_the_class": "other_process"}
 PROCESSES = ("other_process", "killed_build")
 GATES = ("build_open_search", "state_is_saved")
 

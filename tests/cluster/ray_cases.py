@@ -1,0 +1,174 @@
+"""Encoding on a real Ray cluster of several nodes on this machine: the same bytes as one process, whatever is lost."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from retrievalkit.artifacts import partial_folder, write_folder, write_manifest
+from retrievalkit.cluster import ClusterOptions, spread_map
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import write_run
+from retrievalkit.encode import EncodeOptions, encode
+from retrievalkit.errors import DataError, InputError, MissingDependencyError
+from retrievalkit.model.cross_encoder import CrossEncoder
+from retrievalkit.rerank import Settings, rerank_run
+
+ray = pytest.importorskip("ray")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+# Ray warns of its own settings whenever it copies them.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head without room for workers, and two nodes with room for one each."""
+    cluster = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200 << 20}
+    )
+    for _ in range(2):
+        cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
+    cluster.wait_for_nodes()
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def many(tiny_collection, tmp_path):
+    """A corpus of some thousand passages."""
+    rows = list(map(json.loads, tiny_collection.corpus.read_text(encoding="utf-8").splitlines()))
+    path = tmp_path / "corpus.jsonl"
+    with path.open("w", encoding="utf-8") as stream:
+        for number in range(3_000):
+            row = rows[number % len(rows)]
+            stream.write(json.dumps(row | {"_id": f"p{number}", "text": f"{row['text']} " * (1 + number % 7)}) + "\n")
+    return path
+
+
+def differing(one, other):
+    names = sorted({path.name for folder in (one, other) for path in folder.iterdir()})
+    return [name for name in names if name not in filecmp.cmpfiles(one, other, names, shallow=False)[0]]
+
+
+def on(cluster, **options):
+    return ClusterOptions(ray=cluster.address, **options)
+
+
+def test_a_cluster_writes_what_one_process_writes_though_a_node_is_lost(cluster, tiny_model, many, tmp_path):
+    options = EncodeOptions(shard_texts=64)
+    encode(tiny_model, many, side="document", output=tmp_path / "one", options=options)
+    staging, lost = partial_folder(tmp_path / "cluster"), []
+
+    def lose_a_node():
+        while len(list(staging.glob("shard-*.json"))) < 5:
+            time.sleep(0.05)
+        cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
+        lost.append(len(list(staging.glob("shard-*.json"))))
+
+    thread = threading.Thread(target=lose_a_node, daemon=True)
+    thread.start()
+    encode(tiny_model, many, side="document", output=tmp_path / "cluster", options=options, cluster=on(cluster))
+    thread.join(timeout=60)
+    assert lost
+    assert lost[0] < 47
+    cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
+    assert differing(tmp_path / "one", tmp_path / "cluster") == []
+
+
+def test_a_killed_command_goes_on_after_the_shards_it_has_written(cluster, tiny_model, many, tmp_path):
+    options = EncodeOptions(shard_texts=64)
+    output = tmp_path / "cluster"
+    script = f"""
+from retrievalkit.cluster import ClusterOptions
+from retrievalkit.encode import EncodeOptions, encode
+encode({str(tiny_model)!r}, {str(many)!r}, side="document", output={str(output)!r},
+       options=EncodeOptions(shard_texts=64), cluster=ClusterOptions(ray={cluster.address!r}))
+"""
+    running = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    while len(list(partial_folder(output).glob("shard-*.json"))) < 5:
+        assert running.poll() is None
+        time.sleep(0.05)
+    running.kill()
+    running.wait()
+    written = len(list(partial_folder(output).glob("shard-*.json")))
+    assert written < 47
+    first = {path.name: path.stat().st_mtime_ns for path in partial_folder(output).glob("vectors-0000[0-4].npy")}
+    encode(tiny_model, many, side="document", output=output, options=options, cluster=on(cluster))
+    assert {name: (output / name).stat().st_mtime_ns for name in first} == first
+    encode(tiny_model, many, side="document", output=tmp_path / "one", options=options)
+    assert differing(tmp_path / "one", output) == []
+
+
+def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collection, tmp_path):
+    model = CrossEncoder.create(tiny_model, seed=1)
+    with write_folder(tmp_path / "reranker") as staging:
+        model.save(staging)
+        write_manifest(staging, "reranker", command="rerank train", options={}, max_length=64)
+    documents = [one.id for one in open_corpus(tiny_collection.corpus)]
+    queries = read_queries(tiny_collection.queries)
+    run = {query.id: [(one, 1.0 - rank / 100) for rank, one in enumerate(documents)] for query in queries}
+    write_run(tmp_path / "run.trec", run)
+    given = {
+        "run": tmp_path / "run.trec",
+        "queries": tiny_collection.queries,
+        "corpus": tiny_collection.corpus,
+        "settings": Settings(window=100),
+    }
+    rerank_run(tmp_path / "reranker", output=tmp_path / "one.trec", **given)
+    rerank_run(tmp_path / "reranker", output=tmp_path / "cluster.trec", cluster=on(cluster), **given)
+    assert (tmp_path / "cluster.trec").read_bytes() == (tmp_path / "one.trec").read_bytes()
+
+
+def test_items_are_read_ahead_only_so_far_and_results_are_in_order(cluster):
+    def numbers():
+        for number in range(200):
+            yield number, bytes(1 << 20)
+
+    def make():
+        def function(item):
+            time.sleep(0.01 * (item[0] % 3))
+            return item[0]
+
+        return function
+
+    assert list(spread_map(make, numbers, on(cluster))) == list(range(200))
+
+
+def test_errors_of_workers_and_of_items_are_the_commands_own(cluster):
+    def wrong_items():
+        yield 1
+        message = "line 7 is no JSON"
+        raise DataError(message, file="corpus.jsonl", line=7)
+
+    with pytest.raises(DataError, match=r"corpus\.jsonl:7: line 7 is no JSON"):
+        list(spread_map(lambda: lambda item: item, wrong_items, on(cluster)))
+
+    def refuse(item):
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="5") as raised:
+        list(spread_map(lambda: refuse, lambda: iter([5]), on(cluster)))
+    assert "in refuse" in raised.value.__notes__[0]
+
+
+def test_what_no_machine_has_room_for_is_refused(cluster):
+    with pytest.raises(InputError, match=r"a worker has 64 CPUs .* the largest machine of the cluster 1 "):
+        list(spread_map(lambda: str, lambda: iter([5]), on(cluster, worker_cpus=64)))
+
+
+def test_an_address_where_nothing_answers_is_refused():
+    with pytest.raises(InputError, match=r"No Ray cluster answers at '127\.0\.0\.1:1'"):
+        list(spread_map(lambda: str, lambda: iter([5]), ClusterOptions(ray="127.0.0.1:1")))
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'retrievalkit\[ray\]'"):
+        list(spread_map(lambda: str, lambda: iter([5]), ClusterOptions(ray="auto")))

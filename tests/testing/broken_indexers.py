@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np

@@ -34,7 +34,7 @@ def isolated() -> Iterator[None]:
     """
     printed = io.StringIO()
     try:
-        with _limited(), contextlib.redirect_stdout(printed):
+        with limited(PATIENCE_SECONDS, _TooLong()), contextlib.redirect_stdout(printed):
             yield
     except _TooLong:
         msg = f"it takes longer than {PATIENCE_SECONDS:g} seconds to import and to register"
@@ -49,19 +49,24 @@ def isolated() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
+def limited(seconds: float | None, error: BaseException) -> Iterator[None]:
+    """Raise `error` where the block is after some seconds; None = never.
+
+    In the main thread alone, on systems with timers, if nothing else uses the timer.
+    """
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or not hasattr(signal, "setitimer") or any(signal.getitimer(signal.ITIMER_REAL)):
+    possible = in_main and hasattr(signal, "setitimer") and not any(signal.getitimer(signal.ITIMER_REAL))
+    if seconds is None or not possible:
         yield
         return
-    before = signal.signal(signal.SIGALRM, _give_up)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
+
+    def stop(*_: object) -> NoReturn:
+        raise error
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _give_up(*_: object) -> NoReturn:
-    raise _TooLong

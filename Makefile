@@ -7,6 +7,8 @@ SUITES := tests $(PLUGINS:%=%/tests) examples/plugins
 # Tests run in as many processes as there are processors, each with one thread.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())")
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+# The modules that have tests of a mark: collecting the others would import everything once more, in each process.
+marked = $$(grep -rlE --include='test_*.py' '$(1)' $(SUITES))
 EDITABLE := $(foreach plugin,$(PLUGINS),-e ./$(plugin))
 
 .PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist release bench bench-gpu clean
@@ -19,7 +21,7 @@ test: install-dev lint
 
 # What takes more than ten seconds each: kills, several processes, the guide and the tour by the letter.
 test-slow: install-dev
-	$(PYTEST) -m slow $(SUITES)
+	$(PYTEST) -m slow $(call marked,mark\.slow|first_fast)
 
 # The README's tour as printed: about ten minutes.
 test-tour: install-dev
@@ -28,7 +30,7 @@ test-tour: install-dev
 # The tests that encode, in the number format that precision "auto" does not mean on this processor.
 test-precision: install-dev
 	auto=$$($(BIN)/python -c 'import torch; from retrievalkit.model.precision import resolve_precision; print(resolve_precision("auto", torch.device("cpu")))'); \
-	RKIT_PRECISION=$$(test "$$auto" = fp32 && echo bf16 || echo fp32) $(PYTEST) -m "precision and not slow and not tour" $(SUITES)
+	RKIT_PRECISION=$$(test "$$auto" = fp32 && echo bf16 || echo fp32) $(PYTEST) -m "precision and not slow and not tour" $(call marked,mark\.precision)
 
 # N commands read damaged input, drawn by SEED: tests/fuzz. Failures are in build/fuzz/; ONLY=4711 or ONLY=build/fuzz/001.json
 # tries one again.

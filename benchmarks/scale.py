@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py sizes                                        # bytes of each representation
     python benchmarks/scale.py simulate --passages 1e8 --workers 256 --rate 26 --lost-after 24
-    python benchmarks/scale.py measure --model MODEL --passages 1000000     # a real run, a node killed, held against it
+    python benchmarks/scale.py measure --model MODEL --output FOLDER        # a real run of 10^6, a node killed
 
 The simulation knows what the program does: shards in the order of the corpus, each done by a free worker, and by
 another if it is lost with its worker; written by the command as they come. With `--waiting N` they are written in
@@ -12,13 +12,13 @@ order, and no more than N wait for an earlier one: what the program did at first
 from __future__ import annotations
 
 import argparse
+import filecmp
 import heapq
 import json
 import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -149,68 +149,54 @@ def _bytes(count: float) -> str:
     return f"{count:,.3g} PB"
 
 
-def measure(model: str, passages: int, shard: int) -> None:
-    """Encode on two local nodes, one of which is killed half-way, and hold the time against the simulation."""
+def measure(model: str, passages: int, output: Path) -> None:
+    """Encode alone, on two local nodes, and with one of them killed half-way; hold the times against the simulation."""
     import ray
     from ray.cluster_utils import Cluster as LocalCluster
 
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = Path(folder) / "corpus.jsonl"
+    output.mkdir(parents=True, exist_ok=True)
+    corpus = output / "corpus.jsonl"
+    if not corpus.exists():
         _write(corpus, passages)
-        alone = _timed("encode", model, corpus, Path(folder) / "one", "--precision", "fp32")
-        nodes = LocalCluster(initialize_head=True, head_node_args={"num_cpus": 0})
-        for _ in range(2):
-            lost = nodes.add_node(num_cpus=1)
-        whole = _timed("encode", model, corpus, Path(folder) / "two", "--precision", "fp32", "--ray", nodes.address)
-        staging = Path(folder) / ".killed.partial"
+    encode = ["encode", model, corpus, "--precision", "fp32", "--output"]
+    seconds = {"one process": _timed(*encode, output / "one")}
+    nodes = LocalCluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200 << 20})
+    for _ in range(2):
+        lost = nodes.add_node(num_cpus=1, object_store_memory=200 << 20)
+    ray_at = ["--ray", nodes.address]
+    seconds["two nodes"] = _timed(*encode, output / "two", *ray_at)
+    staging = output / ".killed.partial"
+    died: list[float] = []
 
-        def kill() -> None:
-            while len(list(staging.glob("shard-*.json"))) < passages // shard // 2:
-                time.sleep(0.1)
-            nodes.remove_node(lost, allow_graceful=False)
-            time.sleep(20)
-            nodes.add_node(num_cpus=1)
+    def kill() -> None:
+        while len(list(staging.glob("shard-*.json"))) < passages // Cluster.shard // 2:
+            time.sleep(0.1)
+        nodes.remove_node(lost, allow_graceful=False)
+        died.append(time.monotonic())
 
-        threading.Thread(target=kill, daemon=True).start()
-        killed = _timed("encode", model, corpus, Path(folder) / "killed", "--precision", "fp32", "--ray", nodes.address)
-        same = all(
-            (Path(folder) / other / path.name).read_bytes() == path.read_bytes()
-            for other in ("two", "killed")
-            for path in (Path(folder) / "one").glob("vectors-*")
-        )
-        nodes.shutdown()
-        ray.shutdown()
-    print(
-        json.dumps(
-            {"passages": passages, "one": alone, "two nodes": whole, "a node killed": killed, "same bytes": same}
-        )
-    )
+    threading.Thread(target=kill, daemon=True).start()
+    started = time.monotonic()
+    seconds["a node killed"] = _timed(*encode, output / "killed", *ray_at)
+    seconds["until the kill"] = round(died[0] - started, 1)
+    nodes.shutdown()
+    ray.shutdown()
+    same = [_same(output / "one", output / other) for other in ("two", "killed")]
+    print(json.dumps({"passages": passages, "seconds": seconds, "same bytes": all(same)}))
+
+
+def _same(one: Path, other: Path) -> bool:
+    return all(filecmp.cmp(path, other / path.name, shallow=False) for path in one.glob("vectors-*"))
 
 
 def _timed(*words: object) -> float:
-    command, model, corpus, output, *options = words
     started = time.monotonic()
-    line = [sys.executable, "-m", "retrievalkit", command, model, corpus, "--output", output, *options]
-    subprocess.run([str(word) for word in line], check=True)
+    subprocess.run([sys.executable, "-m", "retrievalkit", *map(str, words)], check=True)
     return round(time.monotonic() - started, 1)
 
 
 def _write(path: Path, passages: int) -> None:
     draw = random.Random(0)
-    words = [
-        "ray",
-        "shard",
-        "node",
-        "index",
-        "vector",
-        "passage",
-        "query",
-        "worker",
-        "corpus",
-        "model",
-        "token",
-        "list",
-    ]
+    words = ["ray", "shard", "node", "index", "vector", "passage", "query", "worker", "corpus", "model", "token"]
     with path.open("w", encoding="utf-8") as stream:
         for number in range(passages):
             text = " ".join(draw.choices(words, k=draw.randint(5, 30)))
@@ -229,7 +215,7 @@ def main() -> None:
     measured = commands.add_parser("measure")
     measured.add_argument("--model", required=True)
     measured.add_argument("--passages", type=int, default=1_000_000)
-    measured.add_argument("--shard", type=int, default=8_192)
+    measured.add_argument("--output", type=Path, required=True)
     given = vars(parser.parse_args())
     command = given.pop("command")
     if command == "sizes":

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.cluster import ClusterOptions, check_same_model, spread_map
+from retrievalkit.cluster import ClusterOptions, check_same, spread_map
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
@@ -114,12 +114,13 @@ def encode(
     checkpoint = describe_retriever(model, retriever)
     inputs = {"checkpoint": checkpoint, "texts": artifacts.describe_input(texts, source.fingerprint)}
     with artifacts.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
-        writer = VectorWriter(staging, identity={"options": job.options(), "inputs": inputs})
+        identity = {"options": job.options(), "inputs": inputs}
+        writer = VectorWriter(staging, identity=identity, store=artifacts.store_of(output))
         complete, changed = writer.completed_shards()
         if changed:
             click.echo(f"'{changed}' was changed after it was written: its texts are encoded again", err=True)
         shards = job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options)
-        left_out = _LeftOut(staging, complete)
+        left_out = _LeftOut(staging, complete, writer)
         for number, shard in shards:
             left_out.add(number, shard.left_out)
             writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
@@ -334,10 +335,11 @@ class _LeftOut:
     Args:
         staging: The folder.
         complete: The shards that earlier commands have written.
+        writer: Keeps the file where it keeps the shards.
     """
 
-    def __init__(self, staging: Path, complete: frozenset[int]) -> None:
-        self._path = staging / "left-out.jsonl"
+    def __init__(self, staging: Path, complete: frozenset[int], writer: VectorWriter) -> None:
+        self._path, self._writer = staging / "left-out.jsonl", writer
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
         self._rows = [row for row in map(artifacts.loads_json, lines) if row["shard"] in complete]
 
@@ -347,6 +349,7 @@ class _LeftOut:
             return
         self._rows += [{"shard": number, "id": one, "reason": reason} for one, reason in texts.items()]
         self._path.write_text("".join(f"{json.dumps(row)}\n" for row in self._rows), encoding="utf-8")
+        self._writer.keep(self._path)
 
     def told(self) -> dict[str, Any]:
         """The entry of the manifest; the user gets a note."""
@@ -364,8 +367,9 @@ class _Worker:
     """Encodes shards in a process of its own, which another machine may run."""
 
     def __init__(self, model: str | Path, side: Side, options: EncodeOptions, fingerprint: str) -> None:
+        model = artifacts.local(model)
         retriever = _opened(model, options)
-        check_same_model(model, retriever.fingerprint, fingerprint)
+        check_same("model", model, retriever.fingerprint, fingerprint)
         self._job = _Job.of(retriever, _Texts([], side, ""), options)
 
     def __call__(self, shard: tuple[int, _Rows]) -> tuple[int, EncodedShard, str]:

@@ -1,9 +1,9 @@
 """The program behind `rkit index`: a vectors/ folder or a corpus in, an index/ folder out.
 
-    rkit index VECTORS|CORPUS --indexer N --output DIR
+    rkit index VECTORS|CORPUS --indexer N --output DIR [--shards N]
 
 The folder holds the indexer's files and a manifest that names the indexer, what was indexed, and the checkpoint that
-encodes queries for it.
+encodes queries for it. Of shards see `retrievalkit.shards`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from retrievalkit import artifacts, consent, registry
+from retrievalkit import artifacts, consent, registry, shards
+from retrievalkit.cluster import ClusterOptions
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
 from retrievalkit.data.vectors import VectorStore
@@ -35,6 +36,8 @@ def build_index(
     options: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     texts: str | Path | None = None,
+    parts: int | None = None,
+    cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
     """Build an index.
 
@@ -45,6 +48,9 @@ def build_index(
         options: Options of the indexer.
         overwrite: Replace an output folder that exists already.
         texts: The passages, if they are to be kept in the folder because they are nowhere else.
+        parts: In how many shards it is built, one after the other; a killed build goes on with those that lack. None =
+            as a whole.
+        cluster: The Ray cluster whose workers build the shards; None = this process.
 
     Returns:
         The manifest of the folder.
@@ -52,6 +58,7 @@ def build_index(
     Raises:
         InputError: The indexer does not index this kind of source, the source is damaged, or a name or an option is
             wrong.
+        UnsupportedError: The indexer does not build in shards.
     """
     artifacts.check_output(output, overwrite=overwrite)
     holds = _indexed_kind(source)
@@ -64,20 +71,30 @@ def build_index(
     if consent.in_recipe():
         made.from_files = frozenset(checked)
     opened: VectorStore | Corpus = VectorStore(source) if holds == "vectors" else open_corpus(source)
-    with artifacts.write_folder(output, overwrite=overwrite) as staging:
-        counts = made.build(opened, staging)
+    described = {**describe("indexer", component.name, checked), "indexes": holds}
+    if parts is not None:
+        shards.check(component.name, made, opened, parts)
+    with artifacts.write_folder(output, overwrite=overwrite, keep_partial=parts is not None) as staging:
+        more: dict[str, Any] = {}
+        if parts is None:
+            counts = made.build(opened, staging)
+        else:
+            counts, more = shards.build(made, described, opened, staging, parts, cluster)
         if texts is not None:
             write_corpus(staging / TEXTS, open_corpus(texts))
-        return artifacts.write_manifest(
+        manifest = artifacts.write_manifest(
             staging,
             "index",
             command="index",
             options={"indexer": component.name, **checked},
             counts=counts,
             files=artifacts.describe_files(staging),
-            indexer={**describe("indexer", component.name, checked), "indexes": holds},
+            indexer=described,
+            **more,
             **(_origin(opened, source, Path(output)) | ({} if texts is None else _kept(texts, Path(output)))),
         )
+        shards.finish(staging)
+        return manifest
 
 
 def _indexed_kind(source: str | Path) -> Indexed:
@@ -147,6 +164,8 @@ def _kept(texts: str | Path, output: Path) -> dict[str, Any]:
 
 def _located(entry: Mapping[str, Any], path: str, output: Path) -> dict[str, Any]:
     """The entry with its path, also relative to the index, so that both can be moved together."""
+    if artifacts.is_address(path) or artifacts.store_of(output):
+        return {**entry, "path": path}
     if not os.path.isabs(path):
         return dict(entry)
     return {**entry, "path": path, "relative_path": os.path.relpath(path, output.absolute())}

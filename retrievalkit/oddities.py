@@ -39,6 +39,11 @@ class Oddities:
 _commands: list[Oddities] = []
 
 
+def strict() -> bool:
+    """Whether a command under way takes oddities for errors."""
+    return any(command.strict for command in _commands)
+
+
 @contextmanager
 def collected(*, strict: bool = False) -> Iterator[None]:
     """Collect the oddities of a command, and show them on standard error when it ends without an error.

@@ -25,7 +25,7 @@ import click
 import numpy as np
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.cluster import ClusterOptions, check_same_model, spread_map
+from retrievalkit.cluster import ClusterOptions, check_same, spread_map
 from retrievalkit.contracts import Reranker, Text
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
@@ -332,7 +332,7 @@ class _Worker:
 
     def __init__(self, reranker: str | Path, settings: Settings, fingerprint: str) -> None:
         self._scorer = _Scorer.load(reranker, settings)
-        check_same_model(reranker, self._scorer.model.fingerprint, fingerprint)
+        check_same("model", reranker, self._scorer.model.fingerprint, fingerprint)
 
     def __call__(self, window: _Window) -> np.ndarray:
         return self._scorer.score(self._scorer.tokenize(window), lambda _: None)

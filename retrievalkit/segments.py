@@ -163,29 +163,18 @@ class Segmented(Indexer):
 
     def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts of all segments; equal scores in the order of the segments, and in the order of each."""
-        import numpy as np
-
-        found = [self._hits(part, deleted, queries, k) for part, deleted in self._parts]
-        ids, scores = [], []
-        for row in range(len(found[0][0])):
-            names = [name for some, _ in found for name in some[row]]
-            values = np.concatenate([np.asarray(some[row], dtype=np.float32) for _, some in found])
-            order = np.argsort(-values, kind="stable")[:k]
-            ids.append([names[place] for place in order.tolist()])
-            scores.append(values[order])
-        return ids, scores
+        return merged([self._hits(part, deleted, queries, k) for part, deleted in self._parts], k)
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of given texts, each from the segment that holds it."""
         import numpy as np
 
-        total: list[np.ndarray] = [np.full(len(some), np.nan, dtype=np.float32) for some in ids]
-        for part, deleted in self._parts:
-            for some, row, values in zip(ids, total, part.scores(queries, ids), strict=True):
+        found = [part.scores(queries, ids) for part, _ in self._parts]
+        for values, (_, deleted) in zip(found, self._parts, strict=True):
+            for row, some in enumerate(ids):
                 gone = np.fromiter((name in deleted for name in some), dtype=bool, count=len(some))
-                there = ~np.isnan(values) & ~gone
-                row[there] = values[there]
-        return total
+                values[row] = np.where(gone, np.float32(np.nan), values[row])
+        return filled(found, ids)
 
     def _hits(
         self, part: Indexer, deleted: frozenset[str], queries: Any, k: int
@@ -203,3 +192,32 @@ class Segmented(Indexer):
             wanted = min(2 * wanted, k + len(deleted))
         names = [[some[row] for row in rows[:k]] for some, rows in zip(ids, kept, strict=True)]
         return names, [np.asarray(some)[rows[:k]] for some, rows in zip(scores, kept, strict=True)]
+
+
+Hits = tuple[list[list[str]], list[Any]]
+
+
+def merged(found: Sequence[Hits], k: int) -> Hits:
+    """The best of what segments have found; equal scores in the order of the segments, and in the order of each."""
+    import numpy as np
+
+    ids, scores = [], []
+    for row in range(len(found[0][0])):
+        names = [name for some, _ in found for name in some[row]]
+        values = np.concatenate([np.asarray(some[row], dtype=np.float32) for _, some in found])
+        order = np.argsort(-values, kind="stable")[:k]
+        ids.append([names[place] for place in order.tolist()])
+        scores.append(values[order])
+    return ids, scores
+
+
+def filled(found: Sequence[Sequence[np.ndarray]], ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """The scores of given texts, from those that segments gave: NaN where one lacks the text."""
+    import numpy as np
+
+    total: list[np.ndarray] = [np.full(len(some), np.nan, dtype=np.float32) for some in ids]
+    for values in found:
+        for row, some in zip(total, values, strict=True):
+            there = ~np.isnan(some)
+            row[there] = some[there]
+    return total

@@ -14,8 +14,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 from hypothesis import settings
 
-# A slow machine is no failure, and what passes once passes again.
-settings.register_profile("rkit", deadline=None, derandomize=True)
+# A slow machine is no failure, and what passes once passes again: more examples would be the same at every run.
+settings.register_profile("rkit", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("rkit")
 
 
@@ -51,3 +51,14 @@ def fresh_registry():
     registry.default_registry.cache_clear()
     yield registry.default_registry.cache_clear
     registry.default_registry.cache_clear()
+
+
+@pytest.fixture
+def memory(monkeypatch, tmp_path):
+    """The file system of memory://, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    return files

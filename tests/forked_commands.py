@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,25 @@ class Ended:
     err: str
 
 
+def _rkit(words):
+    from retrievalkit.cli import main
+
+    main(words, prog_name="rkit")
+
+
+def _pytest(words):
+    """As in a process of its own: nothing of the pytest that it was forked from."""
+    import pytest
+
+    from retrievalkit import registry
+
+    for name in [one for one in os.environ if one.startswith("PYTEST_")]:
+        del os.environ[name]
+    warnings.resetwarnings()
+    registry.default_registry.cache_clear()
+    sys.exit(int(pytest.main(["-p", "no:cacheprovider", "-p", "no:xdist", *words])))
+
+
 class Command:
     """A command that runs in a folder.
 
@@ -26,9 +46,11 @@ class Command:
         words: The command line, without "rkit".
         folder: The working folder.
         prepare: Called in the new process before the command, to set a limit or to replace a function.
+        program: What is called with the words instead of rkit.
     """
 
-    def __init__(self, *words, folder, prepare=None):
+    def __init__(self, *words, folder, prepare=None, program=None):
+        self.program = program or _rkit
         self.folder = Path(folder)
         self.words = [str(word) for word in words]
         self.prepare = prepare
@@ -45,11 +67,9 @@ class Command:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        from retrievalkit.cli import main
-
         if self.prepare is not None:
             self.prepare()
-        main(self.words, prog_name="rkit")
+        self.program(self.words)
 
     def end(self, timeout=60):
         """Wait for the end."""
@@ -66,6 +86,16 @@ class Command:
 def rkit(*words, folder, prepare=None, timeout=60):
     """Run a command to its end."""
     return Command(*words, folder=folder, prepare=prepare).end(timeout)
+
+
+def pytest_in(folder, *words, environment, timeout=120):
+    """Run the tests of a folder, with some variables and what PYTHONPATH of these names."""
+
+    def prepare():
+        os.environ.update(environment)
+        sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
+
+    return Command(*words, folder=folder, prepare=prepare, program=_pytest).end(timeout)
 
 
 def complete(words, output):

@@ -9,7 +9,7 @@ import re
 from functools import cache
 from typing import Any
 
-from retrievalkit.errors import DataError
+from retrievalkit.errors import DataError, UnknownNameError
 from retrievalkit.recipe.recipe import Recipe, load_recipe
 from retrievalkit.recipe.settings import flatten
 
@@ -97,9 +97,14 @@ PAPERS["cotmae/table2"]["stage2"] = COTMAE | FLOPS
 @cache
 def load(name: str, **values: Any) -> Recipe:
     """A recipe, with any value that it asks for."""
+    # Most ask for this, at the end of reading them.
+    values.setdefault("data", "somewhere")
     while True:
         try:
             return load_recipe(name, values)
+        except UnknownNameError:
+            if values.pop("data", None) is None:
+                raise
         except DataError as error:
             asked = re.search(r"needs a value for '(\w+)'", str(error))
             if asked is None or asked[1] in values:

@@ -6,15 +6,15 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
+from transformers import dynamic_module_utils
 
+from killed_processes import forks, in_another_process
 from retrievalkit import consent, testing
 from retrievalkit.cli import main
 from retrievalkit.errors import InputError
@@ -157,12 +157,16 @@ def test_attention_that_is_code_of_the_hub_is_refused(name, tiny_model, tmp_path
         Retriever.create(tiny_model, encoder_options={"attention": "stranger/kernel"})
 
 
+@forks
 def test_the_environment_allows_code(strange, marker, tmp_path):
     """The person at the keyboard alone sets it."""
-    line = f"from retrievalkit.model.retriever import Retriever; Retriever.create({str(strange)!r})"
-    environment = os.environ | {consent.TRUST: "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    done = subprocess.run([sys.executable, "-c", line], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+
+    def create():
+        os.environ[consent.TRUST] = "1"
+        dynamic_module_utils.HF_MODULES_CACHE = str(tmp_path / "modules")
+        Retriever.create(strange)
+
+    assert in_another_process(create) == 0
     assert marker.exists()
 
 

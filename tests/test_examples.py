@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import runpy
 import sys
+import tempfile
+from contextlib import redirect_stdout
 
 import pytest
 
+from killed_processes import forks, in_another_process
 from places import ROOT
 
 SCRIPTS = {
@@ -21,6 +23,7 @@ def test_every_script_is_run():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(SCRIPTS)
 
 
+@forks
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_prints_what_it_shows(name, tiny_model, tiny_collection, tmp_path):
     """With a tiny model and a tiny collection in place of its own."""
@@ -29,8 +32,14 @@ def test_a_script_prints_what_it_shows(name, tiny_model, tiny_collection, tmp_pa
         "compare": [],
         "train": [tiny_model, tiny_collection.corpus, tiny_collection.folder],
     }
-    line = [sys.executable, ROOT / "examples" / f"{name}.py", *words[name]]
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    ran = subprocess.run(list(map(str, line)), capture_output=True, text=True, check=False, env=environment)
-    assert ran.returncode == 0, ran.stderr
-    assert all(text in ran.stdout for text in SCRIPTS[name]), ran.stdout
+    line = [str(word) for word in (ROOT / "examples" / f"{name}.py", *words[name])]
+    printed = tmp_path / "printed"
+
+    def run():
+        # A fork has torch imported already.
+        tempfile.tempdir, sys.argv = str(tmp_path), line
+        with printed.open("w") as out, redirect_stdout(out):
+            runpy.run_path(line[0], run_name="__main__")
+
+    assert in_another_process(run) == 0
+    assert all(text in printed.read_text() for text in SCRIPTS[name]), printed.read_text()

@@ -14,8 +14,6 @@ from retrievalkit.errors import DataError, InputError
 from retrievalkit.mine.audit import _SCORES
 from retrievalkit.train.data import ExampleData
 
-pytestmark = pytest.mark.precision
-
 
 def rkit(*words):
     result = CliRunner().invoke(main, [str(word) for word in words])

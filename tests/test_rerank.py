@@ -34,8 +34,6 @@ from retrievalkit.train.reranker_step import DevLists, RerankerStep, listwise, p
 from retrievalkit.train.sampling import ExampleSampler, StepAssembler
 from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states
 
-pytestmark = pytest.mark.precision
-
 # Three steps an epoch, and each option has something to change.
 QUICK = {"epochs": 2, "batch_size": 4, "negatives": 3, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2}
 
@@ -509,6 +507,7 @@ def test_scores_of_something_else_are_not_used(trained, euro, run, tiny_collecti
 # --- the command line ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.precision
 def test_from_a_reranker_to_a_distilled_retriever(tmp_path, tiny_model, tiny_collection, euro, run):
     def succeed(*words):
         result = rkit(*words)
@@ -685,6 +684,7 @@ def recipe(tmp_path, tiny_model, tiny_collection, euro):
     return tmp_path / "recipe.yaml"
 
 
+@pytest.mark.precision
 def test_a_recipe_names_both_words_of_the_command(recipe, tmp_path):
     result = rkit("run", recipe, "--output", tmp_path / "out")
     assert result.exit_code == 0, result.output

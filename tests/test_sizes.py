@@ -13,8 +13,6 @@ from retrievalkit.data.runs import read_run, write_run
 from retrievalkit.mine.parts import HITS_AT_ONCE, PART, PART_HITS, part_size, searched_at_once
 from retrievalkit.search.program import BATCH_QUERIES, queries_at_once
 
-pytestmark = pytest.mark.precision
-
 
 def rkit(*words):
     result = CliRunner().invoke(main, [str(word) for word in words])
@@ -45,6 +43,7 @@ def searched(places, index, query, tmp_path, *options):
     return read_run(tmp_path / "run"), result
 
 
+@pytest.mark.precision
 def test_a_document_of_a_megabyte_and_an_index_of_one_document(places, tmp_path):
     run, _ = searched(places, "one", "rome", tmp_path)
     assert [document for document, _ in run["q"]] == ["d0"]

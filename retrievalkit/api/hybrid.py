@@ -29,7 +29,7 @@ from retrievalkit.search.tuning import METRIC, Tuned, write_choice
 _OPTIONS = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth")
 _NOT_OURS = (
     *("indexes", "queries", "split", "query", "k", "explain", "output", "model", "precision", "verify", "strict"),
-    *("set", "tune", "tune_queries", "tune_metric"),
+    *("set", "tune", "tune_queries", "tune_metric", "ray", "ray_workers", "ray_cpus", "ray_gpus"),
 )
 
 

@@ -15,6 +15,7 @@ from retrievalkit.api import given, notebook
 from retrievalkit.api.building import Material, added
 from retrievalkit.api.options import call, options_of, settled
 from retrievalkit.api.searching import Searching
+from retrievalkit.cli.cluster import taken_cluster
 from retrievalkit.cli.options import parse
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import InputError, OptionError
@@ -30,7 +31,8 @@ _OF_FUSION = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth",
 _OF_SEARCH = ("queries", "split", "query", "k", "explain", "output")
 _CHECK = ("check", "check_queries", "check_count", "check_k")
 _CHANGE = ("add", "delete", "compact")
-_BUILDING = ("source", "indexer", "output", "overwrite", "set", *_CHECK, *_CHANGE)
+_CLUSTER = ("ray", "ray_workers", "ray_cpus", "ray_gpus")
+_BUILDING = ("source", "indexer", "output", "overwrite", "set", "shards", *_CLUSTER, *_CHECK, *_CHANGE)
 
 
 class Index(Searching):
@@ -102,6 +104,8 @@ class Index(Searching):
                     options=named.pop("indexer", {}) | named,
                     overwrite=values["overwrite"],
                     texts=source.texts if isinstance(source.texts, InMemory) else None,
+                    parts=values["shards"],
+                    cluster=taken_cluster(values),
                 )
         return cls.open(output, model=source.retriever)
 
@@ -132,17 +136,23 @@ class Index(Searching):
         place = given.place(folder, "the index")
         words = {"indexes": [place], "model": lent.source if lent is not None else model, **options}
         with settled("search", words) as values:
+            place = values["indexes"][0]  # a copy of what is in a store
             if not os.path.isdir(place):
                 msg = f"'{place}' is not a folder. Give an index that rk.Index.build wrote."
                 raise InputError(msg)
-            request = Request((place,), precision=values["precision"], options=parse(values["settings"]))
+            request = Request(
+                (place,),
+                precision=values["precision"],
+                options=parse(values["settings"]),
+                cluster=taken_cluster(values),
+            )
             opened = partial(_searcher, request, lent, values["model"])
             texts = None if corpus is None else given.passages(corpus)
             index = cls(Path(place), opened, corpus=texts, model=values["model"])
         index.settings = {name: value for name, value in options.items() if name in ("precision", "set") and value}
         return index.warm() if encoder else index
 
-    @options_of("index", without=("source", "indexer", "output", "overwrite", *_CHECK, *_CHANGE))
+    @options_of("index", without=("source", "indexer", "output", "overwrite", "shards", *_CLUSTER, *_CHECK, *_CHANGE))
     def check(self, queries: Any = None, count: int | None = None, k: int | None = None, **options: Any) -> Any:
         """Compare the index with brute force, and write the result into its manifest.
 
@@ -294,6 +304,7 @@ def _searcher(request: Request, lent: Retriever | None, model: str | None) -> Se
         precision=request.precision or "fp32",
         query_length=query_length,
         note=oddities.note,
+        cluster=request.cluster,
     )
     encoded = any(index.needs_encoding for index in searcher.indexes)
     of_queries = {"precision": request.precision, "encoder.query_length": query_length}

@@ -15,7 +15,7 @@ import click
 from retrievalkit import oddities
 from retrievalkit.api.words import in_python
 from retrievalkit.cli.main import main
-from retrievalkit.cli.options import CALLED
+from retrievalkit.cli.options import CALLED, check_sent, fetched
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import OptionError, UnknownNameError, nearest, shortlist
 from retrievalkit.recipe.settings import flatten
@@ -83,6 +83,7 @@ def settled(name: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """
     with _context(name, given) as context:
         values = dict(context.params)
+        check_sent(values)
         with oddities.collected(strict=bool(values.pop("strict", False))):
             yield values
 
@@ -96,6 +97,7 @@ def _context(name: str, given: Mapping[str, Any]) -> Iterator[click.Context]:
         words = _words_of(name, command, given)
         context = command.make_context(name, list(words), parent=parent)
         _restore(context, words)
+        context.params = fetched(context.params)
         # Its resources, such as --verify, are given back at the end.
         with context:
             yield context

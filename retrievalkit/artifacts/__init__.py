@@ -30,6 +30,7 @@ from retrievalkit.artifacts.manifest import (
     recorded_fingerprint,
     write_manifest,
 )
+from retrievalkit.artifacts.mirror import PARTIAL, VECTORS, local, sent, store_of
 from retrievalkit.artifacts.names import inside
 from retrievalkit.artifacts.outputs import (
     MANIFEST,
@@ -43,16 +44,18 @@ from retrievalkit.artifacts.outputs import (
     write_folder,
     write_json,
 )
-from retrievalkit.artifacts.places import absolute, check_output_file, is_stream, place_of
+from retrievalkit.artifacts.places import absolute, check_output_file, is_address, is_stream, named, place_of
+from retrievalkit.artifacts.stores import Store
 
 __all__ = [
-    "CURVES", "FORMAT", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "VERIFY", "absolute", "add_to_manifest",
-    "check_document", "check_files", "check_output", "check_output_file", "check_unlisted", "checked_fingerprint",
-    "describe_file", "describe_files", "describe_input", "discard", "fingerprint_file", "fingerprint_files",
-    "fingerprint_folder", "fingerprint_value", "full_disk_named", "held", "inside", "is_stream", "json_problem",
-    "kind_of", "link_file", "loads_json", "once", "partial_folder", "place_of", "read_document", "read_json",
-    "read_manifest", "recorded_fingerprint", "replaced_folder", "restore", "verifying", "was_written", "work_folder",
-    "write_file", "write_folder", "write_json", "write_manifest",
+    "CURVES", "FORMAT", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "PARTIAL", "Store", "VECTORS", "VERIFY", "absolute",
+    "add_to_manifest", "check_document", "check_files", "check_output", "check_output_file", "check_unlisted",
+    "checked_fingerprint", "describe_file", "describe_files", "describe_input", "discard", "fingerprint_file",
+    "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named", "held", "inside", "is_address",
+    "is_stream", "json_problem", "kind_of", "link_file", "loads_json", "local", "named", "once", "partial_folder",
+    "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint", "replaced_folder", "restore",
+    "sent", "store_of", "verifying", "was_written", "work_folder", "write_file", "write_folder", "write_json",
+    "write_manifest",
 ]  # fmt: skip
 
 NEGATIVES = "negatives"

@@ -34,6 +34,7 @@ _MADE_BY = {
     "options.json": "a training (--resume goes on with it)",
     "identity.json": "rerank apply, which goes on with it",
     ".identity.json": "encode, which goes on with it",
+    ".shards.json": "index --shards, which goes on with it",
 }
 """A file of a `.NAME.partial` folder -> what wrote it."""
 

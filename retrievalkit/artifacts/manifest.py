@@ -10,6 +10,7 @@ from typing import Any
 
 from retrievalkit.artifacts.documents import check_document, read_json
 from retrievalkit.artifacts.outputs import MANIFEST, write_json
+from retrievalkit.artifacts.places import absolute
 from retrievalkit.errors import ArtifactError
 
 FORMAT = 1
@@ -116,8 +117,7 @@ def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:
 
 def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
     """An entry for a manifest's `inputs`: where the input was, and what it was."""
-    absolute = Path(path).absolute() if Path(path).exists() else path
-    return {"path": str(absolute), "fingerprint": fingerprint}
+    return {"path": str(absolute(path)), "fingerprint": fingerprint}
 
 
 def versions() -> dict[str, str]:

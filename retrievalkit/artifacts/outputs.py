@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from retrievalkit.artifacts.failures import full_disk_named
 from retrievalkit.artifacts.locks import held, is_internal
-from retrievalkit.artifacts.places import check_output_file, check_parents, is_stream, place_of, pour
+from retrievalkit.artifacts.places import check_output_file, check_parents, is_stream, named, place_of, pour
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 
 MANIFEST = "manifest.json"
@@ -206,7 +206,7 @@ def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
         value: Its content.
         indent: Spaces for each level; None = one line, for files that people do not read.
     """
-    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    text = named(json.dumps(value, indent=indent, ensure_ascii=False, default=str))
     with write_file(path) as staging:
         staging.write_text(text + "\n", encoding="utf-8")
 

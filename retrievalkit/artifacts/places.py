@@ -11,14 +11,34 @@ from pathlib import Path
 
 from retrievalkit.errors import ArtifactError
 
+ADDRESSES: dict[str, str] = {}
+"""Places on this machine that stand for objects and folders in a store (see `mirror`) -> their addresses."""
+
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)
+_WEB = ("http", "https")
 _DESCRIPTOR = re.compile(r"/(?:dev/fd|proc/self/fd)/(\d+)")
 _MOST_LINKS = 40
 # Most file systems allow 255; beside the output lie hidden files with longer names, such as .NAME.partial.
 _LONGEST_NAME = 230
 
 
+def is_address(place: object) -> bool:
+    """Whether a text is the address of an object or a folder in a store; pages of the web are not."""
+    match = _ADDRESS.fullmatch(place) if isinstance(place, str) else None
+    return match is not None and match[1] not in _WEB
+
+
+def named(text: str) -> str:
+    """A text with the addresses of what it names on this machine."""
+    for place in sorted(ADDRESSES, key=len, reverse=True):
+        text = text.replace(place, ADDRESSES[place])
+    return text
+
+
 def absolute(place: str | Path) -> str | Path:
     """A file or folder by its whole name, which holds in other processes too; names of other things as they are."""
+    if str(place) in ADDRESSES:
+        return ADDRESSES[str(place)]
     return Path(place).absolute() if os.path.exists(place) else place
 
 
@@ -41,6 +61,9 @@ def place_of(path: str | Path) -> Path:
 
 def _check_name(path: str | Path) -> None:
     text = os.fspath(path)
+    if is_address(text):
+        msg = f"this command cannot write to a store, '{text}'. Choose a folder of this machine, and copy it there."
+        raise ArtifactError(msg)
     try:
         longest = max(len(name.encode()) for name in text.split(os.sep))
     except UnicodeEncodeError:

@@ -72,6 +72,19 @@ def refuse_repeated_options(command: click.Command) -> None:
         refuse_repeated_options(below)
 
 
+class FetchingContext(click.Context):
+    """Calls a command with copies of what it is to read from a store."""
+
+    def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """As click does."""
+        if callback is self.command.callback:
+            from retrievalkit.cli.options import check_sent, fetched
+
+            check_sent(kwargs, callback)
+            kwargs = fetched(kwargs)
+        return super().invoke(callback, *args, **kwargs)
+
+
 class RkitGroup(click.Group):
     """Offers the nearest command for an unknown one, and prints a user's mistake without a traceback."""
 
@@ -86,6 +99,7 @@ class RkitGroup(click.Group):
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             refuse_repeated_options(command)
+            command.context_class = FetchingContext
         return name, command, rest
 
     def check_known(self, ctx: click.Context, name: str) -> None:
@@ -227,7 +241,9 @@ def _check_several_processes(ctx: click.Context, name: str) -> None:
 
 def _shown(message: str) -> str:
     """A message as it is printed: it may quote names and texts of strangers, and addresses with passwords."""
-    return printable(without_credentials(message), lines=True)
+    from retrievalkit.artifacts import named
+
+    return printable(without_credentials(named(message)), lines=True)
 
 
 def _show(error: click.ClickException) -> None:
@@ -250,7 +266,7 @@ def report(error: BaseException) -> int:
         if os.environ.get("RANK", "0") == "0":
             # A terminal shows "^C" where the cursor is.
             start = "\n" if sys.stderr.isatty() else ""
-            click.echo(start + notes[-1].replace("Interrupted", how, 1), err=True)
+            click.echo(start + _shown(notes[-1].replace("Interrupted", how, 1)), err=True)
         return 128 + number
     assert isinstance(error, OSError)
     if isinstance(error, BrokenPipeError):

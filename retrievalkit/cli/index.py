@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.cli.cluster import cluster_options, taken_cluster
 from retrievalkit.cli.options import (
     Settings,
     echo,
@@ -20,7 +21,7 @@ from retrievalkit.cli.options import (
     strict_option,
     verify_option,
 )
-from retrievalkit.errors import OptionError
+from retrievalkit.errors import ArtifactError, OptionError
 
 
 @click.command()
@@ -28,6 +29,10 @@ from retrievalkit.errors import OptionError
 @click.option("--indexer", help="Indexer (rkit plugins list); by default flat for vectors, bm25 for a corpus.")
 @click.option("--output", "-o", type=click.Path(), help="The index folder to write; not needed to check an index.")
 @overwrite_option
+@click.option(
+    "--shards", type=click.IntRange(min=1), help="Build it in parts; killed and run again, it goes on with the next."
+)
+@cluster_options("Build --shards")
 @click.option(
     "--add", metavar="PLACE", help="Add passages, or vectors, to the index SOURCE; only new texts are encoded."
 )
@@ -54,6 +59,7 @@ def index(
     as_json: bool,
     settings: tuple[str, ...],
     check: bool,
+    shards: int | None,
     **flags: Any,
 ) -> dict[str, Any]:
     """Index SOURCE: a vectors folder (rkit encode) or a corpus.
@@ -63,11 +69,16 @@ def index(
     from retrievalkit.index import build_index
 
     change = {name: flags.pop(name) for name in ("add", "delete", "compact")}
+    cluster = taken_cluster(flags)
+    if cluster is not None and shards is None:
+        msg = "--ray builds shards of an index side by side. Add --shards N, or leave it out."
+        raise OptionError(msg)
     if any(change.values()):
         building = {
             "--indexer": indexer,
             "--output": output,
             "--overwrite": overwrite,
+            "--shards": shards,
             "--set": settings,
             "--check": check,
         }
@@ -85,15 +96,23 @@ def index(
     if output is None:
         if not check:
             raise click.MissingParameter(param_hint="'--output' / '-o'", param_type="option")
-        if indexer is not None or overwrite:
-            msg = "--indexer and --overwrite are for building an index. Give --output too, or leave them out."
+        if indexer is not None or overwrite or shards:
+            msg = "--indexer, --overwrite and --shards are for building an index. Give --output too, or leave them out."
             raise OptionError(msg)
         return _check_index(source, as_json, given, options)
     if check:
         from retrievalkit.search.recall import check_beforehand
 
         check_beforehand(source, given.get("check_queries"))
-    manifest = build_index(source, indexer=indexer, output=output, options=options, overwrite=overwrite)
+    manifest = build_index(
+        source,
+        indexer=indexer,
+        output=output,
+        options=options,
+        overwrite=overwrite,
+        parts=shards,
+        cluster=cluster,
+    )
     counts = dict(manifest["counts"])
     line = f"{output}: {counts.pop('texts'):,} texts indexed"
     more = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items())
@@ -106,8 +125,12 @@ def _change(
     folder: str, as_json: bool, change: dict[str, Any], flags: dict[str, Any], others: list[str]
 ) -> dict[str, Any]:
     """Change an index; the result is what was changed."""
+    from retrievalkit import artifacts
     from retrievalkit import change as program
 
+    if artifacts.store_of(folder):
+        msg = f"'{folder}' is in a store, where indexes are not changed. Change a copy here, or index again."
+        raise ArtifactError(msg)
     used = {"model", "precision"} if change["add"] else set()
     if others := [*others, *(f"--{name.replace('_', '-')}" for name in flags if name not in used)]:
         msg = f"{others[0]} has no part in changing the index '{folder}'. Leave it out, or give it in another command."

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.cli.cluster import cluster_options, taken_cluster
 from retrievalkit.cli.options import (
     FUSION,
     Registered,
@@ -69,6 +70,7 @@ from retrievalkit.cli.options import (
 @click.option("--keep", type=click.IntRange(min=1), help="Negatives per example to keep when merging.")
 @precision_option("questions are encoded and pairs scored in (passages too if given)", "fp32", unset=True)
 @click.option("--seed", type=int, default=42, show_default=True)
+@cluster_options("Search")
 @verify_option
 @strict_option
 @json_option
@@ -88,6 +90,7 @@ def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, 
     from retrievalkit.mine.audit import audit_table
 
     files = mine.MiningFiles(**{name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with")})
-    sources, options = mine.parse_settings(source, given_flags(flags) | parse(settings))
+    cluster = taken_cluster(flags)
+    sources, options = mine.parse_settings(source, given_flags(flags) | parse(settings), cluster)
     audit = mine.mine(sources, files, options)
     return echo(as_json, audit, audit_table(audit))

@@ -20,6 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 Settings = dict[str, Any]
 
+_NO_PLACES = ("output", "settings", "query", "delete", "ray", "directory")
+_SENDS = "sends_to_stores"
 CALLED = "retrievalkit.called"
 """Key of a context's meta: a Python program called the command."""
 
@@ -77,7 +79,7 @@ def output_option(function: Function) -> Function:
 def reserved(function: Function) -> Function:
     """Keep other processes from writing the output of a command from its start to its end.
 
-    What the command says of an output to /dev/stdout goes to standard error.
+    What the command says of an output to /dev/stdout goes to standard error. An output in a store is sent at the end.
     """
 
     @functools.wraps(function)
@@ -89,6 +91,9 @@ def reserved(function: Function) -> Function:
         if output is None:
             return function(*args, **options)
         with contextlib.ExitStack() as stack:
+            if artifacts.is_address(output):
+                overwrite = bool(options.get("overwrite"))
+                options["output"] = output = str(stack.enter_context(artifacts.sent(output, overwrite=overwrite)))
             stack.enter_context(artifacts.held(output))
             if descriptor(output) == 1:
                 stack.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -96,7 +101,25 @@ def reserved(function: Function) -> Function:
                 artifacts.restore(output)
             return function(*args, **options)
 
+    run.__dict__[_SENDS] = True
     return cast("Function", run)
+
+
+def check_sent(values: Settings, callback: object = None) -> None:
+    """Refuse an output in a store of what does not send it there.
+
+    Args:
+        values: The arguments and options of a command.
+        callback: What writes the output; None = a program of ours.
+
+    Raises:
+        ArtifactError: It would become a folder of that name.
+    """
+    output = values.get("output")
+    if isinstance(output, str) and "://" in output and not getattr(callback, _SENDS, False):
+        from retrievalkit.artifacts import place_of
+
+        place_of(output)
 
 
 def json_option(function: Function) -> Function:
@@ -262,8 +285,29 @@ def refuse(settings: Settings, command: str, sections: str) -> None:
 def echo(as_json: bool, result: Result, line: str) -> Result:
     """Print a result, as JSON or as one line, and return it; a Python program that calls the command only gets it."""
     if not is_called():
-        click.echo(json.dumps(result, indent=2, default=str) if as_json else line)
+        from retrievalkit.artifacts import named
+
+        click.echo(named(json.dumps(result, indent=2, default=str) if as_json else line))
     return result
+
+
+def fetched(values: Settings) -> Settings:
+    """The arguments and options of a command with copies of what is in a store; its output stays an address.
+
+    Raises:
+        InputError: A store, or what is there, cannot be read.
+    """
+
+    def copied(name: str, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(copied(name, one) for one in value)
+        if name in _NO_PLACES or not isinstance(value, str) or "://" not in value:
+            return value
+        from retrievalkit import artifacts
+
+        return str(artifacts.local(value)) if artifacts.is_address(value) else value
+
+    return {name: copied(name, value) for name, value in values.items()}
 
 
 def is_called() -> bool:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from retrievalkit.cli.cluster import cluster_options, taken_cluster
 from retrievalkit.cli.options import echo, json_option, parse, root_group, set_option, strict_option
+from retrievalkit.errors import OptionError
+
+if TYPE_CHECKING:
+    from retrievalkit.cluster import ClusterOptions
+    from retrievalkit.recipe.apart import Runner
 
 
 @click.command()
@@ -15,6 +23,8 @@ from retrievalkit.cli.options import echo, json_option, parse, root_group, set_o
 @click.option("--variants", help="Only these rows of its table: names or patterns, such as mlr,dpr_*.")
 @click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
 @click.option("--verbose", "-v", is_flag=True, help="Show the command line of each step.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Steps to run side by side on this machine.")
+@cluster_options("Run steps side by side")
 @strict_option
 @json_option
 @set_option
@@ -26,10 +36,13 @@ def run(
     settings: tuple[str, ...],
     force: bool,
     verbose: bool,
+    jobs: int | None,
+    **flags: Any,
 ) -> Any:
     """Run the steps of a RECIPE: a file, or the name of one that comes with retrievalkit or (PLUGIN/NAME) a plugin."""
     from retrievalkit.recipe import run as program
 
+    runner = _runner(jobs, taken_cluster(flags))
     wanted = None if variants is None else [name.strip() for name in variants.split(",") if name.strip()]
     outcome = program.run(
         recipe,
@@ -39,5 +52,22 @@ def run(
         variants=wanted,
         force=force,
         verbose=verbose,
+        runner=runner,
     )
     return echo(as_json, outcome.to_json(), outcome.text())
+
+
+def _runner(jobs: int | None, cluster: ClusterOptions | None) -> Callable[[], Runner] | None:
+    """What runs steps side by side; None = one after the other.
+
+    Raises:
+        OptionError: They are to run in two places.
+    """
+    from retrievalkit.recipe.apart import Local, OnRay
+
+    if cluster is None:
+        return None if jobs is None else partial(Local, jobs)
+    if jobs is not None:
+        msg = "--jobs is for steps on this machine, and --ray for those on a cluster. Give --ray-workers instead."
+        raise OptionError(msg)
+    return partial(OnRay, cluster)

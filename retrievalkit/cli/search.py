@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.cli.cluster import cluster_options, taken_cluster
 from retrievalkit.cli.options import (
     FUSION,
     json_option,
@@ -60,6 +61,7 @@ from retrievalkit.cli.options import (
     help="The run to write (TREC) [default: print it]; with --query also a page (.html) or .json of its hits; with "
     "--tune alone the weights.",
 )
+@cluster_options("Search")
 @verify_option
 @strict_option
 @json_option
@@ -89,4 +91,6 @@ def search(indexes: tuple[str, ...], settings: tuple[str, ...], interactive: boo
     from retrievalkit.search import program
     from retrievalkit.search.request import Request
 
-    program.perform(Request(indexes, interactive=interactive, options=parse(settings), **flags))
+    program.perform(
+        Request(indexes, interactive=interactive, options=parse(settings), cluster=taken_cluster(flags), **flags)
+    )

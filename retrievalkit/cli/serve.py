@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from retrievalkit.cli.cluster import cluster_options, taken_cluster
 from retrievalkit.cli.options import FUSION, Function, parse, precision_option, verify_option
 
 
@@ -51,6 +52,7 @@ def _number(name: str, default: float, text: str) -> Callable[[Function], Functi
 @_number("--max-body", 1 << 20, "Bytes of a request (413).")
 @_number("--max-query", 4096, "Characters of a query (422).")
 @_number("--max-k", 1000, "Hits of a query, and documents of a request (422).")
+@cluster_options("Search")
 @verify_option
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option of an index, as in rkit search.")
 def serve(
@@ -91,7 +93,7 @@ def serve(
 
     limits = Limits(queue, batch, wait / 1000, threads, timeout, max_body, max_query, max_k)
     chosen = Settings(
-        Request(indexes, options=parse(settings), **flags),
+        Request(indexes, options=parse(settings), cluster=taken_cluster(flags), **flags),
         reranker=reranker,
         rerank=rerank,
         host=host,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -17,7 +17,9 @@ from retrievalkit.modules import large_imports
     help="Pretrained model to start from: a hub name, a folder, package:NAME/FOLDER; or a checkpoint, which goes on "
     "with its pooler and its options.",
 )
-@click.option("--examples", required=True, help="Training examples: a file, a BEIR folder, pydoc:PACKAGES.")
+@click.option(
+    "--examples", required=True, help="Training examples: a file, a folder of files, a BEIR folder, pydoc:PACKAGES."
+)
 @click.option("--corpus", help="The passages that the examples name.")
 @click.option("--dev", help="Held-out examples for selecting the best state.")
 @output_option
@@ -46,6 +48,12 @@ from retrievalkit.modules import large_imports
     default=None,
     help="One encoder per side, or one for both; by default as the checkpoint, else one.",
 )
+@click.option(
+    "--sharding",
+    type=click.Choice(["none", "full"]),
+    default="none",
+    help="Of several processes: full divides weights, gradients and optimizer states among them (FSDP).",
+)
 @click.option("--query-length", type=int, help="Maximum number of tokens per query.")
 @click.option("--document-length", type=int, help="Maximum number of tokens per passage.")
 @strict_option
@@ -64,6 +72,7 @@ def train(
     document_length: int | None,
     refresh_negatives: str | None,
     separate_towers: bool | None,
+    sharding: Literal["none", "full"],
     resume: bool,
     overwrite: bool,
     as_json: bool,
@@ -99,6 +108,7 @@ def train(
                 pooler_options=section(values, "pooler"),
                 loss_options=section(values, "loss"),
                 separate_towers=separate_towers,
+                sharding=sharding,
                 refresh=refresh_options(refresh_negatives, section(values, "refresh")),
             )
             options = TrainingOptions(

@@ -1,5 +1,6 @@
 """Work on the machines of a Ray cluster."""
 
-from retrievalkit.cluster.mapping import ClusterOptions, check_same_model, spread_map
+from retrievalkit.cluster.actors import Actors
+from retrievalkit.cluster.mapping import ClusterOptions, check_same, connected, room, spread_map
 
-__all__ = ["ClusterOptions", "check_same_model", "spread_map"]
+__all__ = ["Actors", "ClusterOptions", "check_same", "connected", "room", "spread_map"]

@@ -76,7 +76,7 @@ def spread_map(
         InputError: There is no such cluster, or it has no room for a worker.
         Exception: As the function or the items raised it.
     """
-    with _connected(options.ray):
+    with connected(options.ray):
         from retrievalkit.cluster.source import Failure, unpacked
 
         data = _data(make, items, options, ordered=ordered)
@@ -90,14 +90,14 @@ def spread_map(
                 yield value
 
 
-def check_same_model(place: str | Path, found: str, expected: str) -> None:
-    """Refuse, on a worker, a model that is not that of the command.
+def check_same(what: str, place: str | Path, found: str, expected: str) -> None:
+    """Refuse, on a worker, a model or an index that is not that of the command.
 
     Raises:
         ArtifactError: The fingerprints differ.
     """
     if found != expected:
-        msg = f"on {socket.gethostname()}, '{place}' is another model than where the command runs. Copy it there."
+        msg = f"on {socket.gethostname()}, '{place}' is another {what} than where the command runs. Copy it there."
         raise ArtifactError(msg)
 
 
@@ -112,10 +112,7 @@ def _data(
 
     from retrievalkit.cluster.source import Items, Worker
 
-    gpus = options.worker_gpus
-    if gpus is None:
-        gpus = float("GPU" in ray.cluster_resources())
-    _check_room(options.worker_cpus, gpus)
+    gpus, _ = room(options)
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = ordered
     context.enable_progress_bars = False
@@ -135,22 +132,38 @@ def _data(
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[None]:
-    """Connect to a cluster, unless this process is connected."""
+def connected(address: str) -> Iterator[None]:
+    """Connect to a cluster for a block, unless this process is connected."""
+    connected_here = connect(address)
+    try:
+        yield
+    finally:
+        if connected_here:
+            import ray
+
+            ray.shutdown()
+
+
+def connect(address: str) -> bool:
+    """Connect to a cluster until the process ends, unless it is connected; returns whether it was not.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        InputError: There is no such cluster.
+    """
     try:
         import ray
         import ray.data
     except ModuleNotFoundError as error:
         raise MissingDependencyError("ray", "--ray", "'retrievalkit[ray]'") from error
     if ray.is_initialized():
-        yield
-        return
+        return False
     # Ray's own lines (addresses, plans, retries) are in its logs and on its pages.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         _reach(address)
-        where = {"num_cpus": os.cpu_count()} if address == _LOCAL else {"address": address}
+        where = {"address": address} | ({"num_cpus": os.cpu_count()} if address == _LOCAL else {})
         ray.init(
             **where,
             include_dashboard=False if address == _LOCAL else None,
@@ -161,10 +174,7 @@ def _connected(address: str) -> Iterator[None]:
         known = "No Ray cluster runs on this machine" if address == "auto" else f"No Ray cluster answers at '{address}'"
         msg = f"{known} ({error}). Start one (ray start --head), give its address, or --ray local for this machine."
         raise InputError(msg) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    return True
 
 
 def _reach(address: str) -> None:
@@ -174,13 +184,22 @@ def _reach(address: str) -> None:
         socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
 
 
-def _check_room(cpus: int, gpus: float) -> None:
-    """Refuse workers that no machine of the cluster can hold."""
+def room(options: ClusterOptions) -> tuple[float, int]:
+    """The GPUs of a worker, and how many workers the machines of the cluster can hold, whatever else they do.
+
+    Raises:
+        InputError: Not even one.
+    """
     import ray
 
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if any(one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus for one in machines):
-        return
+    cpus, gpus = options.worker_cpus, options.worker_gpus
+    if gpus is None:
+        gpus = float(any("GPU" in one for one in machines))
+    needed = {"CPU": cpus, "GPU": gpus}
+    counts = (min(int(one.get(name, 0) // size) for name, size in needed.items() if size) for one in machines)
+    if workers := sum(counts):
+        return gpus, min(workers, options.workers or workers)
     most = {name: max(one.get(name, 0) for one in machines) for name in ("CPU", "GPU")}
     msg = (
         f"a worker has {cpus} CPUs and {gpus:g} GPUs, and the largest machine of the cluster {most['CPU']:g} and "

@@ -29,6 +29,9 @@ class Indexer(ABC):
     """For an index of vectors: whether what is added later may be an index of its own, searched beside the first with
     scores on the same scale."""
 
+    reads_texts: bool = False
+    """For an index of vectors: whether a search wants the queries' texts too (`Representation.texts`)."""
+
     from_files: frozenset[str] = frozenset()
     """The options whose values come from a manifest or a recipe, and not from the user: the program sets it before
     `build` and `open`. An address among them may be a stranger's, so it gets no credentials."""
@@ -76,6 +79,22 @@ class Indexer(ABC):
         """
         del index_dir, target, deleted, added, compact
         msg = f"{type(self).__name__} builds indexes and does not change them. Index the whole corpus again."
+        raise UnsupportedError(msg)
+
+    def join(self, parts: Sequence[Path], target: Path) -> None:
+        """Write one index of the texts of several into another folder: `rkit index CORPUS --shards N`.
+
+        An indexer of vectors need not implement it: its shards are searched as one.
+
+        Args:
+            parts: Built indexes of different texts.
+            target: A folder on the same file system, which holds none of the indexer's files.
+
+        Raises:
+            UnsupportedError: This indexer does not support it, which is the default.
+        """
+        del parts, target
+        msg = f"{type(self).__name__} does not join indexes. Index the whole corpus at once, without --shards."
         raise UnsupportedError(msg)
 
     @abstractmethod

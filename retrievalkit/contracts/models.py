@@ -228,6 +228,7 @@ class Representation:
             gradient when gradients are cached, so a pooler may not rely on one.
         kept: Index (on the m axis) of the vector that the pooler keeps when indexing, or None if it keeps all.
         parts: Name -> column slice of the vectors, such as {"cls": slice(0, 128), "agg": slice(128, 768)}, or None.
+        texts: The queries themselves, for an indexer that `reads_texts`, or None.
     """
 
     vectors: Tensor | None = None
@@ -235,6 +236,7 @@ class Representation:
     weights: Tensor | None = None
     kept: int | None = None
     parts: Mapping[str, slice] | None = None
+    texts: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.vectors is None and self.weights is None:

@@ -5,7 +5,7 @@ Examples refer to documents by id. If a file also contains texts (Tevatron 1.x, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError, InputError
 
-_ONE_MEANING = "An id must always mean the same."
+ONE_MEANING = "An id must always mean the same."
 _OF_SYSTEMS = next(form for form in EXAMPLES.known if "system" in form)
 
 
@@ -68,13 +68,15 @@ class Examples:
         source: The file or address from which they were read.
         dropped: How many examples had no positive.
         lines: The line of each row in the source.
+        reread: Reads the examples with their lines once more, if that is not known by row.
     """
 
-    rows: list[Example]
-    passages: dict[str, Passage] = field(default_factory=dict)
+    rows: Sequence[Example]
+    passages: Mapping[str, Passage] = field(default_factory=dict)
     source: str = "memory"
     dropped: int = 0
     lines: list[int] = field(default_factory=list)
+    reread: Callable[[], Iterator[tuple[int, Example]]] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,6 +86,8 @@ class Examples:
 
     def located(self) -> Iterator[tuple[int | None, Example]]:
         """The examples with their lines, as far as known."""
+        if self.reread is not None:
+            return self.reread()
         lines: Sequence[int | None] = self.lines or [None] * len(self.rows)
         return zip(lines, self.rows, strict=True)
 
@@ -118,14 +122,17 @@ def read_examples(
     else:
         examples = _judged(source, split)
     if not examples.rows:
-        count = examples.dropped
-        problem = f"none of the {count} examples has a positive." if count else "there is no example in it."
-        msg = f"{problem} Training needs a passage that answers each query."
-        raise DataError(msg, file=source)
+        raise no_positive(examples.dropped, source)
     _tell_empty(examples)
     if corpus is not None:
         check_examples(examples, corpus)
     return examples
+
+
+def no_positive(count: int, source: str | Path) -> DataError:
+    """The error for a source without any example that has a positive, of so many."""
+    problem = f"none of the {count} examples has a positive." if count else "there is no example in it."
+    return DataError(f"{problem} Training needs a passage that answers each query.", file=source)
 
 
 def _tell_empty(examples: Examples) -> None:
@@ -162,9 +169,14 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
     if not wanted:
         return
     if corpus is None:
-        msg = f"the examples name {len(wanted)} documents whose texts they do not hold. Give the corpus: --corpus."
-        raise DataError(msg, file=examples.source)
+        raise texts_wanted(len(wanted), examples.source)
     _refuse(corpus.missing(wanted), examples, corpus)
+
+
+def texts_wanted(count: int, source: str) -> DataError:
+    """The error for so many documents whose texts are nowhere."""
+    msg = f"the examples name {count} documents whose texts they do not hold. Give the corpus: --corpus."
+    return DataError(msg, file=source)
 
 
 def _refuse(unknown: Set[str], examples: Examples, corpus: Corpus) -> None:
@@ -241,7 +253,9 @@ def _row(example: Example) -> dict[str, Any]:
 
 
 def _collect(source: str | Path, records: Iterable[Record], hard_negatives: HardNegatives | None) -> Examples:
-    examples = Examples([], source=str(source))
+    rows: list[Example] = []
+    held: dict[str, Passage] = {}
+    examples = Examples(rows, held, str(source))
     namer, chooser = QuestionNamer(), Chooser(hard_negatives or HardNegatives())
     texts: dict[str, tuple[str, int]] = {}
     for record in records:
@@ -249,15 +263,15 @@ def _collect(source: str | Path, records: Iterable[Record], hard_negatives: Hard
         example, passages = example_of(record, namer, chooser)
         first, line = texts.setdefault(example.query_id, (example.query, record.line))
         if first != example.query:
-            msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. {_ONE_MEANING}"
+            msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. {ONE_MEANING}"
             raise record.error(msg)
         if not example.positives:
             examples.dropped += 1
             continue
-        examples.rows.append(example)
+        rows.append(example)
         examples.lines.append(record.line)
         for passage in passages:
-            _keep(examples.passages, passage, record)
+            _keep(held, passage, record)
     chooser.check_systems()
     return examples
 
@@ -265,7 +279,7 @@ def _collect(source: str | Path, records: Iterable[Record], hard_negatives: Hard
 def _keep(held: dict[str, Passage], passage: Passage, record: Record) -> None:
     first = held.setdefault(passage.id, passage)
     if first.text != passage.text:
-        msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {_ONE_MEANING}"
+        msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {ONE_MEANING}"
         raise record.error(msg)
 
 
@@ -372,7 +386,8 @@ def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
     ids = {digest: passage.id for passage in passages if (digest := text_digest(passage)) in wanted_digests}
     new_ids = {document: ids[digest] for document, digest in digests.items() if digest in ids}
     _refuse(missing - new_ids.keys(), examples, corpus)
-    return replace(examples, rows=[_renamed(row, new_ids) for row in examples.rows])
+    lines = [line for line, _ in examples.located() if line is not None]
+    return replace(examples, rows=[_renamed(row, new_ids) for row in examples.rows], lines=lines, reread=None)
 
 
 def _renamed(row: Example, names: Mapping[str, str]) -> Example:

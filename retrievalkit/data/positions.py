@@ -67,6 +67,39 @@ class Duplicates:
                 first[identifier] = record
 
 
+class Places:
+    """Plain files, whose records are read by their position in all of them.
+
+    Args:
+        files: The files, in order.
+        tables: How each file is read.
+    """
+
+    def __init__(self, files: tuple[Path, ...], tables: list[Table | None]) -> None:
+        import numpy
+
+        self._files = files
+        self._tables = tables
+        self._stamps = [_stamp(file) for file in files]
+        self._bases = numpy.cumsum([0, *(size for size, _ in self._stamps)])
+        self._base_of = dict(zip(map(str, files), self._bases.tolist(), strict=False))
+
+    def start(self, record: Record) -> int:
+        """Where a record starts."""
+        return int(self._base_of[record.file]) + record.start
+
+    def read(self, start: int, size: int) -> Record:
+        """The record of so many bytes that starts there."""
+        number = int(self._bases.searchsorted(start, side="right")) - 1
+        file = self._files[number]
+        if _stamp(file) != self._stamps[number]:
+            msg = "the file changed while it was being read. Start again."
+            raise DataError(msg, file=file)
+        with reading(file), file.open("rb") as stream:
+            stream.seek(start - int(self._bases[number]))
+            return parse_record(stream.read(size), str(file), self._tables[number])
+
+
 class Positions:
     """The position of each record in plain files, by its id: 24 bytes per record.
 
@@ -79,15 +112,11 @@ class Positions:
     def __init__(self, files: tuple[Path, ...], tables: list[Table | None], identified: Identified) -> None:
         import numpy
 
-        self._files = files
-        self._tables = tables
-        self._stamps = [_stamp(file) for file in files]
-        self._bases = numpy.cumsum([0, *(size for size, _ in self._stamps)])
-        base_of = dict(zip(map(str, files), self._bases.tolist(), strict=False))
+        self._places = Places(files, tables)
         duplicates, starts, sizes = Duplicates(identified), array("q"), array("q")
         for record, identifier in identified():
             duplicates.add(identifier)
-            starts.append(base_of[record.file] + record.start)
+            starts.append(self._places.start(record))
             sizes.append(record.end - record.start)
         duplicates.check()
         order = numpy.argsort(_int64(duplicates.hashes), kind="stable")
@@ -111,18 +140,8 @@ class Positions:
         """The records whose id has the same hash: almost always one or none."""
         place = int(self._hashes.searchsorted(hash(identifier)))
         while place < len(self) and self._hashes[place] == hash(identifier):
-            yield self._read(int(self._starts[place]), int(self._sizes[place]))
+            yield self._places.read(int(self._starts[place]), int(self._sizes[place]))
             place += 1
-
-    def _read(self, start: int, size: int) -> Record:
-        number = int(self._bases.searchsorted(start, side="right")) - 1
-        file = self._files[number]
-        if _stamp(file) != self._stamps[number]:
-            msg = "the file changed while it was being read. Start again."
-            raise DataError(msg, file=file)
-        with reading(file), file.open("rb") as stream:
-            stream.seek(start - int(self._bases[number]))
-            return parse_record(stream.read(size), str(file), self._tables[number])
 
 
 def lines_with(file: Path, names: Sequence[str], identifiers: Iterable[str]) -> Iterator[Record]:

@@ -6,6 +6,7 @@ searched in the same batches, so the result is the same as that of an uninterrup
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -82,20 +83,23 @@ class Mining:
     def _parts(self, search: Search, done: int, bar: ProgressBar) -> Iterator[tuple[int, list[Found]]]:
         """The parts after the first `done`, with their numbers and hits; several parts are searched at once."""
         at_once, size = searched_at_once(self.options.depth), part_size(self.options.depth)
-        for start in range(0, len(self.questions), at_once):
+        if done * size >= len(self.questions):
+            return
+        first = done * size // at_once * at_once
+        # Searched as they are taken, so that only those of one round are in memory.
+        hits = search(self.questions[first:], self.options.depth, at_once)
+        for start in range(first, len(self.questions), at_once):
             batch = self.questions[start : start + at_once]
-            if start + len(batch) <= done * size:
-                continue
             bar.update(label=f"search for {len(batch):,} questions")
-            found = self._search(search, batch)
+            found = self._found(list(itertools.islice(hits, len(batch))), batch)
             bar.update(label="mine")
             for offset in range(0, len(batch), size):
                 number = (start + offset) // size
                 if number >= done:
                     yield number, found[offset : offset + size]
+        next(hits, None)  # what the search noticed is told at its end
 
-    def _search(self, search: Search, batch: Sequence[Question]) -> list[Found]:
-        hits = list(search(batch, self.options.depth))
+    def _found(self, hits: Sequence[Hits], batch: Sequence[Question]) -> list[Found]:
         wanted = {document for ids, _ in hits for document in ids}
         if unknown := self.corpus.missing(wanted):
             raise self.corpus.unknown(min(unknown), file=self.source)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts, oddities, registry
+from retrievalkit.cluster import ClusterOptions
 from retrievalkit.contracts import PairScores
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.examples import Example, Examples, against_corpus, note_dropped, read_examples, write_examples
@@ -151,12 +152,15 @@ def _scores(options: MiningOptions, corpus: Corpus, sources: Sources) -> tuple[P
     return open_scores(options.reranker, corpus.get, precision=sources.precision or "fp32")
 
 
-def parse_settings(names: Sequence[str | Path], settings: Mapping[str, Any]) -> tuple[Sources, MiningOptions]:
+def parse_settings(
+    names: Sequence[str | Path], settings: Mapping[str, Any], cluster: ClusterOptions | None = None
+) -> tuple[Sources, MiningOptions]:
     """The sources and options that flags and `--set` describe.
 
     Args:
         names: The sources of hits, as for `Sources`.
         settings: Options of `MiningOptions`; `model`, `precision`, those of fusion, and `indexer`: options of BM25.
+        cluster: The Ray cluster whose workers search; None = this process.
 
     Raises:
         OptionError: An option is unknown.
@@ -171,7 +175,7 @@ def parse_settings(names: Sequence[str | Path], settings: Mapping[str, Any]) -> 
         raise OptionError(msg)
     model = str(values.pop("model")) if "model" in values else None
     precision = values.pop("precision", None)
-    sources = Sources([str(name) for name in names], model, indexer, fusion, precision)
+    sources = Sources([str(name) for name in names], model, indexer, fusion, precision, cluster)
     return sources, MiningOptions(**registry.check_options("rkit mine-negatives", MiningOptions, values))
 
 

@@ -7,14 +7,17 @@ that an interrupted run reuses it, but a run with other inputs does not.
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from retrievalkit import artifacts, oddities
+from retrievalkit.cluster import ClusterOptions, check_same, spread_map
 from retrievalkit.contracts import Question
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import check_queries
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
 
 Hits = tuple[Sequence[str], Sequence[float]]
 """The ids and scores of the hits of a question, best first."""
-Search = Callable[[Sequence[Question], int], Iterator[Hits]]
-"""(questions, depth) -> the best `depth` hits of each."""
+Search = Callable[[Sequence[Question], int, int], Iterator[Hits]]
+"""(questions, depth, at once) -> the best `depth` hits of each, of so many questions at once at most."""
 
 _KNOWN = "--from takes bm25, a checkpoint (rkit train), an index (rkit index) or a run file (rkit search)."
 
@@ -48,6 +51,7 @@ class Sources:
             `rrf_k`.
         precision: The number format in which checkpoints encode; None = questions in fp32, as their scores are
             compared, and the corpus in auto.
+        cluster: The Ray cluster whose workers encode the corpus and search; None = this process.
     """
 
     names: Sequence[str]
@@ -55,6 +59,7 @@ class Sources:
     indexer_options: Mapping[str, Any] = field(default_factory=dict)
     fusion: Mapping[str, Any] = field(default_factory=dict)
     precision: Precision | None = None
+    cluster: ClusterOptions | None = None
 
     @property
     def kinds(self) -> list[str]:
@@ -98,6 +103,9 @@ class Sources:
                 "give another --from."
             )
             raise OptionError(msg)
+        if self.cluster is not None and set(kinds) == {"run"}:
+            msg = f"--ray spreads a search, and '{self.names[0]}' is a run, which was searched already. Leave it out."
+            raise OptionError(msg)
         if len(set(self.names)) < len(self.names):
             msg = f"a source is given twice ({self.title}). Give each once; --weights sets its influence."
             raise OptionError(msg)
@@ -125,8 +133,6 @@ class Sources:
             work: The work folder.
             questions: All questions that will be searched.
         """
-        import numpy as np
-
         from retrievalkit.search.searcher import BATCH_QUERIES, Searcher
         from retrievalkit.search.sources import OpenRun
 
@@ -139,11 +145,18 @@ class Sources:
                 _name_queries(source, questions, name)
         fusion = self._fusion(searcher)
 
-        def search(questions: Sequence[Question], depth: int) -> Iterator[Hits]:
-            for start in range(0, len(questions), BATCH_QUERIES):
-                batch = questions[start : start + BATCH_QUERIES]
-                found = searcher.search(searcher.ask([question.query for question in batch]), depth, fusion)
-                yield from ((ids, np.asarray(scores).tolist()) for ids, scores in found.rankings)
+        def search(questions: Sequence[Question], depth: int, at_once: int) -> Iterator[Hits]:
+            size = min(at_once, BATCH_QUERIES)
+            batches = [questions[start : start + size] for start in range(0, len(questions), size)]
+            if self.cluster is None:
+                found: Iterator[list[Hits]] = (_searched(searcher, fusion, depth, batch) for batch in batches)
+            else:
+                here = [artifacts.absolute(place) for place in places]
+                moved = replace(self, model=None if self.model is None else str(artifacts.absolute(self.model)))
+                make = partial(_Worker, here, moved, searcher.identities, fusion, depth)
+                found = spread_map(make, partial(list, batches), self.cluster)
+            for hits in found:
+                yield from hits
             searcher.note_short_runs(depth)
 
         return search
@@ -177,9 +190,60 @@ class Sources:
         vectors = work / f"vectors-{place}"
         if not _is_whole(vectors):
             options = EncodeOptions(precision=self.precision or "auto")
-            encode(name, corpus.source, side="document", output=vectors, options=options)
+            encode(name, corpus.source, side="document", output=vectors, options=options, cluster=self.cluster)
         build_index(str(vectors), indexer="flat", output=index)
         return index
+
+
+class _Worker:
+    """Searches for questions in a process of its own, which another machine may run.
+
+    Args:
+        places: The indexes and runs.
+        sources: What they are.
+        identities: Their fingerprints where the command runs.
+        fusion: How their hits are fused.
+        depth: Hits of each question.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[str | Path],
+        sources: Sources,
+        identities: Sequence[str],
+        fusion: Fusion | None,
+        depth: int,
+    ) -> None:
+        from retrievalkit.search.searcher import Searcher
+
+        for place in places:
+            if not Path(place).exists():
+                msg = (
+                    f"on {socket.gethostname()}, '{place}' does not exist. Workers search where the command does: "
+                    "choose places on a shared disk, and with bm25 or a checkpoint the --output too."
+                )
+                raise ArtifactError(msg)
+        precision = sources.precision or "fp32"
+        self._searcher = Searcher(places, model=sources.model, precision=precision, note=oddities.note)
+        for place, found, expected in zip(places, self._searcher.identities, identities, strict=True):
+            check_same("index", place, found, expected)
+        self._fusion, self._depth = fusion, depth
+
+    def __call__(self, questions: Sequence[Question]) -> list[Hits]:
+        from retrievalkit.search.sources import OpenRun
+
+        for source in self._searcher.sources:
+            if isinstance(source, OpenRun):
+                source.names = _names_in(source, questions)
+        return _searched(self._searcher, self._fusion, self._depth, questions)
+
+
+def _searched(searcher: Searcher, fusion: Fusion | None, depth: int, questions: Sequence[Question]) -> list[Hits]:
+    """The hits of questions, which are searched at once."""
+    import numpy as np
+
+    found = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
+    return [(ids, np.asarray(scores).tolist()) for ids, scores in found.rankings]
 
 
 def _is_whole(folder: Path) -> bool:
@@ -230,15 +294,20 @@ def source_kind(source: str | Path) -> str:
 
 
 def _name_queries(source: OpenRun, questions: Sequence[Question], name: str) -> None:
-    """Find the run's id of each question, whichever of the question's ids it is."""
+    """Find the run's id of each question."""
     run = source.run
-    source.names = {
-        question.query.id: next((other for other in question.ids if other in run), question.query.id)
-        for question in questions
-    }
+    source.names = _names_in(source, questions)
     if questions and not any(run.get(own) for own in source.names.values()):
         msg = (
             f"none of {len(questions)} questions is in the run '{name}': the examples have query ids "
             f"like '{questions[0].query.id}', the run like '{next(iter(run))}'. Is it a run of these examples?"
         )
         raise InputError(msg)
+
+
+def _names_in(source: OpenRun, questions: Sequence[Question]) -> dict[str, str]:
+    """The run's id of each question, whichever of the question's ids it is."""
+    return {
+        question.query.id: next((other for other in question.ids if other in source.run), question.query.id)
+        for question in questions
+    }

@@ -22,12 +22,14 @@ class Display:
         jobs: All steps.
         folder: The run's folder, as the user named it.
         verbose: Whether to show each command line.
+        together: Whether steps run side by side, so that each line names its step.
     """
 
-    def __init__(self, jobs: Sequence[Job], folder: str, *, verbose: bool) -> None:
+    def __init__(self, jobs: Sequence[Job], folder: str, *, verbose: bool, together: bool = False) -> None:
         self.names = [job.step.name for job in jobs]
         self.folder = folder
         self.verbose = verbose
+        self.together = together
         self.kept: list[str] = []
         self.done: list[str] = []
 
@@ -49,15 +51,34 @@ class Display:
     def finish(self, job: Job, log: StepLog, seconds: float) -> None:
         """A step has ended well: its time and what it says of its result."""
         self.done.append(job.step.name)
-        _say(_INDENT + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
+        start = f"[{self._place(job.step.name)}/{len(self.names)}] done: " if self.together else _INDENT
+        _say(start + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
 
-    def fail(self, job: Job, log: StepLog, error: BaseException) -> None:
-        """A step failed or was interrupted: the end of its log, and what is kept."""
+    def lost(self, job: Job) -> None:
+        """The machine of a step is lost, and the step goes to another."""
+        _say(f"[{self._place(job.step.name)}/{len(self.names)}] its machine was lost; goes on elsewhere")
+
+    def interrupt(self, jobs: Sequence[Job], error: BaseException) -> None:
+        """Steps that ran side by side were interrupted: what is kept."""
+        steps = ", ".join(f"'{job.step.name}'" for job in jobs) or "none"
+        kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
+        error.add_note(
+            f"Interrupted; steps under way: {steps}. Kept in '{self.folder}': {kept}, and the last saved states of "
+            f"steps that save them. The same command goes on from there."
+        )
+
+    def fail(self, job: Job, log: StepLog, error: BaseException, *, others: int = 0) -> None:
+        """A step failed or was interrupted: the end of its log, and what is kept or, of others, goes on."""
         interrupted = isinstance(error, KeyboardInterrupt)
         if not interrupted:
+            if self.together:
+                _say(f"[{self._place(job.step.name)}/{len(self.names)}] failed")
             for line in log.tail():
                 _say(f"{_INDENT}| {line}")
             _say(f"{_INDENT}The whole log: {log.path}")
+        if others:
+            _say(f"{_INDENT}Steps that do not need it go on: {others}.")
+            return
         how = "Interrupted" if interrupted else "Stopped"
         kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
         kept += f", and the last saved state of '{job.step.name}'" if interrupted and job.resumes else ""
@@ -73,8 +94,8 @@ class Display:
     def show_kept(self) -> None:
         """Show the steps skipped since the last one that ran."""
         if self.kept:
-            last = self._place(self.kept[-1])
-            first = last - len(self.kept) + 1
+            places = [self._place(name) for name in self.kept]
+            first, last = places[0], places[-1]
             span = str(last) if first == last else f"{first}-{last}"
             names = shortlist(self.kept, 6)
             _say(f"[{span}/{len(self.names)}] Unchanged, kept from the run before: {names}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,12 @@ class StepError(RetrievalkitError):
 
     def __init__(self, step: Step, reason: str, exit_code: int) -> None:
         super().__init__(f"step '{step.name}' (rkit {step.command}) failed: {reason}")
+        self.reason = reason
         self.exit_code = exit_code
+
+    def add(self, sentence: str) -> None:
+        """Say more."""
+        self.args = (f"{self.args[0]} {sentence}",)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,13 @@ class Job:
         words = command_line(step, command, options, output)
         check_components(step, command, options)
         return cls(step, command, output, words)
+
+    @classmethod
+    def apart(cls, name: str, command: str, words: Sequence[str], output: str | None, cli: click.Group) -> Job:
+        """A step that was planned in another process, which knows the rest of it."""
+        return cls(
+            Step(name, command, {}), _commands(cli)[command], None if output is None else Path(output), tuple(words)
+        )
 
     @property
     def prints(self) -> bool:

@@ -1,6 +1,6 @@
 """The program behind `rkit run`: the steps of a recipe in order, each of them a command as one would type it.
 
-    rkit run RECIPE --output DIR [--variants NAME,...] [--set NAME=VALUE] [--set STEP.OPTION=VALUE] [--force]
+    rkit run RECIPE --output DIR [--variants NAME,...] [--set NAME=VALUE] [--set STEP.OPTION=VALUE] [--force] [--jobs N]
 
 A step is skipped while its command line and everything it reads are unchanged and its output is there. So a run that
 was cut off goes on where it was (a training with --resume), and a changed value runs again only what depends on it.
@@ -11,13 +11,14 @@ and results.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from retrievalkit.errors import InputError
+from retrievalkit.recipe.apart import Runner
 from retrievalkit.recipe.display import Display
 from retrievalkit.recipe.job import Job
 from retrievalkit.recipe.log import StepLog
@@ -25,6 +26,7 @@ from retrievalkit.recipe.outcome import Outcome, StepResult, read_figures, read_
 from retrievalkit.recipe.recipe import Recipe, load_recipe
 from retrievalkit.recipe.requirements import check_installed
 from retrievalkit.recipe.results import Results, tabulate
+from retrievalkit.recipe.side_by_side import SideBySide
 from retrievalkit.recipe.state import STATE, State
 from retrievalkit.recipe.step import texts
 from retrievalkit.report.terminal import holds_credentials
@@ -39,6 +41,7 @@ def run(
     variants: Sequence[str] | None = None,
     force: bool = False,
     verbose: bool = False,
+    runner: Callable[[], Runner] | None = None,
 ) -> Outcome:
     """Run a recipe.
 
@@ -50,6 +53,7 @@ def run(
         variants: Which of its variants to run, by name or pattern; None = all.
         force: Run every step again.
         verbose: Show the command line of each step.
+        runner: Gives what runs steps side by side, in processes of their own; None = one after the other, in this one.
 
     Returns:
         The result of each step, and the table.
@@ -65,7 +69,11 @@ def run(
     jobs = plan(recipe, folder, cli)
     state = State.open(folder, recipe)
     with state.held():
-        steps = _run_jobs(jobs, state, cli, Display(jobs, str(output), verbose=verbose), force=force)
+        display = Display(jobs, str(output), verbose=verbose, together=runner is not None)
+        if runner is None:
+            steps = _run_jobs(jobs, state, cli, display, force=force)
+        else:
+            steps = _run_side_by_side(jobs, state, runner, display, force=force)
         return Outcome(steps, _table(recipe, steps, folder) if recipe.table else None)
 
 
@@ -103,6 +111,24 @@ def _run_jobs(
             _table(state.recipe, done, state.folder, tested=False)
     display.show_kept()
     return done
+
+
+def _run_side_by_side(
+    jobs: Sequence[Job], state: State, runner: Callable[[], Runner], display: Display, *, force: bool
+) -> list[StepResult]:
+    results: dict[str, StepResult] = {}
+
+    def done(job: Job, skipped: bool) -> None:
+        results[job.step.name] = _result(job, state, skipped=skipped)
+        if results[job.step.name].figures and state.recipe.table:
+            _table(state.recipe, in_order(), state.folder, tested=False)
+
+    def in_order() -> list[StepResult]:
+        return [results[job.step.name] for job in jobs if job.step.name in results]
+
+    state.order = [job.step.name for job in jobs]
+    SideBySide(jobs, state, runner, display, force=force, done=done).run()
+    return in_order()
 
 
 def _run_step(job: Job, key: str, state: State, cli: click.Group, display: Display) -> None:

@@ -47,12 +47,14 @@ class State:
         folder: The run's folder.
         recipe: The recipe that is run.
         steps: Step -> its entry: key, done, seconds, and the fingerprint of its output.
+        order: Steps in the order of the recipe, in which they are written; others, in that in which they began.
     """
 
     def __init__(self, folder: Path, recipe: Recipe, steps: dict[str, dict[str, Any]]) -> None:
         self.folder = folder
         self.recipe = recipe
         self.steps = steps
+        self.order: list[str] = []
         self._inputs: dict[str, str | None] = {}
 
     @classmethod
@@ -119,7 +121,14 @@ class State:
 
     def _write(self, job: Job, entry: dict[str, Any]) -> None:
         self.steps[job.step.name] = entry
-        content = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": self.steps}
+        steps = self.steps
+        if self.order:
+            known = [name for name in self.order if name in steps]
+            steps = {
+                **{name: steps[name] for name in steps if name not in known},
+                **{name: steps[name] for name in known},
+            }
+        content = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": steps}
         artifacts.write_json(self.folder / STATE, content)
 
     def _fingerprint(self, value: str) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,7 +248,8 @@ class QueryBatch:
             encoded = self.encoders.encode(index, [("", text) for text in texts], "query")
             _check_finite(encoded, self.queries)
             self._encoded[key] = encoded
-        return self._encoded[key]
+        encoded = self._encoded[key]
+        return replace(encoded, texts=texts) if index.indexer.reads_texts else encoded
 
 
 @dataclass

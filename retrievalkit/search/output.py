@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from retrievalkit import artifacts
 from retrievalkit.data.runs import Hits, write_run
 from retrievalkit.report.terminal import printable, printable_json
 from retrievalkit.search.fusion import Fusion
@@ -50,6 +51,7 @@ def _write(output: str, found: Found, about: dict[str, Any], *, as_json: bool) -
             yield query
 
     lines = write_run(output, counted())
+    output = artifacts.named(output)
     if as_json:
         sys.stdout.write(_json({"queries": queries, "hits": lines, "run": output} | about) + "\n")
     else:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from retrievalkit import oddities
+from retrievalkit import artifacts, oddities
 from retrievalkit.contracts import Candidates
 from retrievalkit.data import sources
 from retrievalkit.data.qrels import Qrels, read_qrels
@@ -279,6 +279,7 @@ def perform(request: Request, note: Note = oddities.note) -> None:
         precision=request.precision or "fp32",
         query_length=query_length,
         note=note,
+        cluster=request.cluster,
     )
     encoded = any(index.needs_encoding for index in searcher.indexes)
     of_queries = {"--precision": request.precision, "--set encoder.query_length": query_length}
@@ -347,4 +348,5 @@ def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, text
     to_run = wanted is not None and request.output is None
     tuned.render(Console(highlight=False, stderr=to_run), request.places)
     if wanted is None and request.output:
-        sys.stdout.write(f"{request.output}: the best weights; search with --weights {request.output}\n")
+        output = artifacts.named(request.output)
+        sys.stdout.write(f"{output}: the best weights; search with --weights {output}\n")

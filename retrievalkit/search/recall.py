@@ -120,8 +120,6 @@ def _vectors(index: OpenIndex) -> VectorStore:
         joined = joined_vectors(index.folder, index.manifest, view=view)
         if joined is not None:
             return joined
-        msg = f"index '{index.folder}' was changed, and holds no vectors to compare it with (indexer '{index.name}')."
-        raise UnsupportedError(msg)
     recorded = index.manifest["inputs"].get("vectors")
     if recorded is None:
         msg = f"'{index.folder / artifacts.MANIFEST}' is damaged: inputs.vectors is missing. Index again."
@@ -131,6 +129,9 @@ def _vectors(index: OpenIndex) -> VectorStore:
             store = VectorStore(place)
             if store.fingerprint == recorded["fingerprint"]:
                 return VectorStore(place, view=view)
+    if index.manifest.get("change", 0) > len(index.manifest.get("segments", ())):
+        msg = f"index '{index.folder}' was changed, and holds no vectors to compare it with (indexer '{index.name}')."
+        raise UnsupportedError(msg)
     msg = (
         f"the vectors of index '{index.folder}' are no longer at '{recorded['path']}' (or have changed), "
         f"and without them there is nothing to compare with. Encode again, or put them back."

@@ -17,6 +17,7 @@ from retrievalkit.search.sources import Options
 from retrievalkit.search.tuning import read_choice
 
 if TYPE_CHECKING:
+    from retrievalkit.cluster import ClusterOptions
     from retrievalkit.model.precision import Precision
 
 
@@ -29,6 +30,7 @@ class Request:
         queries: Source of the queries, of which `split` selects a part; alternatively a `query`, or `interactive`.
         tune: Source of the judgements to tune by, for the queries in `tune_queries`.
         options: Options of indexers, and `query_length` of encoders.
+        cluster: The Ray cluster whose workers search the indexes; None = this process.
     """
 
     places: Sequence[str]
@@ -53,6 +55,7 @@ class Request:
     output: str | None = None
     as_json: bool = False
     options: Options | None = None
+    cluster: ClusterOptions | None = None
 
     @property
     def shows_hits(self) -> bool:
@@ -87,6 +90,7 @@ class Request:
             self.shows_hits,
             "hits to read (--query, --interactive)",
         )
+        check_effect({"--ray": self.cluster}, not runs_alone, "an index")
         check_effect({"--split": self.split}, self.queries is not None, "--queries")
         check_effect({"--split": self.split}, not Path(self.queries or "").is_file(), "a folder of --queries")
         check_effect({"--output": self.output}, not self.interactive, "--queries, --query or --tune")

@@ -17,6 +17,7 @@ from retrievalkit.search.fusion import Fusion, Missing, Ranking, gather
 from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, Source, open_sources
 
 if TYPE_CHECKING:
+    from retrievalkit.cluster import ClusterOptions
     from retrievalkit.model.precision import Precision
 
 BATCH_QUERIES = 1024
@@ -49,6 +50,7 @@ class Searcher:
         precision: The number format to encode queries in.
         query_length: Most tokens of a query; None = as each index's manifest or checkpoint has it.
         note: Called with messages for the user, one sentence at a time.
+        cluster: The Ray cluster whose workers search the indexes; None = this process.
 
     Raises:
         InputError: A place is neither an index nor a run, the model did not make the indexes, or an option belongs to
@@ -64,11 +66,12 @@ class Searcher:
         precision: Precision = "fp32",
         query_length: int | None = None,
         note: Note = lambda _: None,
+        cluster: ClusterOptions | None = None,
     ) -> None:
         if not places:
             msg = "there is no index to search. Give one or more index folders."
             raise InputError(msg)
-        sources = open_sources([Path(place) for place in places], options or {})
+        sources = open_sources([Path(place) for place in places], options or {}, cluster)
         indexes = [source for source in sources if isinstance(source, OpenIndex)]
         self._begin(sources, Encoders(model, indexes, precision, query_length), note)
 

@@ -33,6 +33,7 @@ from retrievalkit.segments import FOLDER as SEGMENTS
 from retrievalkit.segments import Lease, Segmented, joined_vectors, leased_manifest, segments_of
 
 if TYPE_CHECKING:
+    from retrievalkit.cluster import ClusterOptions
     from retrievalkit.search.encoders import QueryBatch
 
 Options = Mapping[str, Any]
@@ -151,12 +152,13 @@ class OpenRun:
 Source = OpenIndex | OpenRun
 
 
-def open_sources(places: Sequence[Path], options: Options) -> list[Source]:
+def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptions | None = None) -> list[Source]:
     """Open index folders and run files.
 
     Args:
         places: Their paths.
         options: See `Searcher`.
+        cluster: See `Searcher`.
 
     Raises:
         InputError: A place is neither an index nor a run, or no index has one of the options.
@@ -171,7 +173,7 @@ def open_sources(places: Sequence[Path], options: Options) -> list[Source]:
             continue
         own = _options_of(place, options)
         used.update(own)
-        index = open_index(place, options={name: options[section][name] for section, name in own})
+        index = open_index(place, options={name: options[section][name] for section, name in own}, cluster=cluster)
         index.label = label
         sources.append(index)
     for section, values in options.items():
@@ -181,12 +183,15 @@ def open_sources(places: Sequence[Path], options: Options) -> list[Source]:
     return sources
 
 
-def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) -> OpenIndex:
+def open_index(
+    folder: str | Path, *, options: Mapping[str, Any] | None = None, cluster: ClusterOptions | None = None
+) -> OpenIndex:
     """Open an index folder.
 
     Args:
         folder: A folder that `rkit index` wrote.
         options: Options of the indexer that differ from those it was built with, such as faiss's `parameters`.
+        cluster: The Ray cluster whose workers open and search its segments; None = this process.
 
     Raises:
         ArtifactError: It is not an index folder, it is damaged, or the plugin that made it is not installed.
@@ -194,13 +199,24 @@ def open_index(folder: str | Path, *, options: Mapping[str, Any] | None = None) 
     folder = Path(folder)
     _check_kind(folder)
     manifest, lease = leased_manifest(folder)
-    _check_files(folder, manifest)
     name = manifest["indexer"]["name"]
+    if cluster is None:
+        return OpenIndex(folder, manifest, name, opened_indexer(folder, manifest, options or {}), lease=lease)
+    from retrievalkit.search.fanout import Spread
+
+    # Its files are checked by the workers that read them.
+    made = _created(folder, manifest, options or {})
+    return OpenIndex(folder, manifest, name, Spread(made, folder, manifest, options or {}, cluster), lease=lease)
+
+
+def opened_indexer(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
+    """The indexer of an index, ready to search the segments that a manifest lists."""
+    _check_files(folder, manifest)
     if "segments" in manifest:
-        return OpenIndex(folder, manifest, name, _opened_segments(folder, manifest, options or {}), lease=lease)
-    indexer = _created(folder, manifest, options or {})
+        return _opened_segments(folder, manifest, options)
+    indexer = _created(folder, manifest, options)
     indexer.open(folder)
-    return OpenIndex(folder, manifest, name, indexer, lease=lease)
+    return indexer
 
 
 def _opened_segments(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
@@ -255,7 +271,13 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
-    """The path of an input named in an index's manifest, absolute or relative to the index; None if it is gone."""
+    """The path of an input named in an index's manifest, absolute or relative to the index; None if it is gone.
+
+    Raises:
+        InputError: It is in a store, and cannot be read.
+    """
+    if artifacts.is_address(entry.get("path")):
+        return str(artifacts.local(entry["path"]))
     places = [Path(entry["path"])] if "path" in entry else []
     places += [folder / entry["relative_path"]] if "relative_path" in entry else []
     return next((str(place) for place in places if os.path.exists(place)), None)

@@ -96,6 +96,7 @@ class Collection:
             precision=request.precision or "fp32",
             query_length=query_length,
             note=show,
+            cluster=request.cluster,
         )
         encoded = any(index.needs_encoding for index in self._all.indexes)
         of_queries = {"--precision": request.precision, "--set encoder.query_length": query_length}

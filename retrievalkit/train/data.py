@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from retrievalkit import artifacts, oddities
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
-from retrievalkit.data.examples import Examples, check_examples, note_dropped, read_examples
+from retrievalkit.data.examples import Examples, note_dropped
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import DataError, InputError
+from retrievalkit.train.examples import hashes_of, open_examples
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,7 @@ class ExampleData:
 
 
 def _read(source: str, corpus: Corpus | None, split: str) -> Examples:
-    examples = read_examples(source, corpus=corpus, split=split)
-    check_examples(examples, corpus)
+    examples = open_examples(source, corpus, split)
     note_dropped(examples)
     if not examples.rows:
         msg = f"'{source}' has no example with a positive passage, so there is nothing to train on."
@@ -73,8 +75,7 @@ def _check_together(train: Examples, dev: Examples) -> None:
                 f"An id must always mean the same."
             )
             raise DataError(msg, file=dev.source)
-    known = {row.query for row in train.rows}
-    if seen := sum(row.query in known for row in dev.rows):
+    if seen := int(np.isin(hashes_of(dev.rows), hashes_of(train.rows)).sum()):
         oddities.note(
             f"{seen:,} of the {len(dev):,} dev questions are training questions too: the state that is best on these "
             f"may not be best on new ones. Hold them out of the training examples."

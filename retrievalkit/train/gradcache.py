@@ -40,7 +40,9 @@ def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backwa
     return loss
 
 
-def cached_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward) -> LossValue:
+def cached_step(
+    encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward, idle: int | None = None
+) -> LossValue:
     """One step with the graph of one chunk in memory; equal gradients to `plain_step`.
 
     Args:
@@ -48,6 +50,8 @@ def cached_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backw
         chunks: The queries and documents of the step.
         compare: Representations of all queries and of all documents, in the order of their rows -> the loss.
         backward: Back-propagates the loss, scaled if the precision requires it.
+        idle: Where processes have to encode equally often, as they hold parts of each other's weights: how many times
+            more than its chunks this one does, for nothing. None = they need not.
 
     Returns:
         The loss; gradients are added to the parameters.
@@ -57,12 +61,18 @@ def cached_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backw
         states.append(RandomState.now(chunk.batch.input_ids.device))
         with torch.no_grad():
             leaves.append(_Leaf.of(encode(chunk.batch, chunk.side)))
+    spare = [chunks[-1]] * (idle or 0)
+    with torch.no_grad():
+        for chunk in spare:
+            encode(chunk.batch, chunk.side)
     loss = compare(*(_gathered_leaves(chunks, leaves, side) for side in SIDES))
     backward(loss.total)
     after = RandomState.now(chunks[0].batch.input_ids.device)
     for chunk, state, leaf in zip(chunks, states, leaves, strict=True):
         state.restore()
-        leaf.pass_gradient_to(encode(chunk.batch, chunk.side))
+        leaf.pass_gradient_to(encode(chunk.batch, chunk.side), always=idle is not None)
+    for chunk in spare:
+        _Leaf.of(encoded := encode(chunk.batch, chunk.side)).pass_gradient_to(encoded, always=True)
     after.restore()
     return loss
 
@@ -90,13 +100,18 @@ class _Leaf:
             terms = _Terms.of(encoded.weights)
         return cls(dense, terms)
 
-    def pass_gradient_to(self, encoded: Representation) -> None:
-        """Back-propagate the gradient that the loss left here, through the same representation encoded again."""
+    def pass_gradient_to(self, encoded: Representation, *, always: bool = False) -> None:
+        """Back-propagate the gradient that the loss left here, through the same representation encoded again.
+
+        Args:
+            encoded: That representation.
+            always: Zeros too, where the loss left none.
+        """
         tensors, gradients = [], []
         for tensor, leaf in self._beside(encoded):
-            if leaf.grad is not None:
+            if leaf.grad is not None or always:
                 tensors.append(tensor)
-                gradients.append(leaf.grad.to(tensor.dtype))
+                gradients.append(torch.zeros_like(tensor) if leaf.grad is None else leaf.grad.to(tensor.dtype))
         if tensors:
             torch.autograd.backward(tensors, gradients)
 

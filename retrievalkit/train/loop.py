@@ -27,14 +27,14 @@ from retrievalkit.errors import ArtifactError, MissingDependencyError, Retrieval
 from retrievalkit.model.allocation import Surplus
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.pretrained import load_weights, save_weights
-from retrievalkit.train import processes, states
+from retrievalkit.train import processes, sharding, states
 from retrievalkit.train.options import LoopOptions
 from retrievalkit.train.progress import Bar, Pace
 from retrievalkit.train.resume import PACE, WEIGHTS, beside
 from retrievalkit.train.selection import BestState
 from retrievalkit.train.step import Inputs, Key, Samples, TrainingStep
 
-_TERMS = "terms.json"
+_TERMS, _OPTIMIZER, _SCHEDULER = "terms.json", "optimizer.pt", "scheduler.pt"
 
 
 class StepSampler(Sampler[list[Key]]):
@@ -134,7 +134,7 @@ class StepTrainer(transformers.Trainer):
         self._pace.begin()
         progress = Progress(self.state.global_step, float(self.state.epoch or 0.0), self.state.max_steps)
         values = self.step.run(inputs["step"], progress, self.accelerator.backward)
-        if processes.count() > 1:
+        if processes.count() > 1 and not self.step.sharded:
             processes.add_gradients([one for one in self.model.parameters() if one.requires_grad])
         for name, value in values.items():
             self._terms.setdefault(name, []).append(value.detach().float())
@@ -175,6 +175,8 @@ class StepTrainer(transformers.Trainer):
             states.complete(written, folder, beside(folder.parent), processes=processes.count())
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        if not processes.is_main():
+            return
         # Not the Trainer's own way: T5 and tied heads share tensors, which safetensors' plain call refuses.
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -190,14 +192,40 @@ class StepTrainer(transformers.Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         folder = Path(resume_from_checkpoint)
         with _loading(folder):
-            load_weights(model or self.model, folder / WEIGHTS)
+            if not self.step.sharded:  # then they were read before they were divided
+                load_weights(model or self.model, folder / WEIGHTS)
             do = "Start the training anew, without --resume."
             terms = artifacts.read_document(folder / _TERMS, dict[str, list[float]], do=do, nan=True)
             self._terms = {name: list(torch.tensor(values, device=self.args.device)) for name, values in terms.items()}
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the weights; if they are divided, after the main process has received them."""
+        if not self.step.sharded:
+            super().save_model(output_dir, _internal_call)
+            return
+        with sharding.whole(self.model):
+            super().save_model(output_dir, _internal_call)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.step.sharded:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        sharding.save_optimizer(self.model, self.optimizer, Path(output_dir) / _OPTIMIZER)
+        if processes.is_main():
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / _SCHEDULER)
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with _loading(checkpoint):
-            super()._load_optimizer_and_scheduler(checkpoint)
+            if self.step.sharded and checkpoint is not None:
+                folder = Path(checkpoint)
+                sharding.load_optimizer(self.model, self.optimizer, folder / _OPTIMIZER)
+                self.lr_scheduler.load_state_dict(torch.load(folder / _SCHEDULER, weights_only=True))
+            else:
+                super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _has_mixed_mesh_grads(self, model: nn.Module) -> bool:
+        # The norm of divided gradients is computed as it is for gradients of several kinds.
+        return self.step.sharded or super()._has_mixed_mesh_grads(model)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         with _loading(checkpoint):

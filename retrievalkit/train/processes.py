@@ -36,6 +36,7 @@ def join() -> None:
 
     Raises:
         InputError: There are more processes than GPUs, or they were not started by torchrun.
+        RetrievalkitError: The others cannot be reached.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started == 1 or distributed.is_initialized():
@@ -53,9 +54,13 @@ def join() -> None:
             msg = f"there is no GPU for process {local} on this machine: it has {gpus}. Use --nproc-per-node {gpus}."
             raise InputError(msg)
         torch.cuda.set_device(local)
-        distributed.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
-    else:
-        distributed.init_process_group("gloo", timeout=_PATIENCE)
+    try:
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=_PATIENCE)
+    except distributed.DistError as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        first = str(error).partition("\n")[0]
+        msg = f"process {os.environ['RANK']} cannot reach the others at {place} ({first}). Has one of them ended?"
+        raise RetrievalkitError(msg) from error
 
 
 def leave() -> None:
@@ -64,9 +69,25 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
+def restarted() -> bool:
+    """Whether torchrun has started the processes again after some were lost; the same in all of them."""
+    own = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if count() == 1:
+        return own
+    # Each machine counts its own losses.
+    found = [own] * count()
+    distributed.all_gather_object(found, own)
+    return any(found)
+
+
+def torchrun_id() -> str:
+    """What torchrun calls the training: its --rdzv-id, which defaults to "none"; "" without torchrun."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "")
+
+
 @contextmanager
 def joined() -> Iterator[None]:
-    """Connected to the other processes, if torchrun started several.
+    """Connected to the other processes, if torchrun or Ray Train started several; Ray Train has connected them.
 
     Where another process failed, which says why, those that waited for it end: the main one with a message.
 
@@ -74,6 +95,7 @@ def joined() -> Iterator[None]:
         RetrievalkitError: Another process ended, and this is the main one.
         SystemExit: It is not.
     """
+    theirs = distributed.is_initialized()
     join()
     try:
         yield
@@ -84,7 +106,8 @@ def joined() -> Iterator[None]:
             raise SystemExit(1) from error
         msg = "another process of this training has ended, and this one with it. What that process printed says why."
         raise RetrievalkitError(msg) from error
-    leave()
+    if not theirs:
+        leave()
 
 
 def _lost(error: RuntimeError) -> bool:
@@ -188,6 +211,13 @@ def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representati
     parts = _exchange(_padded(own), [len(share) for share in shares])
     order = torch.tensor([position for share in shares for position in share]).argsort()
     return Representation.concatenate(parts).rows(order.to(own.device))
+
+
+def lacking(own: int) -> int:
+    """How much smaller a number is than the largest of all processes."""
+    found = [own] * count()
+    distributed.all_gather_object(found, own)
+    return max(found) - own
 
 
 def add_up(values: Mapping[str, Tensor]) -> dict[str, Tensor]:

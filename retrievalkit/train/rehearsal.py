@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,10 @@ def _shown(value: object) -> str:
 def first_draws(sampler: ExampleSampler) -> list[Draw]:
     """Examples to rehearse with: the first that have negatives."""
     examples = sampler.examples
-    order = sorted(range(len(examples)), key=lambda row: not examples[row].negatives)[:_EXAMPLES]
+    order: list[int] = []
+    for wanted in (True, False):
+        rows = (row for row, example in enumerate(examples) if bool(example.negatives) == wanted)
+        order += islice(rows, _EXAMPLES - len(order))
     return [_draw(examples[row], sampler) for row in sorted(order)]
 
 

@@ -9,6 +9,8 @@ several processes. The output is an ordinary Hugging Face folder.
 from __future__ import annotations
 
 import os
+from array import array
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from retrievalkit.model.precision import default_device
 from retrievalkit.model.pretrained import model_fingerprint
 from retrievalkit.train.card import ModelCard, how_trained
 from retrievalkit.train.data import ExampleData
+from retrievalkit.train.examples import chosen
 from retrievalkit.train.options import RerankerOptions
 from retrievalkit.train.reranker_step import DevLists, RerankerStep
 from retrievalkit.train.sampling import StepAssembler, example_sampler
@@ -78,9 +81,9 @@ def _prepare(spec: RerankerSpec, options: RerankerOptions) -> Training:
     return Training(step, KIND, "rerank train", described, inputs, partial(_card, reranker.max_length))
 
 
-def _with_negatives(examples: Examples) -> tuple[list[Example], int]:
+def _with_negatives(examples: Examples) -> tuple[Sequence[Example], int]:
     """The examples that have negatives to rank a positive against, and the number of those that lack them."""
-    kept = [row for row in examples.rows if row.negatives]
+    kept = array("I", (position for position, row in enumerate(examples.rows) if row.negatives))
     if not kept:
         msg = (
             f"none of the {len(examples)} examples of '{examples.source}' has negatives, and a re-ranker learns to "
@@ -91,7 +94,7 @@ def _with_negatives(examples: Examples) -> tuple[list[Example], int]:
     if dropped:
         # The command's last line counts them.
         oddities.check(f"{dropped:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
-    return kept, dropped
+    return chosen(examples.rows, kept), dropped
 
 
 def _card(max_length: int, manifest: Manifest) -> ModelCard:

@@ -21,6 +21,8 @@ from retrievalkit.train import processes, states
 from retrievalkit.train.selection import BEST, SELECTION
 
 LOG, LOGS, STATES, OPTIONS, WEIGHTS = "training.jsonl", "logs", "trainer", "options.json", "model.safetensors"
+RUN = "torchrun.txt"
+"""Which torchrun started the training, so that the processes it starts after a loss go on with it."""
 PACE = f"{LOGS}/pace.jsonl"
 """What was measured beside the log: equal trainings write equal files, and times are never equal."""
 
@@ -45,8 +47,15 @@ def complete_but_for_its_name(output: str | Path, kind: str, identity: dict[str,
     return None if (partial / OPTIONS).exists() else finished(partial, kind, identity)
 
 
-def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool) -> Path | None:
+def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool, again: bool = False) -> Path | None:
     """Keep what a cut-off training left only if it is the same training and is to be resumed.
+
+    Args:
+        output: The folder that is trained to.
+        identity: What makes it the same training.
+        resume: Whether the user wants to resume.
+        again: Whether torchrun has started the processes again. What processes of the same torchrun left is resumed
+            anyway, by another number of them too: a user who gives it a range of machines does not choose it.
 
     Returns:
         The state to go on from; None = from the beginning.
@@ -56,24 +65,38 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
     """
     partial = artifacts.partial_folder(output)
     text = json.dumps(identity, sort_keys=True, default=str)
-    if not resume or not (partial / OPTIONS).exists():
+    same = _holds(partial / OPTIONS, text.encode())
+    # A machine that joins has the others start again uncounted, so the name counts too; "none" is every torchrun's.
+    run = processes.torchrun_id()
+    restarted = same and (again or run not in ("", "none")) and _holds(partial / RUN, run.encode())
+    if not (resume or restarted) or not (partial / OPTIONS).exists():
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
+        _note_run(partial, run)
         with artifacts.write_file(partial / OPTIONS) as staging:
             staging.write_text(text, encoding="utf-8")
         return None
-    if not _holds(partial / OPTIONS, text.encode()):
+    if not same:
         msg = (
             f"the training to '{output}' that was cut off had other options or other data, so it cannot be "
             f"resumed. Repeat its command with --resume, or start anew without."
         )
         raise ArtifactError(msg)
+    _note_run(partial, run)
     shutil.rmtree(partial / STATES / states.WRITING, ignore_errors=True)
-    last, problems = states.choose(partial / STATES, processes=processes.count())
+    last, problems = states.choose(partial / STATES, processes=processes.count(), any_number=restarted)
     for problem in problems:
-        sys.stderr.write(f"{problem}; going on from the state before it\n")
+        sys.stderr.write(f"{problem}\n")
     states.restore(last, beside(partial))
     return last
+
+
+def _note_run(partial: Path, run: str) -> None:
+    if run:
+        with artifacts.write_file(partial / RUN) as staging:
+            staging.write_text(run, encoding="utf-8")
+    else:
+        (partial / RUN).unlink(missing_ok=True)
 
 
 def _holds(path: Path, content: bytes) -> bool:

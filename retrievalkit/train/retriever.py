@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import transformers
 
@@ -49,6 +49,7 @@ class RetrieverSpec:
         loss_options: Options of the loss; of a sum, loss -> its options.
         separate_towers: Whether queries and documents get an encoder each; None = as the checkpoint, else no.
         refresh: When to mine new negatives with the model as it is then, and which; None = never.
+        sharding: "full" divides weights, gradients and optimizer states among the processes (FSDP).
     """
 
     model: str
@@ -63,6 +64,7 @@ class RetrieverSpec:
     loss_options: Mapping[str, Any] = field(default_factory=dict)
     separate_towers: bool | None = None
     refresh: RefreshOptions | None = None
+    sharding: Literal["none", "full"] = "none"
 
 
 def train(
@@ -117,9 +119,10 @@ def _prepare(spec: RetrieverSpec, options: TrainingOptions) -> Training:
         "loss": describe_loss(loss, spec.loss_options),
         "training": asdict(options),
         **({} if spec.refresh is None else {"refresh": spec.refresh.as_dict()}),
+        **({} if spec.sharding == "none" else {"sharding": spec.sharding}),
     }
     inputs = {"model": artifacts.describe_input(spec.model, retriever.fingerprint), **data.inputs}
-    step = RetrieverStep(objective, data, options, described, miner)
+    step = RetrieverStep(objective, data, options, described, miner, sharded=spec.sharding == "full")
     return Training(step, "checkpoint", "train", described, inputs, _card)
 
 

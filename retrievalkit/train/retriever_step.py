@@ -16,7 +16,7 @@ from retrievalkit.errors import OptionError
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.precision import autocast, default_device, resolve_precision
 from retrievalkit.model.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
-from retrievalkit.train import processes
+from retrievalkit.train import processes, sharding
 from retrievalkit.train.data import ExampleData
 from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
 from retrievalkit.train.objective import Objective
@@ -128,6 +128,7 @@ class RetrieverStep(TrainingStep[StepInputs]):
         options: Options of the training.
         described: Kind -> what is known of encoder, pooler and loss, for error messages.
         miner: Mines new negatives during the training, or None.
+        sharded: Whether the processes divide the weights among them.
     """
 
     samples: ExampleSampler
@@ -140,7 +141,10 @@ class RetrieverStep(TrainingStep[StepInputs]):
         options: TrainingOptions,
         described: Mapping[str, Any],
         miner: NegativeMiner | None = None,
+        *,
+        sharded: bool = False,
     ) -> None:
+        self.sharded = sharded
         device = default_device()
         self.module = self.objective = objective
         self.data = data
@@ -165,6 +169,9 @@ class RetrieverStep(TrainingStep[StepInputs]):
     def rehearse(self) -> None:
         """Refuse what would fail in the first step, when dev questions are judged, or when negatives are mined."""
         loss = self.objective.loss
+        if self.sharded:
+            also = {"--dev": self.dev is not None, "--refresh-negatives": self.refresh is not None}
+            sharding.check(self.objective, also=also)
         if self.refresh is not None:
             if loss.needs_teacher:
                 msg = (
@@ -178,6 +185,10 @@ class RetrieverStep(TrainingStep[StepInputs]):
         self.objective.to(default_device())
         texts = self.collator.assembler.assemble(first_draws(self.samples))
         rehearse(self.objective, texts, self.described, precision=self.precision, dev=self.dev)
+
+    def shard(self) -> None:
+        """Divide the weights of retriever and loss."""
+        sharding.shard(self.objective)
 
     def collate(self, keys: Sequence[Key]) -> StepInputs:
         """The texts that this process encodes."""
@@ -201,8 +212,12 @@ class RetrieverStep(TrainingStep[StepInputs]):
                 value: LossValue = objective.loss(queries, documents, *targets)
             return value
 
-        run = plain_step if self.options.micro_batch_size is None else cached_step
-        value = run(encode, inputs.chunks, compare, backward)
+        if self.sharded:
+            idle = processes.lacking(len(inputs.chunks))
+            value = cached_step(encode, inputs.chunks, compare, backward, idle)
+        else:
+            run = plain_step if self.options.micro_batch_size is None else cached_step
+            value = run(encode, inputs.chunks, compare, backward)
         self._divide_gradients_of_loss()
         return {**value.terms, "loss": value.total}
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import random
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
+from retrievalkit.train.examples import chosen, hash_of, hashes_of
 from retrievalkit.train.options import ExampleOptions
 
 if TYPE_CHECKING:
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
 
 
 Text = tuple[str, str]
+_REMEMBERED = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -99,9 +105,9 @@ class ExampleSampler:
     def __len__(self) -> int:
         return len(self.examples)
 
-    def order(self, epoch: int) -> list[int]:
-        """The positions of all examples in the order of an epoch."""
-        positions = list(range(len(self.examples)))
+    def order(self, epoch: int) -> Sequence[int]:
+        """The positions of all examples in the order of an epoch, four bytes each."""
+        positions = array("I", range(len(self.examples)))
         random.Random(f"order {self.seed} {epoch}").shuffle(positions)
         return positions
 
@@ -156,11 +162,9 @@ class StepAssembler:
     ) -> None:
         self.passage = passage
         self.mask_false_negatives = mask_false_negatives
-        self._known: dict[str, set[str]] = {}
-        for example in examples:
-            self._known.setdefault(example.query, set()).update(example.positives)
-        # Of known positives that were not in their query's step: each is looked up once.
-        self._digests: dict[str, bytes] = {}
+        self._known = Known(examples)
+        # Of known positives that were not in their query's step: what was looked up lately is not again.
+        self._digest_of = lru_cache(_REMEMBERED)(self._look_up)
 
     def assemble(self, draws: Sequence[Draw]) -> StepTexts:
         """The texts of a step."""
@@ -189,16 +193,38 @@ class StepAssembler:
         for row, draw in enumerate(draws):
             own = positives[row]
             same: set[int] = set()
-            for known in self._known[draw.example.query] | {draw.positive}:
+            for known in self._known.positives(draw.example) | {draw.positive}:
                 same.update(rows_of_id.get(known, ()))
                 same.update(rows_of_text.get(digests.get(known) or self._digest_of(known), ()))
             yield from ((row, other) for other in sorted(same - {own}))
 
-    def _digest_of(self, identifier: str) -> bytes:
-        if identifier not in self._digests:
-            passage = self.passage(identifier)
-            self._digests[identifier] = _digest((passage.title, passage.text))
-        return self._digests[identifier]
+    def _look_up(self, identifier: str) -> bytes:
+        passage = self.passage(identifier)
+        return _digest((passage.title, passage.text))
+
+
+class Known:
+    """The known positives of every query; only those of queries that occur more than once take memory.
+
+    Args:
+        examples: All examples.
+    """
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._examples = examples
+        hashes = hashes_of(examples)
+        ordered = np.sort(hashes)
+        repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+        rows = np.flatnonzero(np.isin(hashes, repeated))
+        order = rows[np.argsort(hashes[rows], kind="stable")]
+        self._hashes, self._rows = hashes[order], order
+
+    def positives(self, example: Example) -> set[str]:
+        """Those of the example, and of all others with its query."""
+        wanted = np.uint32(hash_of(example.query))
+        first, last = (int(self._hashes.searchsorted(wanted, side=side)) for side in ("left", "right"))
+        others = (self._examples[row] for row in self._rows[first:last].tolist())
+        return set(example.positives).union(*(one.positives for one in others if one.query == example.query))
 
 
 def _digest(text: Text) -> bytes:
@@ -218,7 +244,7 @@ def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[E
     if limit is None or limit >= len(rows):
         return rows
     kept = random.Random(f"limit {seed}").sample(range(len(rows)), limit)
-    return [rows[position] for position in sorted(kept)]
+    return chosen(rows, sorted(kept))
 
 
 def example_sampler(

@@ -19,7 +19,7 @@ from retrievalkit import artifacts
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.model.precision import default_device, resolve_precision
 from retrievalkit.model.pretrained import load_weights, quiet
-from retrievalkit.train import processes
+from retrievalkit.train import processes, sharding
 from retrievalkit.train.card import ModelCard
 from retrievalkit.train.curves import write_curves
 from retrievalkit.train.loop import EpochEnds, StepSampler, StepTrainer, trackers, trainer_arguments
@@ -29,6 +29,7 @@ from retrievalkit.train.resume import (
     LOG,
     LOGS,
     OPTIONS,
+    RUN,
     STATES,
     WEIGHTS,
     complete_but_for_its_name,
@@ -98,30 +99,33 @@ def run_training(
         InputError: Something about the input is wrong; nothing was written.
     """
     processes.join()
+    # Of a training that has ended just before a process was lost, nothing is left to go on with but its output.
+    again = processes.restarted()
     with ExitStack() as stack:
         with processes.together():
-            stack.enter_context(artifacts.held(output))
+            stack.enter_context(artifacts.held(output, wait=again))
             if processes.is_main():
                 artifacts.restore(output)
-        return _run(make, options, output, resume=resume, overwrite=overwrite, report_to=report_to)
+        return _run(make, options, output, resume, again, overwrite=overwrite, report_to=report_to)
 
 
 def _run(
     make: Callable[[], Training],
     options: LoopOptions,
     output: str | Path,
-    *,
     resume: bool,
+    again: bool,
+    *,
     overwrite: bool,
     report_to: str,
 ) -> Manifest:
     with processes.together():
         options.check()
         followers = trackers(artifacts.partial_folder(output) / LOGS, report_to) if processes.is_main() else []
-        if not resume:
+        if not (resume or again):
             artifacts.check_output(output, overwrite=overwrite)
         training = make()
-        done = finished(output, training.kind, training.identity) if resume else None
+        done = finished(output, training.kind, training.identity) if resume or again else None
         if done is None:
             artifacts.check_output(output, overwrite=overwrite)
             training.step.rehearse()
@@ -129,11 +133,11 @@ def _run(
     if done := processes.from_main(done):
         return done
     with processes.together():
-        manifest = complete_but_for_its_name(output, training.kind, training.identity) if resume else None
+        manifest = complete_but_for_its_name(output, training.kind, training.identity) if resume or again else None
         last = None
         if manifest is None and processes.is_main():
             with artifacts.full_disk_named(artifacts.partial_folder(output)):
-                last = prepare_partial(output, training.identity, resume=resume)
+                last = prepare_partial(output, training.identity, resume=resume, again=again)
     last, manifest = processes.from_main((last, manifest))
     with _staging(output, overwrite=overwrite) as staging:
         if manifest is None:
@@ -189,6 +193,10 @@ def _loop(
     run: Run,
 ) -> None:
     name, followers = run
+    if step.sharded:
+        if last is not None:
+            load_weights(step.module, last / WEIGHTS)
+        step.shard()
     arguments = trainer_arguments(options, staging / STATES, total, name)
     trainer = StepTrainer(step, arguments, sampler=sampler, log_file=staging / LOG)
     bar = Bar(step.title, shown=processes.is_main())
@@ -201,6 +209,8 @@ def _loop(
         step.restore(step_of(last) // len(sampler), staging)
     try:
         trainer.train(resume_from_checkpoint=str(last) if last else None)
+        if step.sharded:
+            sharding.make_whole(step.module)
     except KeyboardInterrupt as error:
         error.add_note(interruption(trainer.state.global_step, staging / STATES))
         raise
@@ -235,7 +245,7 @@ def _finish(training: Training, options: LoopOptions, staging: Path, steps: int)
 
 
 def _resumed_from(work: str | None) -> list[str]:
-    return [name for name in (STATES, BEST, work) if name is not None] + [OPTIONS]
+    return [name for name in (STATES, BEST, work) if name is not None] + [RUN, OPTIONS]
 
 
 def _tidy(staging: Path, work: str | None) -> None:

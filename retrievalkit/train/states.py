@@ -77,8 +77,13 @@ def complete(written: Path, folder: Path, beside: Sequence[Path], *, processes: 
             shutil.rmtree(other)
 
 
-def choose(folder: Path, *, processes: int) -> tuple[Path | None, list[str]]:
-    """The newest state that is as it was written, and what is wrong with those that are newer.
+def choose(folder: Path, *, processes: int, any_number: bool = False) -> tuple[Path | None, list[str]]:
+    """The newest state that is as it was written, and what the user should know about it and those that are newer.
+
+    Args:
+        folder: The folder of states.
+        processes: How many processes train.
+        any_number: Whether a state of another number of processes will do.
 
     Raises:
         ArtifactError: There are states, but none to go on from.
@@ -90,8 +95,10 @@ def choose(folder: Path, *, processes: int) -> tuple[Path | None, list[str]]:
         except ArtifactError as error:
             problems.append(str(error))
         else:
-            _check_processes(count, processes)
-            return state, [problem.removesuffix(f". {_REMEDY}") for problem in problems]
+            if not any_number:
+                _check_processes(count, processes)
+            said = [f"{one.removesuffix(f'. {_REMEDY}')}; going on from the state before it" for one in problems]
+            return state, said + ([] if count == processes else [_changed(state, count, processes)])
     if problems:
         raise ArtifactError(problems[0])
     return None, []
@@ -114,6 +121,13 @@ def _check_processes(before: int, count: int) -> None:
         f"random state of its own, so it cannot be resumed. Start it again with {again}, or anew without --resume."
     )
     raise ArtifactError(msg)
+
+
+def _changed(state: Path, before: int, count: int) -> str:
+    return (
+        f"The state after step {step_of(state):,} is that of {_processes(before)}, and {_processes(count)} go on from "
+        "it: with the same samples in each step and the same gradient of them, but other random numbers for dropout"
+    )
 
 
 def _processes(count: int) -> str:

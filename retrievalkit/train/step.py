@@ -62,6 +62,9 @@ class TrainingStep(ABC, Generic[StepInputs]):
     work: ClassVar[str | None] = None
     """Name of a folder that `open` writes and a resumed training reuses; removed at the end."""
 
+    sharded: bool = False
+    """Whether the processes divide the weights of the module among them."""
+
     module: nn.Module
     samples: Samples
     dev: object = None
@@ -72,6 +75,10 @@ class TrainingStep(ABC, Generic[StepInputs]):
         Raises:
             InputError: Says what does not fit.
         """
+
+    def shard(self) -> None:
+        """Divide the weights among the processes. Called if `sharded`, before the first step."""
+        raise NotImplementedError
 
     def open(self, folder: Path) -> None:
         """Prepare what the first step needs in the folder that is trained in."""

@@ -41,9 +41,8 @@ WHOLE = {
 }
 """Command -> the function that takes all of its options."""
 
-_ENCODES = (
-    "texts output precision dimensions stored batch_tokens verify overwrite strict ray ray_workers ray_cpus ray_gpus"
-)
+_RAY = "ray ray_workers ray_cpus ray_gpus"
+_ENCODES = f"texts output precision dimensions stored batch_tokens verify overwrite strict {_RAY}"
 PARTS = {
     "encode": {
         rk.Retriever.load: "model encoder pooler precision batch_tokens set verify strict",
@@ -51,14 +50,14 @@ PARTS = {
         rk.Retriever.encode_queries: _ENCODES,
     },
     "index": {
-        rk.Index.build: "indexer model output overwrite set strict verify",
+        rk.Index.build: f"indexer model output overwrite set shards strict verify {_RAY}",
         rk.Index.check: "model precision set strict verify",
         rk.Index.add: "model precision strict verify",
         rk.Index.delete: "strict verify",
         rk.Index.compact: "strict verify",
     },
     "search": {
-        rk.Index.open: "corpus model precision set strict verify",
+        rk.Index.open: f"corpus model precision set strict verify {_RAY}",
         rk.Index.search: "query k split explain strict",
         rk.Hybrid: "indexes fusion weights normalization missing rrf_k depth corpus",
         rk.Hybrid.tune: "queries k",

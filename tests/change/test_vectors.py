@@ -62,10 +62,10 @@ def queries():
     return Representation(vectors, None, torch.from_numpy(random.integers(0, 2, (5, TERMS)).astype(np.float32)))
 
 
-def build(folder, kind, texts):
+def build(folder, kind, texts, shards=None):
     name, _, several = kind.partition(", ")
     vectors = write(folder.with_name(f"{folder.name}-vectors"), texts, several=several == "several vectors")
-    build_index(vectors, indexer=name, output=folder, options=KINDS[kind])
+    build_index(vectors, indexer=name, output=folder, options=KINDS[kind], parts=shards)
     return folder
 
 
@@ -98,10 +98,10 @@ changes = st.lists(
 @given(first=some, changes=changes)
 @settings(max_examples=8, deadline=None)
 def test_any_changes_give_what_an_index_built_anew_gives(tmp_path_factory, kind, first, changes):
-    """Adding, replacing, deleting and compacting in any order; ties come in the order of the texts."""
+    """Adding, replacing, deleting and compacting in any order, of an index built in shards or as a whole."""
     tmp_path = tmp_path_factory.mktemp("change")
     held = dict(first)
-    index = build(tmp_path / "index", kind, list(held.items()))
+    index = build(tmp_path / "index", kind, list(held.items()), shards=2 if len(held) > 4 else None)
     for number, (what, which) in enumerate(changes):
         if what == "add":
             several = kind.endswith("several vectors")

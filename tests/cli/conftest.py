@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from forked_commands import rkit
+from forked_commands import complete, content, rkit
 
 TRAIN = ("--epochs", 1, "--batch-size", 16)
 
@@ -69,3 +69,19 @@ def commands(materials, tiny_model, tiny_collection):
         "compare": ("compare", at / "a.trec", at / "b.trec", *qrels),
         "convert": ("convert", data),
     }
+
+
+@pytest.fixture(scope="session")
+def whole(commands, tmp_path_factory):
+    """What a command leaves where nothing goes wrong: the content of its output, and all names in the folder."""
+    made = {}
+
+    def whole(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp("whole")
+            ended = rkit(*complete(commands[name], "out"), folder=folder)
+            assert ended.code == 0, ended
+            made[name] = content(folder / "out"), {one.name for one in folder.iterdir()}
+        return made[name]
+
+    return whole

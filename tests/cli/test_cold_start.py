@@ -8,6 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
+
+from retrievalkit.cli import main
 
 HEAVY = (
     "accelerate", "datasets", "faiss", "fastapi", "grpc", "ir_datasets", "ir_measures", "jnius", "matplotlib", "mcp",
@@ -90,7 +93,7 @@ def index(tmp_path_factory, tiny_model, tiny_collection):
     loaded = modules_after(["encode", *words])
     assert "torch" in loaded
     assert not loaded & UNUSED
-    modules_after(["index", vectors, "--output", made])
+    assert CliRunner().invoke(main, ["index", vectors, "--output", made]).exit_code == 0
     return made
 
 

@@ -16,8 +16,6 @@ from retrievalkit.data.run_file import open_run
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
 
-pytestmark = pytest.mark.precision
-
 SHORT = {"query_length": 4, "document_length": 6}
 
 
@@ -81,6 +79,7 @@ def test_an_index_remembers_the_lengths_and_a_search_may_give_others(checkpoint,
     assert firsts(tmp_path / "again.trec") == best(tiny_model, tiny_collection, query_length=4, document_length=40)
 
 
+@pytest.mark.precision
 def test_a_length_that_is_the_checkpoints_own_changes_no_byte(checkpoint, tiny_collection, tmp_path):
     for name, settings in (("as it is", ()), ("said", ("--set", "encoder.document_length=6"))):
         rkit("encode", checkpoint, tiny_collection.corpus, "-o", tmp_path / name, *settings)
@@ -89,6 +88,7 @@ def test_a_length_that_is_the_checkpoints_own_changes_no_byte(checkpoint, tiny_c
     assert all((tmp_path / "as it is" / name).read_bytes() == (tmp_path / "said" / name).read_bytes() for name in files)
 
 
+@pytest.mark.precision
 def test_vectors_of_another_length_are_not_taken_for_the_ones_left_by_a_kill(checkpoint, tiny_collection, tmp_path):
     """The length is a part of what a folder that was cut off belongs to."""
     inputs = []

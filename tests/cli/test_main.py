@@ -44,14 +44,15 @@ def walked(folder, tiny_model, tiny_collection):
     """The folder after BM25, mining, two stages, encoding and indexing."""
     corpus, data = tiny_collection.corpus, tiny_collection.folder
     train = ("--model", tiny_model, "--corpus", corpus, "--pooler", "self_contrastive", "--set", "pooler.layers=1,2")
-    train += ("--epochs", 12, "--batch-size", 16, "--learning-rate", 3e-3, "--set", "encoder.dropout=0")
+    train += ("--batch-size", 16, "--learning-rate", 3e-3, "--set", "encoder.dropout=0")
     succeed("index", corpus, "--indexer", "bm25", "--output", "bm25", folder=folder)
     mine = ("mine-negatives", "--corpus", corpus, "--negatives", 5)
     succeed(*mine, "--from", "bm25", "--examples", data, "--output", "train.jsonl", folder=folder)
-    succeed("train", *train, "--examples", "train.jsonl", "--output", "stage1", folder=folder)
+    # The first stage only mines.
+    succeed("train", *train, "--epochs", 2, "--examples", "train.jsonl", "--output", "stage1", folder=folder)
     mine2 = ("--from", "stage1", "--examples", "train.jsonl", "--merge-with", "train.jsonl", "--output", "stage2.jsonl")
     succeed(*mine, *mine2, folder=folder)
-    succeed("train", *train, "--examples", "stage2.jsonl", "--output", "stage2", folder=folder)
+    succeed("train", *train, "--epochs", 12, "--examples", "stage2.jsonl", "--output", "stage2", folder=folder)
     succeed("encode", "stage2", corpus, "--side", "document", "--output", "vectors", folder=folder)
     succeed("index", "vectors", "--indexer", "flat", "--output", "dense", folder=folder)
     succeed("encode", tiny_model, corpus, "--pooler", "cls", "--output", "untrained-vectors", folder=folder)

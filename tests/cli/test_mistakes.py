@@ -13,8 +13,6 @@ from retrievalkit.data.runs import write_run
 from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.retriever import Retriever
 
-pytestmark = pytest.mark.precision
-
 MISTAKES = {
     "convert {model} out.jsonl": "the folder holds a model, and no data",
     "convert {corpus} out --kind corpsu": "is not one of",

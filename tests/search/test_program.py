@@ -34,8 +34,6 @@ from retrievalkit.search import fusion, searcher, sources
 from retrievalkit.search import program as search
 from retrievalkit.search.fusion import Fusion
 
-pytestmark = pytest.mark.precision
-
 TEXTS = {f"t{row}": f"text number {row}" for row in range(30)}
 
 

@@ -18,8 +18,6 @@ from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.index import build_index
 from retrievalkit.search import recall
 
-pytestmark = pytest.mark.precision
-
 
 @pytest.fixture(autouse=True)
 def plugin(monkeypatch, tmp_path):
@@ -150,6 +148,7 @@ def run(*arguments):
     return result.exit_code, result.output
 
 
+@pytest.mark.precision
 def test_from_the_command_line(tmp_path):
     """Built and checked, checked again, as JSON; with queries that the checkpoint encodes."""
     collection = testing.tiny_collection(tmp_path / "data")
@@ -174,7 +173,7 @@ def test_from_the_command_line(tmp_path):
     [
         (["{v}"], "Missing option '--output'"),
         (["{v}", "--output", "{new}", "--check-k", "3"], "--check-k is about a check"),
-        (["{i}", "--check", "--indexer", "flat"], "--indexer and --overwrite are for building"),
+        (["{i}", "--check", "--indexer", "flat"], "--indexer, --overwrite and --shards are for building"),
         (["{i}", "--check", "--set", "blocks=3"], "did you mean 'block'"),
         (["{v}", "--check"], "is a vectors folder"),
         (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),

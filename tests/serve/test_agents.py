@@ -6,12 +6,9 @@ import asyncio
 import os
 import sys
 
-import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 import services  # noqa: F401 - skips the module where the extra is not installed
-
-pytestmark = pytest.mark.precision
 
 QUERY = "what is the capital of Peru"
 

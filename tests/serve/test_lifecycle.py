@@ -15,7 +15,7 @@ import pytest
 import retrievalkit as rk
 from services import TOKEN, service
 
-pytestmark = [pytest.mark.slow, pytest.mark.precision]
+pytestmark = pytest.mark.slow
 
 QUERY = {"query": "what is the capital of Peru", "k": 3}
 

@@ -18,8 +18,6 @@ from retrievalkit.cli import main
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
 from services import TOKEN, service
 
-pytestmark = pytest.mark.precision
-
 
 def raw(process, data, seconds=20):
     """What the service answers to bytes, until it closes the connection."""

@@ -14,7 +14,7 @@ from services import TOKEN, service
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.precision]
+pytestmark = pytest.mark.slow
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 QUERY = "what is the capital of Peru"

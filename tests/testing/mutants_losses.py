@@ -45,6 +45,7 @@ class ForgetsIgnore(Base):
     """What is masked counts as a negative."""
 
     found_by = "ignore_effective"
+    says = "`ignore` has no effect"
 
     def total(self, logits, positives, ignore):
         return super().total(logits, positives, None)
@@ -66,6 +67,7 @@ class ForgetsTheVectorMask(Base):
     """Masked vectors are scored."""
 
     found_by = "masked_vectors"
+    says = "vectors that are masked change the loss"
 
     def logits(self, queries, documents):
         return super().logits(queries, replace(documents, vector_mask=None))
@@ -75,6 +77,7 @@ class GuessesThePositives(Base):
     """The positives are assumed to be every second document."""
 
     found_by = "positives_effective"
+    says = "`positives` has no effect"
 
     def total(self, logits, positives, ignore):
         return super().total(logits, torch.arange(len(logits)) * 2, None if ignore is None else ignore)
@@ -84,6 +87,7 @@ class WeighsTheFirst(Base):
     """The first query of a step counts more."""
 
     found_by = "order_of_queries"
+    says = "the order of queries changes the loss"
 
     def total(self, logits, positives, ignore):
         logits = logits if ignore is None else logits.masked_fill(ignore, -torch.inf)
@@ -106,6 +110,7 @@ class DetachedQueries(Base):
     """The graph of the queries is cut."""
 
     found_by = "gradient"
+    says = "no gradient reaches the vectors of queries"
 
     def logits(self, queries, documents):
         return super().logits(queries.detach(), documents)
@@ -195,10 +200,31 @@ class NoScalar(Base):
     """A loss for each query."""
 
     found_by = "value"
+    says = r"has shape \(\d+,\), and must be a scalar"
 
     def total(self, logits, positives, ignore):
         logits = logits if ignore is None else logits.masked_fill(ignore, -torch.inf)
         return functional.cross_entropy(logits, positives, reduction="none")
+
+
+class Infinite(Base):
+    """A division by zero."""
+
+    found_by = "value"
+    says = "the total is inf"
+
+    def total(self, logits, positives, ignore):
+        return super().total(logits, positives, ignore) / 0
+
+
+class WithoutGraph(Base):
+    """The loss has no gradient."""
+
+    found_by = "gradient"
+    says = "no gradient reaches the vectors of queries"
+
+    def total(self, logits, positives, ignore):
+        return super().total(logits, positives, ignore).detach()
 
 
 class WrongAxis(Base):
@@ -292,6 +318,7 @@ class TeacherIgnored(Student):
     """The teacher's scores are read, and not used."""
 
     found_by = "teacher_effective"
+    says = "`teacher` has no effect"
 
     def distance(self, logits, teacher):
         return super().distance(logits, teacher * 0.0)
@@ -312,6 +339,7 @@ class NoTeacher(Student):
     """Without a teacher it learns something else."""
 
     found_by = "teacher_needed"
+    says = r"without a teacher it does not say what is missing \(InputError\)"
 
     def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
         if teacher is None:

@@ -18,6 +18,7 @@ class MeanOverPadding(Mean):
     """The mask is forgotten."""
 
     found_by = "padding"
+    says = "query: padding on the right changes the output"
 
     def pool(self, hidden, mask):
         return hidden.mean(dim=1)
@@ -184,6 +185,7 @@ class WeighsByRow(Mean):
     """The row of a text in its batch counts."""
 
     found_by = "batch_order"
+    says = "the order of the batch changes the output"
 
     def pool(self, hidden, mask):
         return super().pool(hidden, mask) * torch.arange(1, len(hidden) + 1)[:, None]
@@ -218,6 +220,7 @@ class NotFinite(Mean):
     """A division by zero."""
 
     found_by = "finite"
+    says = "query: some values are not finite"
 
     def pool(self, hidden, mask):
         return super().pool(hidden, mask) / 0
@@ -227,9 +230,24 @@ class Detached(Mean):
     """The graph is cut."""
 
     found_by = "gradient"
+    says = "query: no gradient reaches layer 2 of the encoder"
 
     def pool(self, hidden, mask):
         return super().pool(hidden.detach(), mask)
+
+
+class DeafToTheEncoder(Mean):
+    """A learned vector for every text."""
+
+    found_by = "gradient"
+    says = "no gradient reaches the encoder"
+
+    def __init__(self, info: EncoderInfo) -> None:
+        super().__init__(info)
+        self.vector = nn.Parameter(torch.ones(1, info.width))
+
+    def pool(self, hidden, mask):
+        return self.vector.expand(len(hidden), -1)
 
 
 class DetachedQueries(Mean):
@@ -337,6 +355,7 @@ class DrawnAndNotSaved(Mean):
     """A random projection that is no part of the state."""
 
     found_by = "saved_and_loaded"
+    says = "query: saving and loading change the output"
 
     def __init__(self, info: EncoderInfo) -> None:
         super().__init__(info)

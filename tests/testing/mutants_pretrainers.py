@@ -19,6 +19,7 @@ class TakesNothing(MaskedLanguageModel):
     """No document gives a sample."""
 
     found_by = "samples"
+    says = "a document of twenty sentences gives no sample"
 
     def samples(self, document):
         return 0
@@ -28,6 +29,7 @@ class TakesTheEmpty(MaskedLanguageModel):
     """A document without text gives a sample."""
 
     found_by = "samples"
+    says = "a document without text gives a sample"
 
     def samples(self, document):
         return max(1, len(document.spans))
@@ -37,6 +39,7 @@ class CountsAtRandom(MaskedLanguageModel):
     """The number of samples is drawn."""
 
     found_by = "samples"
+    says = "the number of samples is not always the same"
 
     def samples(self, document):
         return random.randrange(1, 1 << 30) if document.spans else 0
@@ -46,6 +49,7 @@ class HandsOverALength(MaskedLanguageModel):
     """A number in the batch."""
 
     found_by = "batch"
+    says = "'length' of a batch is no tensor and no Batch"
 
     def collate(self, samples, draw):
         return {**super().collate(samples, draw), "length": len(samples)}
@@ -55,6 +59,7 @@ class DrawsElsewhere(MaskedLanguageModel):
     """Masks are drawn from the generator of the process."""
 
     found_by = "draws_from_generator"
+    says = "differs with the same generator"
 
     def collate(self, samples, draw):
         return super().collate(samples, random)
@@ -73,6 +78,7 @@ class NoScalar(MaskedLanguageModel):
     """A term for each text."""
 
     found_by = "value"
+    says = r"the mlm has shape \(2,\), and must be a scalar"
 
     def forward(self, batch, progress):
         made = super().forward(batch, progress)
@@ -83,6 +89,7 @@ class Infinite(MaskedLanguageModel):
     """A division by zero."""
 
     found_by = "value"
+    says = "the total is inf"
 
     def forward(self, batch, progress):
         return LossValue(super().forward(batch, progress).total / 0)
@@ -92,6 +99,7 @@ class WantsTwo(MaskedLanguageModel):
     """A single sample is divided by zero."""
 
     found_by = "value"
+    says = "the total of a single sample is inf"
 
     def forward(self, batch, progress):
         return LossValue(super().forward(batch, progress).total / (len(batch["labels"]) - 1))
@@ -111,6 +119,7 @@ class Remembers(MaskedLanguageModel):
     """How often it was called counts."""
 
     found_by = "same_twice"
+    says = "the loss is another one the second time"
     times = 0
 
     def forward(self, batch, progress):
@@ -190,6 +199,7 @@ class Detached(MaskedLanguageModel):
     """The graph is cut."""
 
     found_by = "gradient"
+    says = "no gradient reaches the encoder"
 
     def forward(self, batch, progress):
         return LossValue(super().forward(batch, progress).total.detach())
@@ -241,6 +251,7 @@ class SavesAnother(MaskedLanguageModel):
     """The encoder is changed after it was saved, as by weights that are averaged too late."""
 
     found_by = "saved_and_loaded"
+    says = "saving and loading change the encoder"
 
     def save(self, folder):
         with torch.no_grad():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from forked_commands import pytest_in
+from killed_processes import forks
 
 TESTS = """
 from retrievalkit import testing
@@ -22,16 +24,16 @@ def pytest_configure(config):
 """
 
 
+@forks
 def test_a_line_gives_a_test_for_each_property(tmp_path):
     (tmp_path / "test_mine.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     broken = Path(__file__).parent / "broken_indexers.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "float32_scores or best_first"]
-    environment = {**os.environ, "RKIT_PLUGIN_FILES": str(broken)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
-    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    assert "test_conforms[indexer double_scores: float32_scores]" in done.stdout
-    assert "broken_indexers.py:" in done.stdout
+    words = ("-q", "-k", "float32_scores or best_first")
+    done = pytest_in(tmp_path, *words, environment={"RKIT_PLUGIN_FILES": str(broken)})
+    assert "1 failed, 1 passed" in done.out, done
+    assert "test_conforms[indexer double_scores: float32_scores]" in done.out
+    assert "broken_indexers.py:" in done.out
 
 
 def test_the_pytest_plugin_imports_nothing_heavy():

@@ -157,8 +157,11 @@ def assert_equal_gradients(one, other, **tolerance):
         torch.testing.assert_close(gradient, other[name], msg=name, **tolerance or {"rtol": 1e-4, "atol": 1e-6})
 
 
-@pytest.mark.parametrize("pooler", POOLERS)
-@pytest.mark.parametrize("most", [1, 2, 100])
+# Chunks of a text each, and of all texts, with the poolers whose outputs differ in size from chunk to chunk.
+ENDS = [(pooler, most) for pooler in (many_vectors, top_weights) for most in (1, 100)]
+
+
+@pytest.mark.parametrize(("pooler", "most"), [*((pooler, 2) for pooler in POOLERS), *ENDS])
 def test_cached_gradients_equal_plain_ones_with_the_same_dropout(tiny_model, pooler, most):
     setting = Setting(tiny_model, pooler, most=most)
     plain, cached = setting.run(plain_step), setting.run(cached_step)
@@ -166,9 +169,14 @@ def test_cached_gradients_equal_plain_ones_with_the_same_dropout(tiny_model, poo
     assert_equal_gradients(plain[1], cached[1])
 
 
-@pytest.mark.parametrize("pooler", POOLERS)
-@pytest.mark.parametrize("loss", list(LOSSES)[1:])
-def test_for_every_loss_on_every_pooler(tiny_model, pooler, loss):
+# Losses that ship are tried with all that ship of poolers in tests/test_combinations.py.
+WITH_A_TEACHER = [
+    (pooler, loss) for pooler in ("cls", many_vectors_and_top_weights) for loss in ("distill_kl", "margin_mse")
+]
+
+
+@pytest.mark.parametrize(("pooler", "loss"), [*((pooler, "batch_statistics") for pooler in POOLERS), *WITH_A_TEACHER])
+def test_losses_of_every_kind(tiny_model, pooler, loss):
     setting = Setting(tiny_model, pooler, most=2, loss=loss)
     plain, cached = setting.run(plain_step, IGNORE), setting.run(cached_step, IGNORE)
     torch.testing.assert_close(plain[0], cached[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 
 import pytest
 from hypothesis import given, settings
@@ -116,10 +117,17 @@ class Killed(Exception):  # noqa: N818
     """Stands for a SIGKILL: nothing is tidied up."""
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a corpus that was read whole."""
+    folder = tmp_path_factory.mktemp("whole") / "tokens"
+    read(folder, corpus_of(40), shard_tokens=60)
+    return folder
+
+
 @pytest.mark.parametrize("count", range(1, 30, 4))
-def test_a_killed_reading_goes_on_at_the_first_shard_that_is_not_whole(tmp_path, monkeypatch, count):
+def test_a_killed_reading_goes_on_at_the_first_shard_that_is_not_whole(whole, tmp_path, monkeypatch, count):
     passages = corpus_of(40)
-    expected = read(tmp_path / "whole", passages, shard_tokens=60).counts
     written = []
 
     def save(*arguments, original=tokens._save):
@@ -134,8 +142,8 @@ def test_a_killed_reading_goes_on_at_the_first_shard_that_is_not_whole(tmp_path,
     monkeypatch.undo()
     advanced = []
     store = read(tmp_path / "killed", passages, shard_tokens=60, advance=advanced.append)
-    assert store.counts == expected
-    assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
+    assert store.counts == TokenStore(whole, CUTTER.max_length).counts
+    assert bytes_of(tmp_path / "killed") == bytes_of(whole)
     assert sum(advanced) == 40
     assert (advanced[0] > 0) == (count > 4), "what is on the disk is not read again"
 
@@ -157,11 +165,10 @@ KINDS = ("tokens", "sentences", "spans", "documents")
 @pytest.mark.parametrize(
     "name", [*(f"{kind}-00001.npy" for kind in KINDS), "shard-00001.json", "samples.npy", "counts.json"]
 )
-def test_what_was_changed_since_is_read_again(tmp_path, capsys, name, damage):
+def test_what_was_changed_since_is_read_again(whole, tmp_path, capsys, name, damage):
     """The corpus was read whole; it is read again from the shard that is damaged on."""
-    passages = corpus_of(40)
-    read(tmp_path / "tokens", passages, shard_tokens=60)
-    before = bytes_of(tmp_path / "tokens")
+    shutil.copytree(whole, tmp_path / "tokens")
+    before = bytes_of(whole)
     path, data = tmp_path / "tokens" / name, bytearray(before[name])
     if damage == "missing":
         path.unlink()
@@ -170,7 +177,7 @@ def test_what_was_changed_since_is_read_again(tmp_path, capsys, name, damage):
     else:
         data[-4] ^= 1
         path.write_bytes(data)
-    read(tmp_path / "tokens", passages, shard_tokens=60)
+    read(tmp_path / "tokens", corpus_of(40), shard_tokens=60)
     assert bytes_of(tmp_path / "tokens") == before
     if name.endswith("-00001.npy"):
         assert name in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -12,19 +13,31 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from torch.distributed import TCPStore
 
 from killed_processes import forks, kill_at_call, start
 from retrievalkit import artifacts, cli
 from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.model import retriever
 from retrievalkit.train import loop, processes, selection, session
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 from trainings import bytes_of, quick_training
 
 pytestmark = forks
+
+
+def test_a_process_whose_others_end_while_it_joins_says_so(monkeypatch):
+    """In one line: rank 0, which keeps the others' addresses, was killed."""
+    store = [TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)]
+    placed = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store[0].port), "WORLD_SIZE": "2", "RANK": "1"}
+    for name, value in (placed | {"LOCAL_RANK": "1", "TORCHELASTIC_USE_AGENT_STORE": "False"}).items():
+        monkeypatch.setenv(name, value)
+    threading.Timer(1.0, store.clear).start()
+    with pytest.raises(RetrievalkitError, match="process 1 cannot reach the others at"), processes.joined():
+        pass
 
 
 # --- who is who ----------------------------------------------------------------------------------------------------

@@ -24,8 +24,6 @@ from retrievalkit.train.refresh import RefreshOptions, refresh_options, share_ch
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 from trainings import bytes_of, log_of
 
-pytestmark = pytest.mark.precision
-
 # Two steps an epoch: epochs end with steps 2, 4, 6 and 8.
 QUICK = {"epochs": 4, "limit": 16, "batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 3}
 REFRESH = RefreshOptions(every=2, depth=8, negatives=4)

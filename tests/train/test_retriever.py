@@ -26,8 +26,6 @@ from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 from retrievalkit.train.selection import DevSet
 from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states, weights_of
 
-pytestmark = pytest.mark.precision
-
 # Three steps an epoch, and each option has something to change: several positives, pools of negatives, shared passages.
 QUICK = {"epochs": 2, "limit": 24, "batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2}
 

@@ -14,8 +14,6 @@ from retrievalkit.data.examples import Example
 from retrievalkit.train import selection
 from retrievalkit.train.selection import Best, DevSet
 
-pytestmark = pytest.mark.precision
-
 # What a text is encoded to: two questions, their gold passages and hard negatives.
 VECTORS = {
     "qa": [1.0, 0.5],

@@ -14,8 +14,6 @@ from retrievalkit.cli.main import main
 from retrievalkit.model.retriever import Retriever
 from trainings import interrupt_at
 
-pytestmark = pytest.mark.precision
-
 WEIGHTS = ("pooler.safetensors", "retrievalkit.json")
 SETTINGS = {"batch_size": 16, "limit": 32, "learning_rate": 1e-2, "precision": "fp32"}
 

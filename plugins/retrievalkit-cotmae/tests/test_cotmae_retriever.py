@@ -23,8 +23,6 @@ from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
 from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
 
-pytestmark = pytest.mark.precision
-
 CASES = [
     {"views": "dense"},
     {"views": "sparse"},
@@ -39,7 +37,11 @@ every_case = pytest.mark.parametrize(
 )
 
 
-@every_case
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"layers": (1, 2), "keep": "last"}, *(pytest.param(one, marks=pytest.mark.slow) for one in CASES[:-1] if one)],
+    ids=str,
+)
 def test_the_contract_is_kept(options, tiny_model):
     """Padding, order and batch size change nothing; saving and loading give equal values; gradients arrive."""
     testing.check_pooler("dense_sparse", model=tiny_model, **{"top_k": 16} | options)
@@ -210,6 +212,7 @@ def test_training_to_search_on_the_command_line(views, tiny_model, collection, t
     assert {"contrastive", "flops_query", "flops_document"} <= log[0].keys()
 
 
+@pytest.mark.precision
 def test_flops_is_added_to_a_loss_by_name(tiny_model, collection, tmp_path):
     """contrastive+flops trains what dense_sparse trains, to the last bit."""
     train = ("train", "--model", tiny_model, "--corpus", collection.corpus, "--examples", collection.folder)

@@ -1,26 +1,25 @@
-"""A Milvus collection that holds the texts of a vectors/ folder: writing, searching, and reading rows."""
+"""A Milvus collection that holds the texts of a vectors/ folder: searching, and reading rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from retrievalkit.data.vectors import VectorBlock, VectorStore
-from retrievalkit.errors import ArtifactError, InputError, OptionError
-from retrievalkit_milvus.layout import ID, ROW, TEXT, VECTOR, WEIGHTS, Layout, most_id_bytes
-from retrievalkit_milvus.server import PATIENT_RETRIES, RETRIES, Connection, import_pymilvus, milvus_errors, reason
+from retrievalkit.data.vectors import VectorBlock
+from retrievalkit.errors import ArtifactError, OptionError
+from retrievalkit_milvus.layout import ROW, TEXT, VECTOR, WEIGHTS, WORDS, Layout
+from retrievalkit_milvus.server import RETRIES, Connection, import_pymilvus, milvus_errors, reason
 
 MOST_HITS = 16_384
 """Maximum number of hits that Milvus returns per query."""
 
 _HITS_IN_A_REQUEST = 200_000
 _QUERIES_IN_A_REQUEST = 256
-_BYTES_IN_A_REQUEST = 16_000_000
-_PROPERTY = "retrievalkit.fingerprint"
+BYTES_IN_A_REQUEST = 16_000_000
+PROPERTY = "retrievalkit.fingerprint"
 # The search parameter of each index type that must be at least the number of hits.
 _BREADTH = {"HNSW": "ef", "HNSW_SQ": "ef", "HNSW_PQ": "ef", "DISKANN": "search_list", "SCANN": "reorder_k"}
 
@@ -44,7 +43,7 @@ class VectorIndex:
 
     def is_exact(self, field: str) -> bool:
         """Whether searches of this field are exact."""
-        return field == WEIGHTS or self.type == "FLAT"
+        return field != VECTOR or self.type == "FLAT"
 
     def search_options(self, field: str, limit: int) -> dict[str, Any]:
         """Milvus's search options for retrieving `limit` rows."""
@@ -52,7 +51,30 @@ class VectorIndex:
         if field == VECTOR and self.type in _BREADTH:
             breadth = _BREADTH[self.type]
             parameters[breadth] = max(limit, int(parameters.get(breadth, 0)))
-        return {"metric_type": "IP", "params": parameters}
+        return {"metric_type": "BM25" if field == WORDS else "IP", "params": parameters}
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a server loads and searches a collection.
+
+    Attributes:
+        replicas: Copies in the memory of as many query nodes.
+        consistency: How recent the data must be that a search sees, as named by Milvus.
+        partitions: Numbers of the partitions that are searched; () = all.
+    """
+
+    replicas: int = 1
+    consistency: str = "Strong"
+    partitions: tuple[int, ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of each request that reads."""
+        # The level that collections are made with needs no mention, which Milvus Lite does not know.
+        level = {} if self.consistency == "Strong" else {"consistency_level": self.consistency}
+        chosen = {"partition_names": [partition_name(one) for one in self.partitions]} if self.partitions else {}
+        return {"retry_times": RETRIES, **level, **chosen}
 
 
 class Collection:
@@ -62,19 +84,24 @@ class Collection:
         connection: The Milvus that holds the collection.
         layout: The expected contents.
         index: The index of its vectors.
+        serving: How it is loaded and searched.
 
     Raises:
         ArtifactError: The collection does not exist, or has other contents.
+        OptionError: The server cannot load it so.
     """
 
-    def __init__(self, connection: Connection, layout: Layout, index: VectorIndex) -> None:
+    def __init__(
+        self, connection: Connection, layout: Layout, index: VectorIndex, serving: Serving = Serving()
+    ) -> None:
         self.layout = layout
         self.index = index
+        self.serving = serving
         self._connection = connection
         with self._errors("load the collection"):
             found = state(connection, layout.collection)
             if found == (layout.fingerprint, layout.rows):
-                connection.client.load_collection(layout.collection, retry_times=RETRIES)
+                load(connection, layout.collection, serving, retries=RETRIES)
         if found != (layout.fingerprint, layout.rows):
             held = "is missing" if found is None else f"holds {found[1]:,} rows of '{found[0] or 'another program'}'"
             msg = (
@@ -108,7 +135,36 @@ class Collection:
                     filter=f"{TEXT} not in {list(but)}" if but else "",
                     output_fields=[ROW],
                     search_params=self.index.search_options(field, limit),
-                    retry_times=RETRIES,
+                    **self.serving.options,
+                )
+            for hits in found:
+                yield _sorted(hits, unsigned=field == WORDS)
+
+    def fused(self, asked: Mapping[str, Sequence[Any]], ranker: Any, candidates: int, limit: int) -> Iterator[Hits]:
+        """For each query, the best rows by what Milvus itself makes of several fields' candidates.
+
+        Args:
+            asked: Field -> what each query asks of it.
+            ranker: How the fields' rankings become one, as pymilvus has it.
+            candidates: Rows that each field retrieves.
+            limit: Maximum number of rows per query.
+        """
+        request = import_pymilvus().AnnSearchRequest
+        total = len(next(iter(asked.values())))
+        size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // candidates))
+        for start in range(0, total, size):
+            parts = [
+                request(
+                    data=list(queries[start : start + size]),
+                    anns_field=field,
+                    param=self.index.search_options(field, candidates),
+                    limit=candidates,
+                )
+                for field, queries in asked.items()
+            ]
+            with self._errors("search several fields at once"):
+                found = self._connection.client.hybrid_search(
+                    self.layout.collection, parts, ranker, limit=limit, output_fields=[ROW], **self.serving.options
                 )
             yield from map(_sorted, found)
 
@@ -130,13 +186,13 @@ class Collection:
         )
 
     def _rows(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Any]]]:
-        size = max(1, min(4096, _BYTES_IN_A_REQUEST // (4 * max(1, self.layout.dim))))
+        size = max(1, min(4096, BYTES_IN_A_REQUEST // (4 * max(1, self.layout.dim))))
         wanted = np.unique(rows).tolist()
         for start in range(0, len(wanted), size):
             part = wanted[start : start + size]
             with self._errors("read rows"):
                 found = self._connection.client.get(
-                    self.layout.collection, ids=part, output_fields=[ROW, *self.layout.fields], retry_times=RETRIES
+                    self.layout.collection, ids=part, output_fields=[ROW, *self.layout.fields], **self.serving.options
                 )
             if len(found) != len(part):
                 msg = (
@@ -161,126 +217,41 @@ def state(connection: Connection, name: str) -> tuple[str, int] | None:
         return None
     described = client.describe_collection(name, retry_times=RETRIES)
     # Milvus Lite drops descriptions, and servers may reject custom properties, so the fingerprint can be in either.
-    fingerprint = described["properties"].get(_PROPERTY) or described["description"].partition("retrievalkit ")[2]
+    fingerprint = described["properties"].get(PROPERTY) or described["description"].partition("retrievalkit ")[2]
     return fingerprint, int(client.get_collection_stats(name, retry_times=RETRIES)["row_count"])
 
 
-def write(
-    connection: Connection,
-    source: VectorStore,
-    layout: Layout,
-    index: VectorIndex,
-    *,
-    batch: int,
-    replace: bool,
-) -> None:
-    """Write a vectors folder to a collection, which is renamed to its final name once complete and dropped on failure.
+def load(connection: Connection, name: str, serving: Serving, *, retries: int) -> None:
+    """Load a collection for searching.
 
     Raises:
-        InputError: A collection of that name has other contents, and `replace` is false.
-        OptionError: Milvus does not support the index type or its parameters.
-        RetrievalkitError: Milvus reported an error.
+        OptionError: There are not as many query nodes as replicas.
     """
-    client, name = connection.client, layout.collection
-    with milvus_errors(f"make the collection '{name}'", connection.place):
-        found = state(connection, name)
-        if found == (layout.fingerprint, layout.rows) and not replace:
-            return
-        if found is not None and not replace:
-            msg = (
-                f"{connection.place} has a collection '{name}' already, with other contents. Choose another name with "
-                f"--set collection=NAME, or replace it with --set replace=true."
-            )
-            raise InputError(msg)
-        with _made(connection, f"{name}_partial") as partial:
-            made = {"schema": _schema(layout, source), **_identity(connection, layout)}
-            indexes = _indexes(connection, layout, index)
-            client.create_collection(partial, **made)
-            if not connection.lite:
-                # Build the index on the empty collection first: writing may take hours, and would be wasted if the
-                # server then rejected the index parameters.
-                _make_index(connection, partial, indexes, index)
-                client.drop_collection(partial)
-                client.create_collection(partial, **made)
-            size = max(1, min(batch, _BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
-            for entities in layout.entities(source, size):
-                client.insert(partial, entities, retry_times=PATIENT_RETRIES)
-            client.flush(partial, retry_times=PATIENT_RETRIES)
-            _make_index(connection, partial, indexes, index)
-            _publish(client, partial, name)
-
-
-@contextmanager
-def _made(connection: Connection, name: str) -> Iterator[str]:
-    """Yield the name for a temporary collection, dropping any leftover of a killed process now and ours on errors."""
     client = connection.client
-    client.drop_collection(name, retry_times=RETRIES)
+    if serving.replicas == 1:
+        client.load_collection(name, retry_times=retries)
+        return
     try:
-        yield name
-    except BaseException:
-        try:
-            client.drop_collection(name, retry_times=RETRIES)
-        except import_pymilvus().MilvusException:
-            # The original error is the one to report.
-            pass
-        raise
-
-
-def _publish(client: Any, partial: str, name: str) -> None:
-    old = f"{name}_replaced"
-    client.drop_collection(old)
-    if client.has_collection(name):
-        client.rename_collection(name, old)
-    client.rename_collection(partial, name)
-    client.drop_collection(old)
-    # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
-    client.load_collection(name)
-
-
-def _identity(connection: Connection, layout: Layout) -> dict[str, Any]:
-    properties = {"properties": {_PROPERTY: layout.fingerprint}} if connection.lite else {}
-    return {"consistency_level": "Strong", **properties}
-
-
-def _schema(layout: Layout, source: VectorStore) -> Any:
-    pymilvus = import_pymilvus()
-    types = pymilvus.DataType
-    description = f"retrievalkit {layout.fingerprint}"
-    schema = pymilvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=description)
-    schema.add_field(ROW, types.INT64, is_primary=True)
-    schema.add_field(TEXT, types.INT64)
-    schema.add_field(ID, types.VARCHAR, max_length=most_id_bytes(source.ids))
-    if layout.dim:
-        schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=layout.dim)
-    if layout.vocabulary:
-        schema.add_field(WEIGHTS, types.SPARSE_FLOAT_VECTOR)
-    return schema
-
-
-def _indexes(connection: Connection, layout: Layout, index: VectorIndex) -> Any:
-    indexes = connection.client.prepare_index_params()
-    if layout.dim:
-        # pymilvus sends each parameter separately, but Milvus Lite expects them in one entry, the older format.
-        params = {"params": dict(index.parameters)} if connection.lite else dict(index.parameters)
-        indexes.add_index(VECTOR, index_type=index.type, index_name=VECTOR, metric_type="IP", params=params)
-    if layout.vocabulary:
-        indexes.add_index(WEIGHTS, index_type="SPARSE_INVERTED_INDEX", index_name=WEIGHTS, metric_type="IP", params={})
-    return indexes
-
-
-def _make_index(connection: Connection, name: str, indexes: Any, index: VectorIndex) -> None:
-    try:
-        # Milvus Lite builds the index when the collection is loaded, so waiting here would only poll in vain.
-        connection.client.create_index(name, indexes, sync=not connection.lite, retry_times=PATIENT_RETRIES)
-        connection.client.load_collection(name, retry_times=PATIENT_RETRIES)
+        client.load_collection(name, replica_number=serving.replicas, retry_times=retries)
     except import_pymilvus().MilvusException as error:
-        msg = f"{connection.place} builds no index of the type '{index.type}' with these parameters: "
-        raise OptionError(msg + reason(error)) from error
+        msg = (
+            f"{connection.place} cannot load {serving.replicas} replicas of '{name}': {reason(error)}. Each needs a "
+            f"query node of its own; set fewer by the option replicas, or release the collection first if it is loaded."
+        )
+        raise OptionError(msg) from error
 
 
-def _sorted(hits: Any) -> Hits:
+def partition_name(number: int) -> str:
+    """What a partition is called."""
+    return f"part_{number}"
+
+
+def _sorted(hits: Any, *, unsigned: bool = False) -> Hits:
     rows = np.array(list(hits.ids), dtype=np.int64)
     scores = np.array(list(hits.distances), dtype=np.float32)
+    if unsigned:
+        # Milvus Lite turns the sign of BM25's scores, which are never below 0.
+        scores = np.abs(scores)
     order = np.lexsort((rows, -scores))
     return rows[order], scores[order]
 

@@ -23,10 +23,14 @@ from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.score import best_of_candidates, check_k, is_single, scores_of, viewed
-from retrievalkit_milvus.collection import MOST_HITS, Collection, VectorIndex, write
-from retrievalkit_milvus.layout import FOLDER, VECTOR, WEIGHTS, Layout, fingerprint
-from retrievalkit_milvus.ranking import best_texts
+from retrievalkit_milvus.bulk import check_place
+from retrievalkit_milvus.collection import MOST_HITS, Collection, Serving, VectorIndex
+from retrievalkit_milvus.fusion import Fusion
+from retrievalkit_milvus.layout import FOLDER, MOST_PARTITIONS, VECTOR, WEIGHTS, WORDS, Layout, fingerprint
+from retrievalkit_milvus.ranking import Found, best_texts
 from retrievalkit_milvus.server import Connection, check_uri, connect, embedded, embedded_view
+from retrievalkit_milvus.words import Words, analyzer_json
+from retrievalkit_milvus.writing import Writing, write
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
 
@@ -39,8 +43,9 @@ class Milvus(Indexer):
     of weights. For queries with several vectors, and for vectors and weights together, each part retrieves candidates,
     which are then scored exactly; texts that no part retrieves are missed.
 
-    The server's token is read from the environment variable MILVUS_TOKEN, and never stored. It is sent to addresses
-    that the user gave, never to one that only a manifest or a recipe names, and beyond this machine only over https.
+    The server's token is read from the environment variable MILVUS_TOKEN, or from the file that MILVUS_TOKEN_FILE
+    names, and never stored. It is sent to addresses that the user gave, never to one that only a manifest or a recipe
+    names, and beyond this machine only over https.
 
     Args:
         uri: Address of a Milvus server, such as http://localhost:19530; "" = Milvus Lite, files in the index folder.
@@ -55,6 +60,19 @@ class Milvus(Indexer):
         batch: Rows per request when building the index.
         replace: Replace a collection of the same name that has other contents.
         timeout: Seconds to wait for a server when connecting.
+        search_timeout: Seconds to wait for a server's answer to one request of a search.
+        partitions: Number of partitions, each with a range of the texts; 0 = only Milvus's own.
+        search_partitions: Partitions to search, such as "0,2-5"; "" = all.
+        replicas: Copies of the collection in the memory of as many query nodes of a server.
+        consistency: How recent the data must be that a search on a server sees: strong, bounded, session, eventually.
+        bulk: Where to put files for a server to read rather than to send it the rows: s3://BUCKET/FOLDER in its own
+            bucket, or a folder that it sees.
+        texts: The corpus that the vectors were encoded from, whose words are then searched too (BM25); "" = none.
+        analyzer: How Milvus tells words apart: standard, english, or its JSON. Milvus Lite has standard and jieba.
+        k1: BM25's: how slowly a term's repetition stops adding to the score.
+        b: BM25's length normalisation, 0 to 1.
+        hybrid: How Milvus itself makes one ranking by vectors, weights and words: rrf, rrf:60, or weighted:0.7,0.3 with
+            a weight for each that the index holds, in this order; "" = vectors and weights are summed exactly.
     """
 
     indexes = "vectors"
@@ -72,17 +90,33 @@ class Milvus(Indexer):
         batch: int = 2000,
         replace: bool = False,
         timeout: float = 10.0,
+        search_timeout: float = 120.0,
+        partitions: int = 0,
+        search_partitions: str = "",
+        replicas: int = 1,
+        consistency: Literal["strong", "bounded", "session", "eventually"] = "strong",
+        bulk: str = "",
+        texts: str = "",
+        analyzer: str = "standard",
+        k1: float = 0.9,
+        b: float = 0.4,
+        hybrid: str = "",
     ) -> None:
-        for name, value in (("candidates", candidates), ("batch", batch), ("timeout", timeout)):
+        above_0 = {"candidates": candidates, "batch": batch, "timeout": timeout, "search_timeout": search_timeout}
+        for name, value in {**above_0, "replicas": replicas, "k1": k1}.items():
             _check(value > 0, f"option '{name}' of indexer 'milvus' is {value}, and must be above 0.")
-        fitting = not collection or _NAME.fullmatch(collection)
+        fitting = 0 <= partitions <= MOST_PARTITIONS
+        _check(fitting, f"option 'partitions' is {partitions}, and must be from 0 to {MOST_PARTITIONS}.")
+        _check(0 <= b <= 1, f"option 'b' is {b}, and must be from 0 to 1.")
+        fitting = not collection or bool(_NAME.fullmatch(collection))
         rule = "of letters, digits and underscores, not start with a digit, and have 240 characters at most"
-        _check(bool(fitting), f"option 'collection' is '{collection}', and must consist {rule}.")
+        _check(fitting, f"option 'collection' is '{collection}', and must consist {rule}.")
         if uri:
             check_uri(uri)
         self.uri = uri
-        # A segment on a server would be another collection there, which nobody removes with the folder.
-        self.segmented = not uri
+        # A segment on a server would be another collection there, which nobody removes with the folder; and the scores
+        # of words and of ranks depend on all texts.
+        self.segmented = not (uri or texts or hybrid)
         self.collection = collection
         built, searched = _numbers("parameters", parameters), _numbers("search_parameters", search_parameters)
         # Below 2, the library behind Milvus Lite's HNSW crashes the whole process.
@@ -92,24 +126,45 @@ class Milvus(Indexer):
         self.candidates = candidates
         self.batch = batch
         self.replace = replace
-        self.timeout = timeout
+        self.timeout, self.search_timeout = timeout, search_timeout
+        self.partitions = partitions
+        self.replicas, self.consistency = replicas, consistency
+        self.serving = Serving(replicas, consistency.capitalize(), _ranges(search_partitions))
+        self.bulk = bulk
+        self.words = Words(texts, analyzer_json(analyzer), k1, b) if texts else None
+        self.fusion = Fusion.parse(hybrid)
+        self.reads_texts = self.fusion is not None
+        if not uri:
+            self._check_server("Milvus Lite, which the folder is for without the option 'uri',")
         self._opened: Collection | None = None
         self._ids: Any = None
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Write the vectors and weights to Milvus, and their layout to the index folder."""
         source = VectorStore(source.folder, view=self.view)
-        identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters, self.view)
-        layout = Layout.of(source, identity, self.collection or f"rkit_{identity}")
+        extra = [*([self.partitions] if self.partitions else []), *([self.words.identity] if self.words else [])]
+        identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters, self.view, *extra)
+        layout = Layout.of(
+            source,
+            identity,
+            self.collection or f"rkit_{identity}",
+            partitions=min(self.partitions, len(source)),
+            analyzer=self.words.analyzer if self.words else "",
+        )
+        if self.words:
+            _check_one_row(layout, "texts")
+        if self.bulk and "bulk" in self.from_files:
+            check_place(self.bulk)
+        how = Writing(self.batch, self.replace or not self.uri, self.bulk, self.words)
         if self.uri:
             connection = self._connect()
             try:
-                write(connection, source, layout, self.index, batch=self.batch, replace=self.replace)
+                write(connection, source, layout, self.index, self.serving, how)
             finally:
                 connection.close()
         else:
             with embedded(index_dir / FOLDER) as connection:
-                write(connection, source, layout, self.index, batch=self.batch, replace=True)
+                write(connection, source, layout, self.index, self.serving, how)
         layout.write(index_dir, source.ids, index=[self.index.type, self.index.parameters])
         return {"texts": layout.texts, **({"vectors": layout.rows} if layout.dim else {})}
 
@@ -120,9 +175,10 @@ class Milvus(Indexer):
             msg = f"'{index_dir}' was built with another index type or other parameters. To change these, index again."
             raise OptionError(msg)
         layout = changed(layout.viewed(self.view), collection=self.collection or layout.collection)
+        _check_partitions(self.serving.partitions, layout)
         connection = self._connect() if self.uri else embedded_view(index_dir / FOLDER)
         try:
-            self._opened = Collection(connection, layout, self.index)
+            self._opened = Collection(connection, layout, self.index, self.serving)
         except BaseException as error:
             connection.close()
             if self.uri or isinstance(error, InputError) or not isinstance(error, RetrievalkitError):
@@ -133,9 +189,12 @@ class Milvus(Indexer):
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The best texts: exact with FLAT for queries of one vector or only weights, otherwise among candidates."""
         check_k(k)
-        opened = self._collection()
+        opened, texts = self._collection(), queries.texts
         queries = viewed(queries, self.view).float().to("cpu")
         _check_comparable(queries, opened.layout)
+        if self.fusion is not None:
+            found = self._fused(queries, texts, min(k, opened.layout.texts, MOST_HITS))
+            return [self._ids.take(texts) for texts, _ in found], [scores for _, scores in found]
         k, fields = min(k, opened.layout.texts), opened.layout.fields
         if len(fields) == 1 and (fields[0] == WEIGHTS or is_single(queries)):
             found = best_texts(opened, fields[0], _asked(queries)[fields[0]], k)
@@ -146,15 +205,35 @@ class Milvus(Indexer):
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The exact scores of given texts, computed from the vectors and weights stored in Milvus."""
         opened = self._collection()
+        if self.fusion is not None:
+            msg = "what Milvus makes of several rankings has scores for its hits only. Fuse with --fusion rrf."
+            raise UnsupportedError(msg)
         queries = viewed(queries, self.view).float().to("cpu")
         _check_comparable(queries, opened.layout)
         return scores_of(queries, opened, [self._ids.rows(one) for one in ids])
+
+    def _fused(self, queries: Representation, texts: Sequence[str] | None, k: int) -> list[Found]:
+        """The best texts as Milvus ranks them by all that the index holds."""
+        assert self.fusion is not None
+        opened, layout = self._collection(), self._collection().layout
+        _check_one_row(layout, "hybrid")
+        if queries.vectors is not None and not is_single(queries):
+            msg = "the queries have several vectors each, which option 'hybrid' does not compare. Leave it out."
+            raise UnsupportedError(msg)
+        asked = _asked(queries)
+        if layout.analyzer:
+            if texts is None:
+                msg = "the index searches words too, and the queries are vectors alone. Give texts, or drop 'hybrid'."
+                raise UnsupportedError(msg)
+            asked[WORDS] = list(texts)
+        return self.fusion.rank(opened, asked, min(max(k, self.candidates), layout.texts, MOST_HITS), k)
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
         """For each query, the texts that any of its parts retrieves, in ascending order."""
         opened, layout = self._collection(), self._collection().layout
         if wanted >= layout.texts:
-            return [np.arange(layout.texts)] * len(queries)
+            chosen = self.serving.partitions
+            return [layout.texts_in(chosen) if chosen else np.arange(layout.texts)] * len(queries)
         parts: list[list[np.ndarray]] = [[] for _ in range(len(queries))]
         for field, asked in _asked(queries).items():
             if field == WEIGHTS or is_single(queries):
@@ -167,7 +246,23 @@ class Milvus(Indexer):
         return [np.unique(np.concatenate(one)) for one in parts]
 
     def _connect(self) -> Connection:
-        return connect(self.uri, timeout=self.timeout, confirmed="uri" not in self.from_files)
+        confirmed = "uri" not in self.from_files
+        connection = connect(self.uri, timeout=self.timeout, search_timeout=self.search_timeout, confirmed=confirmed)
+        if connection.lite:
+            try:
+                self._check_server(f"{connection.place} is Milvus Lite, which")
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _check_server(self, subject: str) -> None:
+        """Refuse what only a server has."""
+        usual = {"replicas": (self.replicas, 1), "consistency": (self.consistency, "strong"), "bulk": (self.bulk, "")}
+        for name, (given, default) in usual.items():
+            if given != default:
+                msg = f"{subject} has no option '{name}'. Give the address of a Milvus server, or set {name}={default}."
+                raise OptionError(msg)
 
     def _collection(self) -> Collection:
         assert self._opened is not None, "open comes before search"
@@ -192,6 +287,31 @@ def _numbers(option: str, text: str) -> dict[str, Any]:
         except ValueError:
             values[name] = value
     return values
+
+
+def _ranges(text: str) -> tuple[int, ...]:
+    """Parse numbers such as "0,2-5"."""
+    numbers: set[int] = set()
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        first, dash, last = (one.strip() for one in part.partition("-"))
+        if not first.isdigit() or (dash and not last.isdigit()) or int(last or first) >= MOST_PARTITIONS:
+            msg = f"option 'search_partitions' is '{text}', and must be numbers with commas: 0,2-5."
+            raise OptionError(msg)
+        numbers.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(numbers))
+
+
+def _check_partitions(chosen: Sequence[int], layout: Layout) -> None:
+    if chosen and chosen[-1] >= layout.partitions:
+        held = f"partitions 0 to {layout.partitions - 1}" if layout.partitions else "no partitions"
+        msg = f"option 'search_partitions' names {chosen[-1]}, and the index has {held}. Name others."
+        raise OptionError(msg)
+
+
+def _check_one_row(layout: Layout, option: str) -> None:
+    if layout.rows != layout.texts:
+        msg = f"option '{option}' is for texts with one vector each, and these have several. Leave it out."
+        raise UnsupportedError(msg)
 
 
 def _check_comparable(queries: Representation, layout: Layout) -> None:

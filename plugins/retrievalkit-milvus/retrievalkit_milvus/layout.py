@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from retrievalkit.commands import check_files, describe_files, read_document
 from retrievalkit.data.vectors import Ids, VectorBlock, VectorStore, check_starts, open_array, spread
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
-ROW, TEXT, ID, VECTOR, WEIGHTS = "row", "text", "id", "vector", "weights"
-MOST_DIM, MOST_ID_BYTES = 32_768, 65_535
-"""Milvus's limits."""
+ROW, TEXT, ID, VECTOR, WEIGHTS, CONTENT, WORDS = "row", "text", "id", "vector", "weights", "content", "words"
+MOST_DIM, MOST_BYTES, MOST_PARTITIONS = 32_768, 65_535, 1024
+"""Milvus's limits; that of bytes is of an id, and of a passage whose words are searched."""
 
 FOLDER = "milvus.db"
 """The subfolder of an index folder in which Milvus Lite keeps its files."""
@@ -46,6 +46,8 @@ class Layout:
         vocabulary: Number of terms; 0 without weights.
         most_vectors: The largest number of rows of any text.
         offsets: (texts + 1,) the first row of each text; None if all texts have the same number of rows.
+        partitions: How many partitions there are, each with a range of the texts; 0 = only Milvus's own.
+        analyzer: How the words of the texts are told apart, in Milvus's JSON; "" = only vectors and weights are held.
     """
 
     collection: str
@@ -56,9 +58,13 @@ class Layout:
     vocabulary: int
     most_vectors: int
     offsets: np.ndarray | None = None
+    partitions: int = 0
+    analyzer: str = ""
 
     @classmethod
-    def of(cls, source: VectorStore, fingerprint: str, collection: str) -> Layout:
+    def of(
+        cls, source: VectorStore, fingerprint: str, collection: str, *, partitions: int = 0, analyzer: str = ""
+    ) -> Layout:
         """The layout of a vectors folder."""
         rows, most = (source.rows, source.most_vectors) if source.dim else (len(source), 1)
         if source.dim > MOST_DIM:
@@ -68,7 +74,7 @@ class Layout:
             )
             raise UnsupportedError(msg)
         size = (len(source), rows, source.dim, source.vocabulary, most)
-        return cls(collection, fingerprint, *size, source.offsets)
+        return cls(collection, fingerprint, *size, source.offsets, partitions, analyzer)
 
     @property
     def fields(self) -> list[str]:
@@ -102,11 +108,33 @@ class Layout:
         m = self.most_vectors
         return (texts[:, None] * m + np.arange(m)).reshape(-1), np.arange(len(texts) + 1) * m
 
-    def entities(self, source: VectorStore, rows: int) -> Iterator[list[dict[str, Any]]]:
-        """All rows as Milvus entities, in lists of at most `rows`."""
+    def partition_of(self, text: int) -> int:
+        """The partition that holds a text."""
+        return text * self.partitions // self.texts
+
+    def texts_in(self, partitions: Sequence[int]) -> np.ndarray:
+        """The texts that these partitions hold, in ascending order."""
+        starts = [-(-number * self.texts // self.partitions) for number in range(self.partitions + 1)]
+        return np.concatenate([np.arange(starts[one], starts[one + 1]) for one in sorted(partitions)])
+
+    def entities(
+        self, source: VectorStore, rows: int, contents: Iterator[str] | None = None
+    ) -> Iterator[list[dict[str, Any]]]:
+        """All rows as Milvus entities, in lists of at most `rows`, each of one partition.
+
+        Args:
+            source: The vectors folder.
+            rows: How many.
+            contents: The words of each text, one after the other.
+        """
         entities: list[dict[str, Any]] = []
         for block in source.blocks(rows):
             for entity in self._of_block(block, source.ids):
+                if contents is not None:
+                    entity[CONTENT] = next(contents)
+                if entities and self.partition_of(entity[TEXT]) != self.partition_of(entities[0][TEXT]):
+                    yield entities
+                    entities = []
                 entities.append(entity)
                 if len(entities) == rows:
                     yield entities
@@ -134,6 +162,8 @@ class Layout:
         if self.offsets is not None:
             np.save(folder / _OFFSETS, np.asarray(self.offsets), allow_pickle=False)
         values = {name: value for name, value in vars(self).items() if name != "offsets"}
+        # Only what is there is named, so that an index without them is as it always was.
+        values = {name: value for name, value in values.items() if name not in ("partitions", "analyzer") or value}
         files = {
             name: {"size": entry["bytes"], "checksum": entry["blake2b"]}
             for name, entry in describe_files(folder).items()
@@ -185,8 +215,8 @@ def most_id_bytes(ids: Ids) -> int:
     """
     longest = max(ids, key=lambda text_id: len(text_id.encode()))
     size = len(longest.encode())
-    if size > MOST_ID_BYTES:
-        msg = f"the id '{longest[:40]}…' has {size:,} bytes, and Milvus takes {MOST_ID_BYTES:,} at most. Shorten it."
+    if size > MOST_BYTES:
+        msg = f"the id '{longest[:40]}…' has {size:,} bytes, and Milvus takes {MOST_BYTES:,} at most. Shorten it."
         raise UnsupportedError(msg)
     return size
 
@@ -212,6 +242,8 @@ class _Description:
     most_vectors: int
     files: dict[str, _File]
     index: list[Any]
+    partitions: int = 0
+    analyzer: str = ""
 
 
 def _described(folder: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Both speak the same protocol, so the other modules need not distinguish them.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -22,8 +23,23 @@ from filelock import FileLock
 from retrievalkit.commands import remove_temporary_leftovers
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
-TOKEN, ADDRESS, PLAINTEXT = "MILVUS_TOKEN", "MILVUS_URI", "RKIT_ALLOW_PLAINTEXT_TOKEN"
-"""Environment variables: the token; an address that the user vouches for; 1 lets the token go over http."""
+TOKEN, TOKEN_FILE = "MILVUS_TOKEN", "MILVUS_TOKEN_FILE"
+"""Environment variables: the token, such as USER:PASSWORD; or a file that holds it."""
+
+ADDRESS, PLAINTEXT = "MILVUS_URI", "RKIT_ALLOW_PLAINTEXT_TOKEN"
+"""Environment variables: an address that the user vouches for; 1 lets the token go over http."""
+
+CERTIFICATES = {
+    "MILVUS_SERVER_CERT": "server_pem_path",
+    "MILVUS_CA_CERT": "ca_pem_path",
+    "MILVUS_CLIENT_CERT": "client_pem_path",
+    "MILVUS_CLIENT_KEY": "client_key_path",
+}
+"""Environment variables that name PEM files for https, and what pymilvus calls them: the server's certificate or that
+of who signed it; and, for a server that asks for them, all of the other three."""
+
+SERVER_NAME = "MILVUS_SERVER_NAME"
+"""Environment variable: the name in the server's certificate, where it is not that of the address."""
 
 RETRIES, PATIENT_RETRIES = 5, 15
 """Attempts per request before a server counts as unreachable: about three seconds when searching, and half a minute
@@ -56,24 +72,27 @@ class Connection:
             self.lite = client.get_server_version().startswith("milvus_lite")
 
 
-def connect(uri: str, *, timeout: float, confirmed: bool = True) -> Connection:
+def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirmed: bool = True) -> Connection:
     """Connect to a server.
 
     Args:
         uri: The server's address, such as http://localhost:19530.
         timeout: Seconds to wait for an answer.
+        search_timeout: Seconds to wait for an answer to a request of a search.
         confirmed: Whether the user gave the address, rather than a manifest or a recipe.
 
     Raises:
         InputError: No server answers, the server is not Milvus, or it rejects the token; nobody but a file vouches for
             the address; or the token would go out unencrypted.
     """
-    token = os.environ.get(TOKEN, "")
+    token = _token()
     if not confirmed:
         _check_vouched_for(uri, token)
     if token:
         _check_encrypted(uri)
-    client = _client(uri, timeout=timeout, token=token)
+    options = {**_certificates(uri), "grpc_options": {**GRPC_OPTIONS, "grpc.service_config": _patience(search_timeout)}}
+    # pymilvus would share the connection of an earlier client of this address, whatever its certificates and deadlines.
+    client = _client(uri, timeout=timeout, token=token, dedicated=True, **options)
     return Connection(client, f"Milvus at '{uri}'")
 
 
@@ -130,6 +149,46 @@ def check_uri(uri: str) -> None:
             f"drop it to use Milvus Lite, which keeps its files in the index folder."
         )
         raise OptionError(msg)
+
+
+def _token() -> str:
+    if TOKEN in os.environ or not (path := os.environ.get(TOKEN_FILE)):
+        return os.environ.get(TOKEN, "")
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{TOKEN_FILE} names '{path}', which cannot be read as text: {getattr(error, 'strerror', None) or error}."
+        raise InputError(msg) from error
+
+
+def _certificates(uri: str) -> dict[str, Any]:
+    """The files that an encrypted connection needs, as options of pymilvus."""
+    if urlsplit(uri).scheme != "https":
+        return {}
+    given = {name: os.environ[name] for name in CERTIFICATES if os.environ.get(name)}
+    for name, path in given.items():
+        if not Path(path).is_file():
+            msg = f"{name} names '{path}', and there is no such file."
+            raise InputError(msg)
+    own = [name for name in given if "CLIENT" in name]
+    if own and len(given.keys() - {"MILVUS_SERVER_CERT"}) < 3:
+        msg = f"{own[0]} is set, and needs MILVUS_CA_CERT, MILVUS_CLIENT_CERT and MILVUS_CLIENT_KEY together."
+        raise InputError(msg)
+    if own:
+        # pymilvus would look at the server's certificate alone.
+        given.pop("MILVUS_SERVER_CERT", None)
+    elif "MILVUS_CA_CERT" in given:
+        given.setdefault("MILVUS_SERVER_CERT", given.pop("MILVUS_CA_CERT"))
+    called = {"server_name": os.environ[SERVER_NAME]} if os.environ.get(SERVER_NAME) else {}
+    return {"secure": True, **{CERTIFICATES[name]: path for name, path in given.items()}, **called}
+
+
+def _patience(seconds: float) -> str:
+    """A deadline for each request that reads. pymilvus's own would count all attempts, also those that fail at once."""
+    methods = [
+        {"service": "milvus.proto.milvus.MilvusService", "method": one} for one in ("Search", "HybridSearch", "Query")
+    ]
+    return json.dumps({"methodConfig": [{"name": methods, "timeout": f"{seconds:g}s"}]})
 
 
 def _check_vouched_for(uri: str, token: str) -> None:
@@ -223,11 +282,12 @@ def _import_grpc() -> Any:
 def _client(uri: str, **options: Any) -> Any:
     pymilvus, grpc = import_pymilvus(), _import_grpc()
     try:
-        return pymilvus.MilvusClient(uri=uri, grpc_options=GRPC_OPTIONS, **options)
+        return pymilvus.MilvusClient(uri=uri, **{"grpc_options": GRPC_OPTIONS, **options})
     except (pymilvus.MilvusException, grpc.RpcError, ValueError) as error:
+        trusted = "that MILVUS_CA_CERT names who signed its certificate, " if uri.startswith("https") else ""
         msg = (
-            f"no Milvus answers at '{uri}' ({reason(error)}). Check that it runs, that the address is right, and "
-            f"that {TOKEN} holds its token if it requires one."
+            f"no Milvus answers at '{uri}' ({reason(error)}). Check that it runs, that the address is right, "
+            f"{trusted}and that {TOKEN} holds its token if it requires one."
         )
         raise InputError(msg) from error
 

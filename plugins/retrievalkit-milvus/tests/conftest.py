@@ -13,7 +13,7 @@ import pytest
 import torch
 from pymilvus import MilvusClient
 from retrievalkit_milvus.indexer import Milvus
-from retrievalkit_milvus.server import GRPC_OPTIONS
+from retrievalkit_milvus.server import CERTIFICATES, GRPC_OPTIONS
 
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
@@ -107,7 +107,7 @@ def _serving(folder):
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch):
     """What the machine's own environment says of Milvus does not matter."""
-    for name in ("MILVUS_TOKEN", "MILVUS_URI", "RKIT_ALLOW_PLAINTEXT_TOKEN"):
+    for name in ("MILVUS_TOKEN", "MILVUS_TOKEN_FILE", "MILVUS_URI", "RKIT_ALLOW_PLAINTEXT_TOKEN", *CERTIFICATES):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -136,10 +136,29 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def knows_weights(server):
-    """Whether the server can keep weights, which came with Milvus 2.4."""
+def version(server):
+    """The server's version; Milvus Lite's begins with its name."""
     with contextlib.closing(MilvusClient(server, grpc_options=GRPC_OPTIONS)) as client:
-        return not client.get_server_version().startswith(("v2.2", "v2.3"))
+        return client.get_server_version()
+
+
+@pytest.fixture(scope="session")
+def knows_weights(version):
+    """Whether the server can keep weights, which came with Milvus 2.4."""
+    return not version.startswith(("v2.2", "v2.3"))
+
+
+@pytest.fixture(scope="session")
+def knows_words(version):
+    """Whether the server can rank by words, which came with Milvus 2.5."""
+    return not version.startswith(("v2.2", "v2.3", "v2.4"))
+
+
+@pytest.fixture
+def real(version):
+    """Skips what only a server of Milvus's own has, where there is none."""
+    if version.startswith("milvus_lite"):
+        pytest.skip("Milvus Lite has no such thing: name a server by RKIT_TEST_MILVUS")
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ def sent(monkeypatch):
     """The addresses that a client is made for, and the token that each would get."""
     sent = []
 
-    def client(uri, *, token, timeout):
-        del timeout
+    def client(uri, *, token, timeout, **options):
+        del timeout, options
         sent.append((uri, token))
         raise InputError("stop here")
 
@@ -81,6 +81,18 @@ def test_on_this_machine_the_token_needs_no_encryption(sent, monkeypatch):
     for uri in (NEAR, "http://localhost:19530", "tcp://[::1]:19530"):
         connect(uri)
     assert [token for _, token in sent] == [SECRET] * 3
+
+
+def test_a_token_in_a_file(sent, monkeypatch, tmp_path):
+    """Is read from there, without its line's end; the variable wins; a file that is missing is named."""
+    path = tmp_path / "token"
+    monkeypatch.setenv("MILVUS_TOKEN_FILE", str(path))
+    assert f"MILVUS_TOKEN_FILE names '{path}', which cannot be read" in connect(NEAR)
+    path.write_text(f"{SECRET}\n")
+    connect(NEAR)
+    monkeypatch.setenv("MILVUS_TOKEN", "other")
+    connect(NEAR)
+    assert sent == [(NEAR, SECRET), (NEAR, "other")]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ import transformers
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, TokenStates
 
-pytestmark = pytest.mark.precision
-
 LAYERS = 3
 
 

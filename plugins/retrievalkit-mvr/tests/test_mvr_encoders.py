@@ -11,8 +11,6 @@ from retrievalkit.contracts import Progress
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.model.retriever import Retriever
 
-pytestmark = pytest.mark.precision
-
 # 6 tokens: [CLS] text [SEP], of which viewers replace the first.
 DOCUMENT = [("", "lima is a city")]
 QUERY = [("", "what is")]

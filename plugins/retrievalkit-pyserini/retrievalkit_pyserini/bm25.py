@@ -188,7 +188,7 @@ class BM25(Indexer):
             empty = self._build(added, coming)["empty"]
         elif added is not None:
             empty = len(added)
-        joined = coming / INDEX if filled else None
+        joined = [coming / INDEX] if filled else []
         write_changed(index_dir / INDEX, target / INDEX, deleted=deleted, added=joined, compact=compact)
         shutil.rmtree(coming, ignore_errors=True)
         shutil.copyfile(index_dir / _SETTINGS, target / _SETTINGS)
@@ -197,6 +197,19 @@ class BM25(Indexer):
             msg = f"no text with a title or a text would be left in '{index_dir}'. Add some in the same command."
             raise DataError(msg)
         return {"texts": texts + empty, "empty": empty}
+
+    @alone
+    def join(self, parts: Sequence[Path], target: Path) -> None:
+        """Write one index of the texts of several; its scores are those of an index built at once.
+
+        Raises:
+            RetrievalkitError: Lucene ran out of disk space or memory.
+        """
+        with undone_on_failure(target, _IDS, _SETTINGS):
+            first, *others = (Path(part) / INDEX for part in parts)
+            write_changed(first, target / INDEX, added=others)
+            shutil.copyfile(parts[0] / _SETTINGS, target / _SETTINGS)
+            self._write_ids(target / INDEX, target / _IDS)
 
     @alone
     def open(self, index_dir: Path) -> None:

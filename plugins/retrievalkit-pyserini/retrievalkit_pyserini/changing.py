@@ -21,14 +21,16 @@ _LOCK = "write.lock"
 _DIRECTORY = "org.apache.lucene.store.Directory"
 
 
-def write_changed(folder: Path, target: Path, *, deleted: Iterable[str], added: Path | None, compact: bool) -> None:
+def write_changed(
+    folder: Path, target: Path, *, deleted: Iterable[str] = (), added: Sequence[Path] = (), compact: bool = False
+) -> None:
     """Write a changed index.
 
     Args:
         folder: The index.
         target: Where the changed one goes; must not exist.
         deleted: The ids of texts that leave.
-        added: An index whose texts join; None = none.
+        added: Indexes whose texts join.
         compact: Whether to make one segment of all.
     """
     target.mkdir()
@@ -44,8 +46,8 @@ def write_changed(folder: Path, target: Path, *, deleted: Iterable[str], added: 
         writer = java_class("org.apache.lucene.index.IndexWriter")(directory(target), config)
     with IndexWriting(target, writer, one_segment=compact), lucene_errors(f"change the index '{target}'"):
         _delete(writer, sorted(deleted))
-        if added is not None:
-            _join(writer, added)
+        for one in added:
+            _join(writer, one)
         writer.forceMergeDeletes()
 
 

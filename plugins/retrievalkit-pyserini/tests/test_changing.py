@@ -34,8 +34,8 @@ def corpus(path, texts):
     return path
 
 
-def build(folder, texts):
-    build_index(corpus(folder.with_suffix(".jsonl"), texts), indexer="bm25", output=folder)
+def build(folder, texts, shards=None):
+    build_index(corpus(folder.with_suffix(".jsonl"), texts), indexer="bm25", output=folder, parts=shards)
     return folder
 
 
@@ -146,3 +146,19 @@ def test_an_index_is_not_emptied(tmp_path):
     with pytest.raises(DataError, match="no text with a title or a text would be left"):
         change_index(index, delete=["p1"])
     assert open_index(index).indexer.search(["river engine violin candle glacier harbour"], 5)[0] == [["p1"]]
+
+
+def test_shards_joined_are_as_an_index_built_at_once(tmp_path):
+    """Scores to the last bit, since the statistics are those of all texts; texts without a word count."""
+    texts = {name: number % 3 for number, name in enumerate(NAMES)} | {"p8": 3}
+    sharded, whole = build(tmp_path / "index", texts, shards=3), build(tmp_path / "anew", texts)
+    assert_same(sharded, whole)
+    assert read_manifest(sharded, "index")["counts"] == read_manifest(whole, "index")["counts"]
+    assert [path.name for path in sharded.iterdir() if path.name.startswith((".", "segments"))] == []
+    change_index(sharded, delete=["p1"], compact=True)
+    assert_same(sharded, build(tmp_path / "less", {name: one for name, one in texts.items() if name != "p1"}))
+
+
+def test_more_shards_than_texts_are_refused(tmp_path):
+    with pytest.raises(InputError, match="holds 9 passages, fewer than 10 shards"):
+        build(tmp_path / "index", dict.fromkeys(NAMES, 0), shards=10)

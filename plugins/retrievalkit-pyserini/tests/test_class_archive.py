@@ -32,7 +32,7 @@ def run(code, cache, **environment):
     return done.returncode, done.stdout, done.stderr
 
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="reads /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="reads /proc")]
 
 
 @pytest.fixture(scope="module")

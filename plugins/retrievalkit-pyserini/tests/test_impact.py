@@ -15,8 +15,6 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError, UnsupportedError
 
-pytestmark = pytest.mark.precision
-
 
 def asked(weights):
     return Representation(weights=torch.from_numpy(np.asarray(weights, dtype=np.float32)))

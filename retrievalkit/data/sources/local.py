@@ -64,6 +64,8 @@ class Local(Source):
         if part == "judgements":
             return bool(self._judged_splits())
         names = {"passages": _CORPUS_FILES, "queries": ("queries.jsonl",), "examples": (f"{split}.jsonl",)}[part]
+        if part == "examples" and self._example_shards:
+            return True
         return any(files.find_file(self.path, name) for name in names)
 
     def records(self, part: Part, split: str = "test") -> Iterator[Record]:
@@ -112,9 +114,34 @@ class Local(Source):
             yield record
 
     def examples(self, split: str) -> Iterator[Record]:
-        """The records of the file, or of the folder's SPLIT.jsonl."""
-        path = files.inside(self.path, f"{split}.jsonl", "training examples")
-        yield from read_records(path, *forms.EXAMPLES)
+        """The records of the file, of the folder's SPLIT.jsonl, or of all files of a folder of nothing else."""
+        for path in self._paths_of_examples(split):
+            yield from read_records(path, *forms.EXAMPLES)
+
+    def example_files(self, split: str) -> tuple[Path, ...]:
+        """The files of examples, if none is compressed or a JSON array."""
+        return _plain(self._paths_of_examples(split)) if self.holds("examples", split) else ()
+
+    def _paths_of_examples(self, split: str) -> list[Path]:
+        named = files.find_file(self.path, f"{split}.jsonl") if self.is_folder else None
+        if named is None and self._example_shards:
+            return self._example_shards
+        return [files.inside(self.path, f"{split}.jsonl", "training examples")]
+
+    @cached_property
+    def _example_shards(self) -> list[Path]:
+        """The data files of a folder without any known name, if they hold training examples."""
+        known = (*_CORPUS_FILES, "queries.jsonl", *(f"{split}.jsonl" for split in ("train", "dev", "test")))
+        if not self.is_folder or any(files.find_file(self.path, name) for name in known) or self._judged_splits():
+            return []
+        if kind_of(self.path) in _WITHOUT_DATA or os.path.isfile(self.path / "config.json"):
+            return []
+        found = self._data_files()
+        try:
+            first = next(read_records(found[0], *forms.EXAMPLES), None) if found else None
+        except DataError:
+            return []  # reading it as what it is has the words
+        return found if first is not None and forms.is_example(first.fields.keys()) else []
 
     def splits(self) -> list[str]:
         """The splits for which a folder has judgements."""
@@ -144,9 +171,7 @@ class Local(Source):
 
     def plain_files(self) -> tuple[Path, ...]:
         """The corpus files, if none is compressed or a JSON array."""
-        paths = self._corpus_files
-        plain = all(files.is_plain(path) and files.first_character(path) != "[" for path in paths)
-        return tuple(paths) if plain else ()
+        return _plain(self._corpus_files)
 
     @cached_property
     def _corpus_files(self) -> list[Path]:
@@ -157,14 +182,17 @@ class Local(Source):
             if corpus := files.find_file(self.path, name):
                 return [corpus]
         self._refuse_folder_without_data()
-        endings = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv", ".csv") for end in COMPRESSIONS)
-        paths = [self.path / name for name in files.names_in(self.path) if name.endswith(endings)]
-        found = [path for path in paths if os.path.isfile(path)]
+        found = self._data_files()
         if not found:
             held = files.listing(self.path)
             msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file, but {held}."
             raise DataError(msg, file=self.path)
         return found
+
+    def _data_files(self) -> list[Path]:
+        endings = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv", ".csv") for end in COMPRESSIONS)
+        paths = [self.path / name for name in files.names_in(self.path) if name.endswith(endings)]
+        return [path for path in paths if os.path.isfile(path)]
 
     def _refuse_folder_without_data(self) -> None:
         """Refuse models and what commands made of data: their JSON files are no data."""
@@ -189,6 +217,11 @@ class Local(Source):
         known = ", ".join(self._judged_splits()) or "none"
         msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). Splits there: {known}."
         raise DataError(msg, file=self.path)
+
+
+def _plain(paths: list[Path]) -> tuple[Path, ...]:
+    plain = all(files.is_plain(path) and files.first_character(path) != "[" for path in paths)
+    return tuple(paths) if plain else ()
 
 
 def _literal_answers(record: Record) -> list[str]:

@@ -117,6 +117,10 @@ class Source:
         """Files in which the byte positions of a record locate its passage; () if there are none."""
         return ()
 
+    def example_files(self, split: str) -> tuple[Path, ...]:  # noqa: ARG002 - for sources with files
+        """Files in which the byte positions of a record locate its training example; () if there are none."""
+        return ()
+
     def records(self, part: Part, split: str = "test") -> Iterator[Record]:
         """The rows of a part with their locations.
 

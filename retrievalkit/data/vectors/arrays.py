@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
@@ -38,8 +39,19 @@ def open_array(path: Path, dtypes: tuple[str, ...], ndim: int, *, region: tuple[
     with path.open("rb") as stream:
         start, size = (0, os.fstat(stream.fileno()).st_size) if region is None else region
         stream.seek(start)
-        magic, length = stream.read(len(_MAGIC)), int.from_bytes(stream.read(2), "little")
-        header = _HEADER.fullmatch(stream.read(length))
+        dtype, shape, before = read_header(stream, size, dtypes, ndim)
+    if not math.prod(shape):
+        # Nothing cannot be mapped.
+        return np.empty(shape, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r", offset=start + before, shape=shape)
+
+
+def read_header(
+    stream: IO[bytes], size: int, dtypes: tuple[str, ...], ndim: int
+) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """The type and the shape of an array of `size` bytes, and the bytes before its first number; see `open_array`."""
+    magic, length = stream.read(len(_MAGIC)), int.from_bytes(stream.read(2), "little")
+    header = _HEADER.fullmatch(stream.read(length))
     if magic != _MAGIC or header is None:
         msg = "it does not start as an array of numbers"
         raise ValueError(msg)
@@ -51,10 +63,7 @@ def open_array(path: Path, dtypes: tuple[str, ...], ndim: int, *, region: tuple[
     if before + math.prod(shape) * np.dtype(dtype).itemsize != size:
         msg = f"an array {shape} of {dtype} does not have {size:,} bytes"
         raise ValueError(msg)
-    if not math.prod(shape):
-        # Nothing cannot be mapped.
-        return np.empty(shape, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r", offset=start + before, shape=shape)
+    return np.dtype(dtype), shape, before
 
 
 def check_starts(starts: np.ndarray, elements: int) -> None:

@@ -28,6 +28,7 @@ from retrievalkit import artifacts
 from retrievalkit.data.vectors.arrays import check_finite, check_starts, in_pieces, open_array
 from retrievalkit.data.vectors.csr import MappedCsr, joined, spread
 from retrievalkit.data.vectors.ids import Ids
+from retrievalkit.data.vectors.ranges import RangedRows, ranged_rows, read_ahead
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
 IDS = "ids.txt"
@@ -38,6 +39,7 @@ _FINITE = "finite"  # the name of a check, see `artifacts.once`
 _REMEDY = "Encode again, or copy the folder again."
 View = Literal["all", "vectors", "weights"]
 Opened = TypeVar("Opened")
+Header = tuple[Path | RangedRows, np.memmap[Any, Any] | RangedRows]
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class _Shard:
     texts: int
     first_row: int
     rows: int
-    vectors: Path | None
+    vectors: Path | RangedRows | None
     offset: int
     weights: MappedCsr | None
 
@@ -123,9 +125,10 @@ class VectorStore:
     def __init__(self, folder: str | Path, *, view: View = "all") -> None:
         self.folder = Path(folder)
         self.manifest = artifacts.read_manifest(self.folder, "vectors")
+        self._store = artifacts.store_of(self.folder)
         self._check_files()
         self.ids = Ids(self.folder / IDS)
-        headers = [] if view == "weights" else [self._header(path) for path in self._listed("vectors-*.npy")]
+        headers = [] if view == "weights" else self._headers()
         lexical = [] if view == "vectors" else self._listed("lexical-*.npz")
         weights = [_readable(path, partial(MappedCsr, path)) for path in lexical]
         if not headers and not weights:
@@ -172,11 +175,12 @@ class VectorStore:
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
         """All texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
 
-        A block's vectors are mapped when it is yielded and unmapped when it is dropped.
+        A block's vectors are mapped when it is yielded and unmapped when it is dropped; those in a store are read, one
+        block ahead.
         """
-        for shard in self._shards:
-            for start, end in self._cuts(shard, rows):
-                yield self._block(shard, start, end)
+        cuts = ((shard, start, end) for shard in self._shards for start, end in self._cuts(shard, rows))
+        blocks = (self._block(shard, start, end) for shard, start, end in cuts)
+        yield from blocks if self._store is None else read_ahead(blocks)
 
     def block(self, start: int, end: int) -> VectorBlock:
         """The texts from `start` to `end`, without weights; copied into memory if they span several shards."""
@@ -214,6 +218,9 @@ class VectorStore:
         """(rows, dim): any vectors by their row, in the order given, read into memory."""
         taken = np.empty((len(rows), self.dim), dtype=self.dtype)
         for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
+            if isinstance(shard.vectors, RangedRows):
+                taken[wanted] = shard.vectors.take(rows[wanted] - shard.first_row)
+                continue
             vectors = np.asarray(self._map(shard, 0, shard.rows))
             if len(wanted) == len(rows):
                 return vectors.take(rows - shard.first_row, axis=0)
@@ -247,6 +254,10 @@ class VectorStore:
         target = Path(target)
         target.mkdir(parents=True, exist_ok=True)
         for name in [*self.manifest["files"], artifacts.MANIFEST]:
+            if self._store is not None and fnmatch.fnmatchcase(name, artifacts.VECTORS):
+                self._store.fetch(name, target / name)
+                artifacts.check_files(target, {name: self.manifest["files"][name]}, remedy=_REMEDY)
+                continue
             try:
                 checksum = self.manifest["files"].get(name, {}).get("blake2b", "")
                 artifacts.link_file(self.folder / name, target / name, checksum=checksum, checks=(_FINITE,))
@@ -258,7 +269,17 @@ class VectorStore:
         if not isinstance(files, dict) or IDS not in files:
             msg = f"'{self.folder}' is damaged: its {artifacts.MANIFEST} does not list its files. Encode again."
             raise ArtifactError(msg)
+        if self._store is not None:
+            files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, artifacts.VECTORS)}
         artifacts.check_files(self.folder, files, remedy=_REMEDY)
+
+    def _headers(self) -> list[Header]:
+        """Where the shards of vectors are, with their types and shapes."""
+        paths = self._listed(artifacts.VECTORS)
+        if self._store is None:
+            return [self._header(path) for path in paths]
+        found = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths]) if paths else []
+        return [(one, one) for one in found]
 
     def _listed(self, pattern: str) -> list[Path]:
         return _in_order(self.folder / name for name in self.manifest["files"] if fnmatch.fnmatchcase(name, pattern))
@@ -288,7 +309,7 @@ class VectorStore:
             raise ArtifactError(msg)
         return int(self.rows // len(self))
 
-    def _arrange(self, headers: list[tuple[Path, np.memmap[Any, Any]]], weights: list[MappedCsr]) -> Iterator[_Shard]:
+    def _arrange(self, headers: list[Header], weights: list[MappedCsr]) -> Iterator[_Shard]:
         if headers and weights and len(headers) != len(weights):
             counts = f"{len(headers)} shards of vectors and {len(weights)} of weights"
             msg = f"'{self.folder}' is damaged: it has {counts}. Encode again."
@@ -311,7 +332,7 @@ class VectorStore:
             msg = f"'{self.folder}' is damaged: {len(self)} ids for {text} texts. Encode again."
             raise ArtifactError(msg)
 
-    def _check_shard(self, array: np.memmap[Any, Any], text: int, row: int) -> None:
+    def _check_shard(self, array: np.memmap[Any, Any] | RangedRows, text: int, row: int) -> None:
         if array.shape[1] != self.dim or array.dtype != self.dtype or self._rows_of(text) != row:
             msg = f"'{array.filename}' does not fit the other files of its folder. Encode again."
             raise ArtifactError(msg)
@@ -348,6 +369,8 @@ class VectorStore:
         return VectorBlock(start, end - start, vectors, starts, weights)
 
     def _map(self, shard: _Shard, start: int, end: int) -> np.ndarray:
+        if isinstance(shard.vectors, RangedRows):
+            return shard.vectors.rows(start, end)
         assert shard.vectors is not None
         offset = shard.offset + start * self.dim * self.dtype.itemsize
         # Copy-on-write, because torch warns about read-only arrays.

@@ -16,6 +16,8 @@ from retrievalkit.artifacts.schemas import Count, File
 from retrievalkit.data.vectors.store import DTYPES, IDENTITY, IDS, OFFSETS, numbered
 from retrievalkit.errors import ArtifactError, DataError, InputError
 
+_SENT_IDENTITY = IDENTITY.removeprefix(".")
+
 
 @dataclass(frozen=True)
 class _Record:
@@ -37,19 +39,52 @@ class VectorWriter:
     Args:
         folder: An existing staging folder to write to.
         identity: The texts and the settings of the encoding, as JSON values.
+        store: The store that gets each shard as soon as it is complete, and has those of an earlier writer; None = they
+            stay in the folder.
     """
 
-    def __init__(self, folder: str | Path, *, identity: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        identity: Mapping[str, Any] | None = None,
+        store: artifacts.Store | None = None,
+    ) -> None:
         self.folder = Path(folder)
         self._checksums: dict[str, dict[str, Any]] = {}
+        self._store, self._sent = store, {} if store is None else store.names()
         fingerprint = artifacts.fingerprint_value(dict(identity or {}))
         path = self.folder / IDENTITY
+        if store is not None:
+            _clear(self.folder)
+            self._resume(store, fingerprint)
         if not path.exists() or path.read_text() != fingerprint:
             _clear(self.folder)
             path.write_text(fingerprint)
 
+    def _resume(self, store: artifacts.Store, fingerprint: str) -> None:
+        """Fetch what an earlier writer has left in the store, but for vectors; or begin there anew."""
+        left = [name for name in self._sent if name.startswith(f"{artifacts.PARTIAL}/")]
+        begun = f"{artifacts.PARTIAL}/{_SENT_IDENTITY}"
+        # From here on, the folder in the store is no vectors folder.
+        store.remove([artifacts.MANIFEST])
+        if begun in left and store.read(begun).decode() == fingerprint:
+            for name in left:
+                artifacts.inside(self.folder, name.partition("/")[2])
+                store.fetch(name, self.folder / name.partition("/")[2])
+            (self.folder / _SENT_IDENTITY).rename(self.folder / IDENTITY)
+            return
+        store.remove(left)
+        (self.folder / IDENTITY).write_text(fingerprint)
+        store.put(self.folder / IDENTITY, begun)
+
+    def keep(self, path: Path) -> None:
+        """Have the store keep a further file of the folder, for the writer that goes on."""
+        if self._store is not None:
+            self._store.put(path, f"{artifacts.PARTIAL}/{path.name}")
+
     def completed_shards(self) -> tuple[frozenset[int], Path | None]:
-        """Which shards are complete and as they were written; all their bytes are read.
+        """Which shards are complete and as they were written; all their bytes are read, but of those in a store.
 
         Returns:
             Their numbers, and the first file that is not as it was written.
@@ -112,7 +147,14 @@ class VectorWriter:
         }
         record["fingerprint"] = artifacts.fingerprint_value(record)
         # The record comes last: it marks the shard as complete.
+        if self._store is not None:
+            for name in files:
+                self._store.put(self.folder / name, name)
+                (self.folder / name).unlink()
+            for name in parts:
+                self.keep(self.folder / name)
         self._write(self._record(number).name, lambda path: path.write_text(json.dumps(record)))
+        self.keep(self._record(number))
 
     def finish(self) -> dict[str, int]:
         """Join the parts that belong to the whole folder and write a manifest; returns its counts.
@@ -168,7 +210,10 @@ class VectorWriter:
             return self._record(number)
         for name, entry in (record["files"] | record["parts"]).items():
             path: Path = self.folder / name
-            if not path.is_file() or artifacts.describe_file(path) != entry:
+            if self._store is not None and name in record["files"]:
+                if self._sent.get(name) != entry["bytes"]:
+                    return path
+            elif not path.is_file() or artifacts.describe_file(path) != entry:
                 return path
         return None
 

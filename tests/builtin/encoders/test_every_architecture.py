@@ -9,8 +9,6 @@ from retrievalkit import testing
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 
-pytestmark = pytest.mark.precision
-
 TEXTS = [("Peru", "The seat of government is the city of Lima."), ("", "rome")]
 POOLERS = {"llama": "last", "t5": "mean"}
 

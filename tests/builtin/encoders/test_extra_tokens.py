@@ -10,8 +10,6 @@ from retrievalkit import registry
 from retrievalkit.contracts import ExtraTokens, Needs
 from retrievalkit.errors import InputError, UnsupportedError
 
-pytestmark = pytest.mark.precision
-
 TEXTS = [("", "what is the capital of france"), ("", "rome")]
 EVERY = ["bert", "roberta", "distilbert", "mpnet", "modernbert", "t5", "llama"]
 OFFSETS = {"roberta": 1, "mpnet": 2}

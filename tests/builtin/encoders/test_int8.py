@@ -144,7 +144,9 @@ print(largest, float((made - expected).abs().max() / expected.abs().max()))
 
 
 @needs_int8
-@pytest.mark.parametrize(("instructions", "largest"), [("AVX512_CORE_VNNI", "127"), ("AVX2", "63")])
+@pytest.mark.parametrize(
+    ("instructions", "largest"), [pytest.param("AVX512_CORE_VNNI", "127", marks=pytest.mark.slow), ("AVX2", "63")]
+)
 def test_older_processors_multiply_right(instructions, largest):
     """The library of the products is held to the instructions of processors without AMX, and without VNNI."""
     if not torch.cpu._is_vnni_supported():

@@ -11,8 +11,6 @@ from retrievalkit.contracts import Needs
 from retrievalkit.errors import InputError
 from retrievalkit.model.pretrained import quiet
 
-pytestmark = pytest.mark.precision
-
 TEXTS = [("", "what is the capital of france"), ("", "rome")]
 
 

@@ -16,8 +16,6 @@ from retrievalkit.contracts import Needs
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.pretrained import quiet
 
-pytestmark = pytest.mark.precision
-
 LAYERS = 2
 TEXTS = [("", "what is the capital of france"), ("Peru", "The seat of government is the city of Lima."), ("", "rome")]
 BERT_LIKE = ("roberta", "mpnet", "modernbert", "electra", "xlm-roberta")

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.builtin.indexers.faiss import Faiss
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
@@ -239,8 +239,3 @@ def test_faiss_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(MissingDependencyError, match="pip install faiss-cpu"):
         Faiss()
-
-
-def test_conformance(tmp_path):
-    """The check that plugin authors use."""
-    testing.check_indexer("faiss", tmp_path)

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.builtin.indexers.flat import Flat
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
@@ -213,8 +213,3 @@ def test_queries_of_another_model_are_refused(tmp_path):
         indexer.scores(Representation(torch.zeros(1, 1, 9)), [["t1"]])
     with pytest.raises(OptionError, match="k is 0"):
         indexer.search(queries_like(documents), 0)
-
-
-def test_conformance(tmp_path):
-    """The check that plugin authors use."""
-    testing.check_indexer("flat", tmp_path)

@@ -19,8 +19,6 @@ from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
 
-pytestmark = pytest.mark.precision
-
 INFO = EncoderInfo(width=4, layers=3, vocabulary_size=100)
 PLAIN = {"dimension": None, "normalize": False, "markers": False, "query_filled": False, "skip_punctuation": False}
 COMMA, STOP = 7, 8

@@ -1,0 +1,201 @@
+"""Words beside vectors: BM25 in Milvus against a few lines of it, and rankings of several fields made one."""
+
+import json
+import math
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from retrievalkit_milvus.indexer import Milvus
+
+from retrievalkit.errors import InputError, OptionError, UnsupportedError
+from retrievalkit.index import build_index
+from retrievalkit.search.sources import open_index
+
+K1, B = 0.9, 0.4
+WORDS = ["oak", "elm", "ash", "fir", "yew", "box", "bay", "fig"]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Forty texts of three to nine words."""
+    generator = np.random.default_rng(0)
+    return [" ".join(generator.choice(WORDS, size=generator.integers(3, 10))) for _ in range(40)]
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return ["oak elm", "Fig, fig!", "ash", "yew box bay oak", "pine"]
+
+
+@pytest.fixture(scope="module")
+def corpus(texts, tmp_path_factory):
+    """The texts, and some that the vectors lack."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    lines = [
+        {"_id": f"t{row}", "title": text.split()[0], "text": " ".join(text.split()[1:])}
+        for row, text in enumerate(texts)
+    ]
+    lines.insert(3, {"_id": "not encoded", "title": "", "text": "oak"})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture(params=["folder", "server"])
+def place(request, server, knows_words):
+    """The options that say where the index is."""
+    if request.param == "folder":
+        return {}
+    if not knows_words:
+        pytest.skip("this Milvus is older than 2.5")
+    return {"uri": server}
+
+
+@pytest.fixture(scope="module")
+def case(draw, asked):
+    case = draw(40, dim=6, vocabulary=12, seed=3)
+    case.queries.texts = asked
+    return case
+
+
+def bm25(texts, query):
+    """(texts,) scores."""
+    documents = [Counter(re.findall(r"\w+", text.lower())) for text in texts]
+    mean = sum(map(Counter.total, documents)) / len(documents)
+    df = Counter(word for document in documents for word in document)
+    idf = {word: math.log((len(texts) - df[word] + 0.5) / (df[word] + 0.5) + 1) for word in df}
+    norms = [K1 * (1 - B + B * document.total() / mean) for document in documents]
+    return np.array(
+        [
+            sum(
+                n * idf.get(w, 0) * d[w] * (K1 + 1) / (d[w] + norm)
+                for w, n in Counter(re.findall(r"\w+", query.lower())).items()
+            )
+            for d, norm in zip(documents, norms, strict=True)
+        ]
+    )
+
+
+def ranked(scores, k):
+    """The best texts with a score above 0, ties in order."""
+    order = [row for row in np.argsort(-scores, kind="stable")[:k] if scores[row] > 0]
+    return [f"t{row}" for row in order], scores[order]
+
+
+def test_words_are_ranked_by_bm25(place, case, texts, corpus, indexed, asked):
+    """With weights of 0 for the rest, ids and scores are those of BM25; a query without a known word finds nothing."""
+    index = indexed(case, texts=str(corpus), hybrid="weighted:0,0,1", **place)
+    for k in (1, 7, 40):
+        ids, scores = index.search(case.queries, k)
+        for query, found, values in zip(asked, ids, scores, strict=True):
+            wanted, best = ranked(bm25(texts, query).round(6), k)
+            np.testing.assert_allclose(values, best, rtol=1e-4)
+            assert_same_but_ties(found, wanted, best)
+    assert ids[-1] == []
+
+
+def test_a_weighted_sum_is_that_of_the_scores(place, case, texts, corpus, indexed, asked):
+    """Of all fields, where each retrieves all texts."""
+    index = indexed(case, texts=str(corpus), hybrid="weighted:1,0.5,0.25", **place)
+    vectors, weights = parts(case)
+    for query, found, values in zip(range(5), *index.search(case.queries, 10), strict=True):
+        total = vectors[query] + 0.5 * weights[query] + 0.25 * bm25(texts, asked[query])
+        order = np.argsort(-total, kind="stable")[:10]
+        assert found == [f"t{row}" for row in order]
+        np.testing.assert_allclose(values, total[order], rtol=1e-4)
+
+
+def test_reciprocal_ranks_are_summed(place, case, texts, corpus, indexed, asked):
+    """As 1 / (60 + rank) in each field that has the text."""
+    index = indexed(case, texts=str(corpus), hybrid="rrf", **place)
+    vectors, weights = parts(case)
+    for query, found, values in zip(range(5), *index.search(case.queries, 40), strict=True):
+        fields = (vectors[query], weights[query], bm25(texts, asked[query]))
+        assert sorted(values, reverse=True) == list(values)
+        assert found[0] in best_by_ranks(fields)
+        assert values[0] == pytest.approx(max(by_ranks(fields)), rel=1e-4)
+
+
+def test_an_index_with_words_is_searched_without_them_too(place, case, corpus, indexed, assert_found):
+    """Vectors and weights are compared as ever."""
+    index = indexed(case, texts=str(corpus), **place)
+    assert_found(index.search(case.queries, 9), case.expected(9))
+
+
+def test_from_the_programs(place, case, corpus, store, asked, tmp_path):
+    """What the command builds is opened by its manifest; the texts of queries come with their vectors."""
+    options = {"texts": str(corpus), "hybrid": "weighted:0,0,1", **place}
+    build_index(store(case).folder, indexer="milvus", output=tmp_path / "index", options=options)
+    index = open_index(tmp_path / "index", options=place)
+    assert index.indexer.reads_texts
+    assert index.indexer.search(case.queries, 3)[0][-1] == []
+
+
+def test_texts_that_are_not_those_of_the_vectors(case, store, tmp_path, monkeypatch):
+    """Are refused by the id that is missing, and nothing is left."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps({"_id": f"t{row}", "text": "oak"}) + "\n" for row in (0, 2, 1)))
+    (tmp_path / "index").mkdir()
+    with pytest.raises(InputError, match="has no text 't2' where the vectors have it"):
+        Milvus(texts=str(path)).build(store(case), tmp_path / "index")
+
+
+def test_texts_longer_than_milvus_takes(draw, store, tmp_path):
+    """Are refused by their id."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(json.dumps({"_id": "t0", "text": "ü" * 40_000}) + "\n")
+    with pytest.raises(UnsupportedError, match=r"'t0' has 80,000 bytes.*65,535"):
+        Milvus(texts=str(path)).build(store(draw(1, dim=2)), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["sum", "rrf:0", "rrf:1,2", "weighted", "weighted:2", "weighted:0,0", "weighted:a"])
+def test_fusions_that_cannot_be(text):
+    """A mistake is said when it is made."""
+    with pytest.raises(OptionError, match="rrf, rrf:K or weighted:W,W"):
+        Milvus(hybrid=text)
+
+
+def test_what_a_fusion_does_not_compare(draw, indexed, case, corpus):
+    """Several vectors a text, fields without a weight, queries without their texts, and given texts."""
+    with pytest.raises(UnsupportedError, match="one vector each"):
+        indexed(draw(5, dim=2, m=2), hybrid="rrf").search(draw(5, dim=2).queries, 3)
+    with pytest.raises(OptionError, match="1 weights, and the index holds vector, weights"):
+        indexed(case, hybrid="weighted:1").search(case.queries, 3)
+    index = indexed(case, hybrid="rrf", texts=str(corpus))
+    with pytest.raises(UnsupportedError, match="the queries are vectors alone"):
+        index.search(case.queries.rows(slice(0, 5)).__class__(case.queries.vectors, None, case.queries.weights), 3)
+    with pytest.raises(UnsupportedError, match="scores for its hits only"):
+        index.scores(case.queries, [["t0"]] * 5)
+
+
+def parts(case):
+    """(queries, texts) the scores by vectors alone, and by weights alone."""
+    queries, documents = case.queries, case.documents
+    return (
+        (queries.vectors[:, 0] @ documents.vectors[:, 0].T).numpy(),
+        (queries.weights @ documents.weights.T).numpy(),
+    )
+
+
+def by_ranks(fields):
+    """(texts,) sums of reciprocal ranks; texts with a score of 0 by words or weights have no rank there."""
+    total = np.zeros(len(fields[0]))
+    for number, scores in enumerate(fields):
+        order = [row for row in np.argsort(-scores, kind="stable") if number == 0 or scores[row] > 0]
+        total[order] += 1 / (60 + np.arange(1, len(order) + 1))
+    return total
+
+
+def best_by_ranks(fields):
+    total = by_ranks(fields)
+    return [f"t{row}" for row in np.flatnonzero(total >= total.max() - 1e-3)]
+
+
+def assert_same_but_ties(found, wanted, scores):
+    """The same ids, in any order among scores that are equal up to rounding."""
+    rounded = np.round(scores, 4)
+    for score in dict.fromkeys(rounded[:-1].tolist() if len(rounded) else []):
+        places = np.flatnonzero(rounded == score)
+        if len(places) and places[-1] < len(found) - 1:
+            assert {found[one] for one in places} == {wanted[one] for one in places}

@@ -1,0 +1,146 @@
+"""Workers of a Ray cluster that stay, each with what it has opened, and answer as often as they are asked.
+
+Ray starts a lost one again where there is room. Meanwhile, and if there is none, the others do its part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from retrievalkit import oddities
+from retrievalkit.cluster.mapping import ClusterOptions, connect, room
+from retrievalkit.errors import InputError, RetrievalkitError
+
+_FIRST_SECONDS = 60.0
+"""How long to wait for room for a worker, and for one that answers after all were lost."""
+
+_OTHERS_SECONDS, _PAUSE_SECONDS = 5.0, 0.5
+
+
+class Actors:
+    """Workers of a cluster.
+
+    Args:
+        make: Called in each, when it is first asked: gives the function that answers.
+        options: Where.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        InputError: There is no such cluster, or it has no room.
+    """
+
+    def __init__(self, make: Callable[[], Callable[[Any], Any]], options: ClusterOptions) -> None:
+        connect(options.ray)
+        self._make, self._options = make, options
+        self._actors: list[Any] = []
+        self._coming: dict[Any, Any] = {}
+        self._lost: dict[int, Any] = {}
+        self._growing = threading.Lock()
+
+    def grow(self, wanted: int) -> int:
+        """Have up to so many workers; returns how many there are, at least one.
+
+        Raises:
+            InputError: Other work takes all of the cluster.
+        """
+        import ray
+
+        from retrievalkit.cluster.source import Worker
+
+        with self._growing:
+            gpus, most = room(self._options)
+            cpus = self._options.worker_cpus
+            kind = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0)(Worker)
+            for _ in range(len(self._actors) + len(self._coming), min(wanted, most)):
+                actor = kind.remote(self._make, cpus)
+                self._coming[actor.__ray_ready__.remote()] = actor
+            if not self._actors:
+                self._welcome(1, _FIRST_SECONDS)
+            self._welcome(len(self._coming), _OTHERS_SECONDS)
+            if not self._actors:
+                self._coming.clear()
+                msg = (
+                    f"the cluster has no free room for a worker of {cpus} CPUs and {gpus:g} GPUs, since other work "
+                    "takes it. Wait for that, add machines, or give fewer: --ray-cpus, --ray-gpus."
+                )
+                raise InputError(msg)
+            return len(self._actors)
+
+    def __call__(self, items: Mapping[int, Any]) -> dict[int, Any]:
+        """The answers to items, each given to the worker of its number if that is there, or else to another.
+
+        Raises:
+            RetrievalkitError: No worker is left.
+            Exception: As the function raised it.
+        """
+        answers: dict[int, Any] = {}
+        waited = 0.0
+        while lacking := {number: item for number, item in items.items() if number not in answers}:
+            there = [place for place in range(len(self._actors)) if self._answers(place)]
+            if there:
+                places = {number: self._place(number, there) for number in lacking}
+                answers |= _asked({number: self._actors[place] for number, place in places.items()}, lacking)
+                self._lost |= {place: None for number, place in places.items() if number not in answers}
+            elif waited < _FIRST_SECONDS:
+                time.sleep(_PAUSE_SECONDS)
+                waited += _PAUSE_SECONDS
+            else:
+                msg = "no worker of the cluster answers: all were lost, and there is no room for others. Try again."
+                raise RetrievalkitError(msg)
+        return answers
+
+    def _place(self, number: int, there: Sequence[int]) -> int:
+        own = number % len(self._actors)
+        return own if own in there else there[number % len(there)]
+
+    def _answers(self, place: int) -> bool:
+        """Whether a worker is there, as far as is known; a lost one is asked now and then, without waiting."""
+        import ray
+        from ray.exceptions import RayActorError
+
+        asked = self._lost.get(place, "never lost")
+        if asked == "never lost":
+            return True
+        if asked is not None:
+            if not ray.wait([asked], timeout=0)[0]:
+                return False
+            with contextlib.suppress(RayActorError):
+                ray.get(asked)
+                self._lost.pop(place, None)
+                return True
+        self._lost[place] = self._actors[place].__ray_ready__.remote()
+        return False
+
+    def _welcome(self, count: int, seconds: float) -> None:
+        """Wait for workers that are coming."""
+        import ray
+
+        if self._coming:
+            ready, _ = ray.wait(list(self._coming), num_returns=count, timeout=seconds)
+            self._actors = [*self._actors, *(self._coming.pop(one) for one in ready)]
+
+
+def _asked(actors: Mapping[int, Any], items: Mapping[int, Any]) -> dict[int, Any]:
+    """The answers of workers that are there."""
+    import ray
+    from ray.exceptions import ObjectLostError, RayActorError
+
+    from retrievalkit.cluster.source import Failure, packed, unpacked
+
+    running = {number: actors[number].__call__.remote(packed(item)) for number, item in items.items()}
+    answers = {}
+    for number, one in running.items():
+        try:
+            result: Any = unpacked(ray.get(one))[0]
+        except (RayActorError, ObjectLostError):
+            continue
+        if isinstance(result, Failure):
+            result.error.add_note(f"On a worker of the cluster:\n{result.trace}")
+            raise result.error
+        answers[number], met = result
+        oddities.join(met)
+    return answers

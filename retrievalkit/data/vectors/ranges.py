@@ -1,0 +1,137 @@
+"""Shards of vectors in an object store: their rows are read by range, whatever else of their folder is copied here."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from retrievalkit import artifacts
+from retrievalkit.data.vectors.arrays import check_finite, read_header
+from retrievalkit.errors import ArtifactError
+
+Item = TypeVar("Item")
+
+_HEADER_BYTES = 128  # what numpy writes before a matrix; a longer header is none of ours
+_GAP_BYTES = 1 << 16
+"""Rows with less than this between them are read together: a request costs as much as these bytes."""
+
+
+class RangedRows:
+    """A matrix in an object.
+
+    All of its bytes are compared with their checksum when they are read from the first to the last.
+
+    Args:
+        store: The folder.
+        name: The object.
+        entry: Its size and checksum, as the manifest lists them.
+        head: Its first bytes.
+
+    Attributes:
+        shape, dtype, offset: As a mapped array has them.
+
+    Raises:
+        ValueError: It is no such matrix.
+    """
+
+    def __init__(self, store: artifacts.Store, name: str, entry: Mapping[str, Any], head: bytes) -> None:
+        self.dtype, self.shape, self.offset = read_header(io.BytesIO(head), entry["bytes"], ("<f4", "<f2"), 2)
+        self.size = int(np.prod(self.shape))
+        self.filename = f"{store.url}/{name}"
+        self._store, self._name, self._checksum = store, name, entry["blake2b"]
+        self._head = head[: self.offset]
+        self._lock, self._next, self._whole = threading.Lock(), 0, False
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def rows(self, start: int, end: int) -> np.ndarray:
+        """(end - start, dim): the rows from `start` to `end`.
+
+        Raises:
+            ArtifactError: They cannot be read, or are not what was written.
+        """
+        return self._spans([(start, end)])[0]
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """(rows, dim): any rows, in the order given."""
+        wanted, places = np.unique(rows, return_inverse=True)
+        gap = _GAP_BYTES // (self.shape[1] * self.dtype.itemsize)
+        cuts = np.flatnonzero(np.diff(wanted) > gap + 1) + 1
+        groups = np.split(wanted, cuts)
+        found = self._spans([(int(one[0]), int(one[-1]) + 1) for one in groups])
+        kept = [data[one - one[0]] for one, data in zip(groups, found, strict=True)]
+        taken: np.ndarray = np.concatenate(kept)[places]
+        return taken
+
+    def _spans(self, spans: list[tuple[int, int]]) -> list[np.ndarray]:
+        width = self.shape[1] * self.dtype.itemsize
+        wanted = [(self.offset + start * width, self.offset + end * width) for start, end in spans]
+        found = []
+        for (start, end), data in zip(spans, self._store.ranges(self._name, wanted), strict=True):
+            # bytearray, because torch warns about read-only arrays.
+            array = np.frombuffer(bytearray(data), dtype=self.dtype).reshape(end - start, -1)
+            if not self._whole:
+                self._compare(start, end, array, data)
+            found.append(array)
+        return found
+
+    def _compare(self, start: int, end: int, array: np.ndarray, data: bytes) -> None:
+        problem = ""
+        with self._lock:
+            if start == 0:
+                self._digest, self._next = hashlib.blake2b(self._head, digest_size=16), 0
+            if start == self._next:
+                self._digest.update(data)
+                self._next = end
+                if end == self.shape[0]:
+                    self._whole = self._digest.hexdigest() == self._checksum
+                    problem = "" if self._whole else "its checksum is not the one recorded"
+        try:
+            check_finite(array)
+        except ValueError as error:
+            problem = problem or str(error)
+        if problem:
+            msg = f"'{self.filename}' is damaged, or was replaced: {problem}. Run the command again, or encode again."
+            raise ArtifactError(msg)
+
+
+def ranged_rows(store: artifacts.Store, files: Mapping[str, Mapping[str, Any]], names: list[str]) -> list[RangedRows]:
+    """The shards of a folder in a store; with RKIT_VERIFY=1 all of their bytes are read.
+
+    Raises:
+        ArtifactError: One is missing or damaged.
+    """
+    for name in names:
+        if files[name]["bytes"] <= _HEADER_BYTES:
+            msg = f"'{store.url}/{name}' contains no vectors. Encode again."
+            raise ArtifactError(msg)
+    heads = store.parts([(name, 0, _HEADER_BYTES) for name in names])
+    found = []
+    for name, head in zip(names, heads, strict=True):
+        try:
+            found.append(RangedRows(store, name, files[name], head))
+        except ValueError as error:
+            msg = f"'{store.url}/{name}' cannot be read ({error}): it is damaged. Encode again."
+            raise ArtifactError(msg) from error
+    if os.environ.get(artifacts.VERIFY) == "1":
+        for one in found:
+            one.rows(0, one.shape[0])
+    return found
+
+
+def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The items, each computed while the one before is used."""
+    source = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(lambda: list(itertools.islice(source, 1)))
+        while found := coming.result():
+            coming = thread.submit(lambda: list(itertools.islice(source, 1)))
+            yield found[0]
+            del found

@@ -1,0 +1,274 @@
+"""Training examples that stay in their files, so that memory hardly grows with them: 16 bytes an example.
+
+A training draws its examples in any order, so what is kept of each is where it lies, and a hash of its query, to find
+the queries that occur more than once. Each passage whose text a file contains takes 12 bytes more.
+
+Plain JSON lines and tables are read so. Compressed files, JSON arrays and DPR's form (whose ids of queries depend on
+the rows before) are held in memory, as are examples made from queries and judgements.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from retrievalkit import oddities
+from retrievalkit.data import forms
+from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.examples import (
+    ONE_MEANING,
+    Example,
+    Examples,
+    check_examples,
+    example_of,
+    no_positive,
+    read_examples,
+    texts_wanted,
+)
+from retrievalkit.data.hard_negatives import Chooser, HardNegatives
+from retrievalkit.data.positions import Places
+from retrievalkit.data.queries import QuestionNamer
+from retrievalkit.data.records import Record, table_of
+from retrievalkit.data.sources import open_source
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+_AT_ONCE = 1 << 16
+_REREAD = 1 << 10
+_SHOWN = 3
+
+
+def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Examples:
+    """Training examples, left in their files where possible; every document is in the corpus or among theirs.
+
+    Args:
+        source: As for `read_examples`.
+        corpus: The passages that the examples name.
+        split: As for `read_examples`.
+
+    Raises:
+        DataError: As for `read_examples` and `check_examples`.
+    """
+    opened = open_source(source)
+    files = opened.example_files(split)
+    first = next(iter(opened.records("examples", split)), None) if files else None
+    if first is None or "positive_ctxs" in first.fields:
+        examples = read_examples(source, split=split)
+        check_examples(examples, corpus)
+        return examples
+    name = str(files[0] if len(files) == 1 else source)
+    return _Reading(files, name, partial(opened.records, "examples", split)).examples(corpus)
+
+
+def hash_of(query: str) -> int:
+    """A hash of 32 bits, the same in this process only."""
+    return hash(query) & 0xFFFFFFFF
+
+
+def hashes_of(rows: Sequence[Example]) -> Numbers:
+    """The hash of the query of each example."""
+    if isinstance(rows, Rows):
+        return rows.queries
+    return np.fromiter((hash_of(row.query) for row in rows), np.uint32, len(rows))
+
+
+def chosen(rows: Sequence[Example], positions: Sequence[int]) -> Sequence[Example]:
+    """Some of the examples."""
+    if isinstance(rows, Rows):
+        return rows.at(np.asarray(positions, np.int64))
+    return [rows[position] for position in positions]
+
+
+class Rows(Sequence[Example]):
+    """Examples in plain files.
+
+    Args:
+        places: The files.
+        starts: Where each example starts.
+        sizes: Its bytes.
+        queries: A hash of its query.
+    """
+
+    def __init__(self, places: Places, starts: Numbers, sizes: Numbers, queries: Numbers) -> None:
+        self._places, self._starts, self._sizes, self.queries = places, starts, sizes, queries
+        # A step draws its examples, and then looks up the passages that they hold.
+        self.parsed = lru_cache(_REREAD)(self._parsed)
+
+    def at(self, positions: Any) -> Rows:
+        """The examples at some positions."""
+        return Rows(self._places, self._starts[positions], self._sizes[positions], self.queries[positions])
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, position: int) -> Example: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[Example]: ...
+
+    def __getitem__(self, position: int | slice) -> Example | Sequence[Example]:
+        return self.at(position) if isinstance(position, slice) else self.parsed(position)[0]
+
+    def _parsed(self, position: int) -> tuple[Example, list[Passage]]:
+        return _parse(self._places.read(int(self._starts[position]), int(self._sizes[position])))
+
+
+class Passages(Mapping[str, Passage]):
+    """The passages in the files of examples, by id.
+
+    Args:
+        rows: The examples.
+        hashes: The ids' hashes, ascending.
+        first: The first example with each.
+    """
+
+    def __init__(self, rows: Rows, hashes: Numbers, first: Numbers) -> None:
+        self._rows, self._hashes, self._first = rows, hashes, first
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def __getitem__(self, identifier: str) -> Passage:
+        place = int(self._hashes.searchsorted(hash(identifier)))
+        if place < len(self) and self._hashes[place] == hash(identifier):
+            for passage in self._rows.parsed(int(self._first[place]))[1]:
+                if passage.id == identifier:
+                    return passage
+        raise KeyError(identifier)
+
+    def __iter__(self) -> Iterator[str]:
+        for row in np.unique(self._first).tolist():
+            for identifier in dict.fromkeys(passage.id for passage in self._rows.parsed(row)[1]):
+                if self._first[self._hashes.searchsorted(hash(identifier))] == row:
+                    yield identifier
+
+
+def _parse(record: Record) -> tuple[Example, list[Passage]]:
+    return example_of(record, QuestionNamer(), Chooser(HardNegatives()))
+
+
+class _Reading:
+    """Reads files of examples once, and keeps where these are."""
+
+    def __init__(self, files: tuple[Path, ...], source: str, records: Callable[[], Iterator[Record]]) -> None:
+        self._source, self._records, self._dropped = source, records, 0
+        self._places = Places(files, [table_of(file, forms.EXAMPLES.table) for file in files])
+        self._starts, self._sizes, self._queries, self._ids = array("q"), array("I"), array("I"), array("q")
+        self._passages, self._texts, self._first = array("q"), array("q"), array("I")
+        self._empty: tuple[dict[str, None], dict[str, None]] = {}, {}
+
+    def examples(self, corpus: Corpus | None) -> Examples:
+        """All of them; what is wrong is found."""
+        unknown: dict[str, tuple[str, int]] = {}
+        wanted: dict[str, tuple[str, int]] = {}
+        for record, example, held in self._read():
+            self._add(record, example, held)
+            own = {passage.id for passage in held}
+            for one in (*example.positives, *example.negatives):
+                if one not in own:
+                    wanted.setdefault(one, (record.file, record.line))
+            if len(wanted) > _AT_ONCE:
+                unknown = {**unknown, **_missing(wanted, corpus), **unknown}
+                wanted.clear()
+        unknown = {**unknown, **_missing(wanted, corpus), **unknown}
+        if not self._starts:
+            raise no_positive(self._dropped, self._source)
+        self._check_queries()
+        rows = Rows(self._places, _numbers(self._starts), _numbers(self._sizes), _numbers(self._queries))
+        passages = self._held(rows)
+        self._tell(_count(_numbers(self._ids)), len(passages))
+        del self._ids, self._passages, self._texts, self._first
+        lacking = {one: place for one, place in unknown.items() if one not in passages}
+        for one, (file, line) in lacking.items():
+            if corpus is None:
+                raise texts_wanted(len(lacking), self._source)
+            raise corpus.unknown(one, file=file, line=line)
+        return Examples(rows, passages, self._source, self._dropped, reread=self._located)
+
+    def _read(self) -> Iterator[tuple[Record, Example, list[Passage]]]:
+        """The examples with a positive."""
+        namer, chooser = QuestionNamer(), Chooser(HardNegatives())
+        self._dropped = 0
+        for record in self._records():
+            example, passages = example_of(record, namer, chooser)
+            if example.positives:
+                yield record, example, passages
+            else:
+                self._dropped += 1
+
+    def _located(self) -> Iterator[tuple[int, Example]]:
+        return ((record.line, example) for record, example, _ in self._read())
+
+    def _add(self, record: Record, example: Example, passages: Sequence[Passage]) -> None:
+        row = len(self._starts)
+        self._starts.append(self._places.start(record))
+        self._sizes.append(record.end - record.start)
+        self._queries.append(hash_of(example.query))
+        self._ids.append(hash(example.query_id))
+        if not example.query.strip():
+            self._empty[0][example.query_id] = None
+        for passage in passages:
+            self._passages.append(hash(passage.id))
+            self._texts.append(hash(passage.text))
+            self._first.append(row)
+            if not passage.title.strip() and not passage.text.strip():
+                self._empty[1][passage.id] = None
+
+    def _check_queries(self) -> None:
+        suspects = _two_meanings(_numbers(self._ids), _numbers(self._queries))
+        seen: dict[str, tuple[str, int]] = {}
+        for record, example, _ in self._read() if suspects else ():
+            if hash(example.query_id) in suspects:
+                first, line = seen.setdefault(example.query_id, (example.query, record.line))
+                if first != example.query:
+                    msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. "
+                    raise record.error(msg + ONE_MEANING)
+
+    def _held(self, rows: Rows) -> Passages:
+        ids = _numbers(self._passages)
+        suspects = _two_meanings(ids, _numbers(self._texts))
+        seen: dict[str, str] = {}
+        for record, _, passages in self._read() if suspects else ():
+            for passage in passages:
+                if hash(passage.id) in suspects and seen.setdefault(passage.id, passage.text) != passage.text:
+                    msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {ONE_MEANING}"
+                    raise record.error(msg)
+        hashes, first = np.unique(ids, return_index=True)
+        return Passages(rows, hashes, _numbers(self._first)[first])
+
+    def _tell(self, queries: int, passages: int) -> None:
+        for kind, count, empty in zip(("queries", "passages"), (queries, passages), self._empty, strict=True):
+            oddities.empty(kind, self._source, count, len(empty), list(empty)[:_SHOWN])
+
+
+def _missing(wanted: Mapping[str, tuple[str, int]], corpus: Corpus | None) -> dict[str, tuple[str, int]]:
+    missing = wanted.keys() if corpus is None else corpus.missing(wanted)
+    return {one: place for one, place in wanted.items() if one in missing}
+
+
+def _count(numbers: Numbers) -> int:
+    """How many different numbers there are."""
+    ordered = np.sort(numbers)
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + bool(len(ordered))
+
+
+def _two_meanings(names: Numbers, values: Numbers) -> set[int]:
+    """The names that occur with several values."""
+    pairs = values.astype(np.int64)
+    pairs *= -0x61C8864680B583EB  # odd, so that no value is lost
+    pairs ^= names
+    if _count(pairs) == _count(names):
+        return set()
+    order = np.argsort(names, kind="stable")
+    names, values = names[order], values[order]
+    return set(names[1:][(names[1:] == names[:-1]) & (values[1:] != values[:-1])].tolist())
+
+
+def _numbers(values: array[int]) -> Numbers:
+    kind = np.int64 if values.typecode == "q" else np.uint32
+    return np.frombuffer(values, kind) if values else np.empty(0, kind)

@@ -1,0 +1,236 @@
+"""Commands on an S3 server: outputs with the bytes of a folder, inputs read by range, one message for each mistake."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from killed_processes import forks, in_another_process, kill_at_call
+from retrievalkit import artifacts
+from retrievalkit.cli.main import main
+from retrievalkit.data.vectors import VectorStore, VectorWriter
+from retrievalkit.encode import EncodeOptions, encode
+from retrievalkit.errors import ArtifactError
+from s3_server import delete, make_bucket, objects, put, serving
+
+pytestmark = [pytest.mark.precision, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+_SECRET = "a-secret-that-nobody-sees"
+_BUCKETS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as (address, given):
+        yield address, given
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path):
+    """A new bucket's name, and an environment that leads to it."""
+    name = f"bucket{next(_BUCKETS)}"
+    for key, value in {
+        "AWS_ENDPOINT_URL": server[0],
+        "AWS_ACCESS_KEY_ID": "somebody",
+        "AWS_SECRET_ACCESS_KEY": _SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_MAX_ATTEMPTS": "1",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(key, value)
+    make_bucket(server[0], name)
+    artifacts.places.ADDRESSES.clear()
+    return name
+
+
+@pytest.fixture
+def rkit():
+    """Runs a command; returns its exit code and all that it printed."""
+
+    def run(*words):
+        result = CliRunner().invoke(main, list(map(str, words)))
+        assert _SECRET not in result.output
+        return result.exit_code, result.output
+
+    return run
+
+
+def encoded(model, texts, output, **options):
+    """Encode in shards of eight texts, to a folder or to a store."""
+    chosen = EncodeOptions(pooler="mean", precision="fp32", shard_texts=8)
+    if not artifacts.is_address(output):
+        return encode(model, texts, side="document", output=output, options=chosen, **options)
+    with artifacts.sent(output, overwrite=False) as place:
+        return encode(model, texts, side="document", output=place, options=chosen, **options)
+
+
+@forks
+def test_an_encoding_that_was_killed_goes_on_in_the_store_and_has_the_bytes_of_a_folder(
+    server, bucket, tiny_model, tiny_collection, tmp_path, monkeypatch
+):
+    def killed():
+        kill_at_call(VectorWriter, "write_shard", 4)
+        encoded(tiny_model, tiny_collection.corpus, f"s3://{bucket}/vectors")
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    left = objects(server[0], bucket)
+    assert [name for name in left if name.endswith(".npy") and ".partial" not in name] == [
+        f"vectors/vectors-0000{number}.npy" for number in range(3)
+    ]
+    assert "vectors/manifest.json" not in left
+    assert not list((tmp_path / "cache").rglob("vectors-*.npy"))
+
+    written, write = [], VectorWriter.write_shard
+    monkeypatch.setattr(
+        VectorWriter,
+        "write_shard",
+        lambda self, number, *a, **o: (written.append(number), write(self, number, *a, **o)),
+    )
+    encoded(tiny_model, tiny_collection.corpus, f"s3://{bucket}/vectors")
+    assert written == [3, 4, 5]
+    encoded(tiny_model, tiny_collection.corpus, tmp_path / "vectors")
+    assert objects(server[0], bucket) == {
+        f"vectors/{path.name}": path.read_bytes() for path in (tmp_path / "vectors").iterdir()
+    }
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_texts_vectors_index_queries_and_run_may_all_be_in_the_store(
+    server, bucket, rkit, tiny_model, tiny_collection, tmp_path
+):
+    put(server[0], bucket, "texts/corpus.jsonl", tiny_collection.corpus.read_bytes())
+    put(server[0], bucket, "texts/queries.jsonl", tiny_collection.queries.read_bytes())
+    for path in Path(tiny_model).iterdir():
+        put(server[0], bucket, f"model/{path.name}", path.read_bytes())
+    there = f"s3://{bucket}"
+    hits = []
+    for root, model, texts in (
+        (tmp_path, tiny_model, tiny_collection.folder),
+        (there, f"{there}/model", f"{there}/texts"),
+    ):
+        for words in (
+            ("encode", model, f"{texts}/corpus.jsonl", "--precision", "fp32", "--output", f"{root}/v"),
+            ("index", f"{root}/v", "--output", f"{root}/ix"),
+            (
+                "search",
+                f"{root}/ix",
+                "--queries",
+                f"{texts}/queries.jsonl",
+                "--k",
+                "5",
+                "--output",
+                f"{root}/runs/a.trec",
+            ),
+            ("search", f"{root}/ix", "--query", "capital of France", "--no-explain"),
+        ):
+            code, output = rkit(*words)
+            assert code == 0, output
+            assert "cache" not in output
+        hits.append(output)
+    found = objects(server[0], bucket)
+    assert found["runs/a.trec"] == (tmp_path / "runs" / "a.trec").read_bytes()
+    assert hits[0].replace(str(tmp_path), there) == hits[1]
+    manifest = json.loads(found["ix/manifest.json"])
+    assert manifest["checkpoint"]["path"] == f"{there}/model"
+    assert manifest["corpus"]["path"] == f"{there}/texts/corpus.jsonl"
+    assert manifest["inputs"]["vectors"]["path"] == f"{there}/v"
+    assert not any(_SECRET.encode() in data or str(tmp_path).encode() in data for data in found.values())
+    # An output that is there is refused, and replaced if asked to.
+    code, output = rkit("index", f"{there}/v", "--output", f"{there}/ix")
+    assert (code, f"output folder '{there}/ix' exists already" in output) == (2, True)
+    put(server[0], bucket, "ix/old.bin", b"of the old index")
+    assert rkit("index", f"{there}/v", "--output", f"{there}/ix", "--overwrite")[0] == 0
+    assert objects(server[0], bucket) == found
+
+
+def test_rows_are_read_by_range(server, bucket, tiny_model, tiny_collection, tmp_path):
+    """The vectors of one shard cost its bytes and the heads of the others; a few rows cost what lies between them."""
+    encoded(tiny_model, tiny_collection.corpus, f"s3://{bucket}/vectors")
+    encoded(tiny_model, tiny_collection.corpus, tmp_path / "vectors")
+    here, given = VectorStore(tmp_path / "vectors"), server[1]
+    given.clear()
+    there = VectorStore(artifacts.local(f"s3://{bucket}/vectors"))
+    head, row = 128, 32 * 4
+    assert [given[f"{bucket}/vectors/vectors-0000{number}.npy"] for number in range(6)] == [head] * 6
+    np.testing.assert_array_equal(there.block(8, 16).vectors, here.block(8, 16).vectors)
+    np.testing.assert_array_equal(there.take_vectors(np.array([2, 0])), here.take_vectors(np.array([2, 0])))
+    assert [given[f"{bucket}/vectors/vectors-0000{number}.npy"] for number in range(6)] == [
+        head + 3 * row, head + 8 * row, head, head, head, head
+    ]  # fmt: skip
+    for one, other in zip(there.blocks(5), here.blocks(5), strict=True):
+        np.testing.assert_array_equal(one.vectors, other.vectors)
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_a_shard_that_was_altered_or_removed_is_refused(server, bucket, tiny_model, tiny_collection):
+    encoded(tiny_model, tiny_collection.corpus, url := f"s3://{bucket}/vectors")
+    store = VectorStore(artifacts.local(url))
+    name = "vectors/vectors-00000.npy"
+    data = objects(server[0], bucket)[name]
+    put(server[0], bucket, name, data[:-4] + b"\0\0\0\0")
+    with pytest.raises(ArtifactError, match=f"'{url}/vectors-00000.npy' is damaged, or was replaced: its checksum"):
+        list(store.blocks(5))
+    put(server[0], bucket, name, data[:-4])
+    with pytest.raises(ArtifactError, match="it was changed"):
+        list(store.blocks(5))
+    delete(server[0], bucket, name)
+    with pytest.raises(ArtifactError, match=r"00000.npy' could not be read: there is no such .* object \(any more\)"):
+        list(store.blocks(5))
+    shutil.rmtree(store.folder)
+    put(server[0], bucket, "vectors/ids.txt", b"other ids\n" * 42)
+    with pytest.raises(ArtifactError, match=f"'{url}/ids.txt' is not what its manifest.json says"):
+        artifacts.local(url)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("s3://no-such-bucket/vectors", "'s3://no-such-bucket/vectors' could not be read: there is no such bucket"),
+        ("s3://BUCKET/vectros", "vectros' could not be read: there is no such bucket, folder or object"),
+        ("s4://BUCKET/vectors", "is in no store that is known"),
+        ("s3://me:pass-word@BUCKET/vectors", "holds a user or a password"),
+        ("gs://BUCKET/vectors", "needs the package 'gcsfs'. Install it: pip install 'retrievalkit[gs]'"),
+    ],
+)
+def test_a_wrong_address_costs_one_message(address, message, bucket, rkit, tmp_path):
+    for words in (("index", address, "--output", tmp_path / "ix"), ("index", tmp_path, "--output", address)):
+        code, output = rkit(*words)
+        if words[1] == address or "there is no" not in message:
+            assert message in output
+        assert code == 2
+        assert output.startswith("Error: ")
+        assert output.count("\n") == 1
+        assert "pass-word" not in output
+
+
+@pytest.mark.parametrize("what", ["nobody", "silence"])
+def test_a_store_that_refuses_or_is_silent_costs_one_message(what, bucket, rkit, tmp_path, monkeypatch):
+    s3fs = pytest.importorskip("s3fs")
+    if what == "nobody":
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+        message = "access is denied"
+    else:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        message = "the store does not answer"
+    s3fs.S3FileSystem.clear_instance_cache()
+    code, output = rkit("index", f"s3://{bucket}/vectors", "--output", tmp_path / "ix")
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert (code, output.count("\n")) == (2, 1)
+    assert message in output
+
+
+@pytest.mark.parametrize("words", [("run", "tiny", "--output"), ("export", "--to", "onnx", "model")])
+def test_commands_that_write_here_alone_refuse_a_store(words, rkit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, output = rkit(*words, "s3://bucket/x")
+    assert (code, "cannot write to a store" in output) == (2, True), output
+    assert not list(tmp_path.iterdir())

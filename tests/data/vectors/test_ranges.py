@@ -1,0 +1,109 @@
+"""Vectors in an object store: shards are sent as they are completed, and read by range."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from retrievalkit import artifacts
+from retrievalkit.data.vectors import VectorStore, VectorWriter
+from retrievalkit.data.vectors.ranges import read_ahead
+from retrievalkit.errors import ArtifactError
+
+_URL = "memory://store/vectors"
+
+
+def shard(number, *, varied=False):
+    """Ids, rows and counts of a shard of five texts."""
+    random = np.random.default_rng(number)
+    counts = random.integers(1, 4, 5) if varied else np.full(5, 2)
+    rows = random.standard_normal((counts.sum(), 4)).astype(np.float32)
+    return [f"t{number}-{text}" for text in range(5)], rows, counts
+
+
+def write(folder, numbers, *, store=None, identity="one", finish=True, varied=False):
+    """Write shards as an encoding does that is killed if it does not finish; returns those it found complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = VectorWriter(folder, identity={"of": identity}, store=store)
+    found = writer.completed_shards()[0]
+    for number in numbers:
+        ids, rows, counts = shard(number, varied=varied)
+        writer.write_shard(number, ids, rows, counts=counts)
+    if finish:
+        writer.finish()
+    return found
+
+
+def send(folder, numbers, *, identity="one", finish=True, overwrite=False, varied=False):
+    """The same into the store; the folder of the first command is lost."""
+    with artifacts.sent(_URL, overwrite=overwrite) as place:
+        store = artifacts.store_of(place)
+        found = write(folder / ".x.partial", numbers, store=store, identity=identity, finish=finish, varied=varied)
+        if finish:
+            (folder / ".x.partial").rename(place)
+    return found
+
+
+def test_a_writer_goes_on_after_the_shards_that_the_store_has(memory, tmp_path):
+    assert send(tmp_path / "a", [0, 2], finish=False) == frozenset()
+    assert not list(tmp_path.rglob("vectors-*.npy"))
+    memory.rm("/store/vectors/vectors-00002.npy")
+    assert send(tmp_path / "b", [1, 2]) == {0}
+    write(tmp_path / "here", [0, 1, 2])
+    names = {path.removeprefix("/store/vectors/"): memory.cat_file(path) for path in memory.find("/store/vectors")}
+    assert names == {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+
+
+def test_shards_of_other_texts_are_not_taken(memory, tmp_path):
+    send(tmp_path / "a", [0, 1], finish=False)
+    assert send(tmp_path / "b", [0, 1], identity="two") == frozenset()
+    # Nor is a folder that is being replaced taken for the old one meanwhile.
+    send(tmp_path / "c", [0], identity="three", finish=False, overwrite=True)
+    assert not memory.exists("/store/vectors/manifest.json")
+
+
+@pytest.mark.parametrize("varied", [False, True])
+def test_rows_in_a_store_are_those_of_a_folder(varied, memory, tmp_path):
+    write(tmp_path / "here", [0, 1, 2], varied=varied)
+    send(tmp_path / "a", [0, 1, 2], varied=varied)
+    here, there = VectorStore(tmp_path / "here"), VectorStore(artifacts.local(_URL))
+    assert (there.rows, there.vectors_per_text, list(there.ids)) == (here.rows, here.vectors_per_text, list(here.ids))
+    for rows in (1, 4, 100):
+        for one, other in zip(there.blocks(rows), here.blocks(rows), strict=True):
+            np.testing.assert_array_equal(one.vectors, other.vectors)
+    for texts in ([3, 3, 14, 0], [7], [0, 14]):
+        np.testing.assert_array_equal(there.take(np.array(texts)).vectors, here.take(np.array(texts)).vectors)
+    there.link(tmp_path / "copy")
+    assert VectorStore(tmp_path / "copy").fingerprint == here.fingerprint
+    assert not list((tmp_path / "cache").rglob("*vectors-*.npy"))
+
+
+def test_numbers_that_are_not_finite_and_wrong_checksums_are_refused(memory, tmp_path, monkeypatch):
+    send(tmp_path / "a", [0])
+    store, name = VectorStore(artifacts.local(_URL)), "/store/vectors/vectors-00000.npy"
+    data = memory.cat_file(name)
+    memory.pipe_file(name, data[:-4] + np.float32(np.nan).tobytes())
+    with pytest.raises(ArtifactError, match="not finite"):
+        store.block(4, 5)
+    memory.pipe_file(name, data[:-4] + np.float32(1).tobytes())
+    store.block(4, 5)
+    with pytest.raises(ArtifactError, match="its checksum is not the one recorded"):
+        store.block(0, 5)
+    monkeypatch.setenv(artifacts.VERIFY, "1")
+    with pytest.raises(ArtifactError, match="its checksum is not the one recorded"):
+        VectorStore(artifacts.local(_URL))
+
+
+def test_a_block_is_read_while_the_one_before_is_used():
+    begun = []
+
+    def items():
+        for number in range(3):
+            begun.append(number)
+            yield number
+
+    reading = read_ahead(items())
+    assert [next(reading), *reading] == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        list(read_ahead(1 // number for number in (1, 0)))
+    assert begun == [0, 1, 2]

@@ -1,0 +1,63 @@
+"""A real S3 server in a thread of a test's process, which counts the bytes that it gives."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+
+@contextmanager
+def serving():
+    """Yield the address of a server, and what it has given: bytes by bucket and object."""
+    app = pytest.importorskip("moto.moto_server.werkzeug_app")
+    pytest.importorskip("s3fs")
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    whole, given = app.DomainDispatcherApplication(app.create_backend_app), Counter()
+
+    def counting(environ, start_response):
+        for piece in whole(environ, start_response):
+            given[environ["PATH_INFO"].removeprefix("/")] += len(piece)
+            yield piece
+
+    server = make_server("127.0.0.1", 0, counting, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", given
+    server.shutdown()
+    thread.join()
+
+
+def objects(address, bucket):
+    """A bucket's objects by name, as the server has them, without any code of ours."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=address)
+    listed = client.list_objects_v2(Bucket=bucket).get("Contents", [])
+    return {one["Key"]: client.get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in listed}
+
+
+def put(address, bucket, name, data):
+    """Write an object."""
+    import boto3
+
+    boto3.client("s3", endpoint_url=address).put_object(Bucket=bucket, Key=name, Body=data)
+
+
+def make_bucket(address, bucket):
+    """Make a bucket."""
+    import boto3
+
+    boto3.client("s3", endpoint_url=address).create_bucket(Bucket=bucket)
+
+
+def delete(address, bucket, name):
+    """Remove an object."""
+    import boto3
+
+    boto3.client("s3", endpoint_url=address).delete_object(Bucket=bucket, Key=name)

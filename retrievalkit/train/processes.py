@@ -9,6 +9,8 @@ gradient flows back to its own texts. Pre-training and re-ranking, each process 
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +19,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # torch's list lacks them
 
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import InputError, RetrievalkitError
@@ -28,6 +31,10 @@ Value = TypeVar("Value")
 # if torchrun dies, they see it: `parent`.
 _PATIENCE = timedelta(days=1)
 _BUCKET = 1 << 23
+_TO_ANSWER = timedelta(seconds=2)
+_TO_CONNECT = timedelta(minutes=10)
+_STORE_OF_TORCHRUN = "TORCHELASTIC_USE_AGENT_STORE"
+_OWN_STORE = "retrievalkit/store"
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -54,13 +61,47 @@ def join() -> None:
             msg = f"there is no GPU for process {local} on this machine: it has {gpus}. Use --nproc-per-node {gpus}."
             raise InputError(msg)
         torch.cuda.set_device(local)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=_PATIENCE)
-    except distributed.DistError as error:
+        if os.environ.get(_STORE_OF_TORCHRUN) == "True":
+            rank, store = int(os.environ["RANK"]), _own_store(started)
+            distributed.init_process_group(backend, timeout=_PATIENCE, store=store, rank=rank, world_size=started)
+        else:
+            distributed.init_process_group(backend, timeout=_PATIENCE)
+    except RuntimeError as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         first = str(error).partition("\n")[0]
         msg = f"process {os.environ['RANK']} cannot reach the others at {place} ({first}). Has one of them ended?"
         raise RetrievalkitError(msg) from error
+
+
+def _own_store(started: int) -> Store:
+    """Where the processes of this start exchange their addresses.
+
+    torchrun has one store for all of its starts, so the addresses of lost processes are read by those that take their
+    place, which cannot connect to them, and each failure costs a restart. So the first process opens a store of its
+    own, and torchrun's says only where; nobody answers where an earlier start had its store.
+    """
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    shared = TCPStore(host, port, started, is_master=False, timeout=_PATIENCE)
+    if os.environ["RANK"] == "0":
+        own = TCPStore(host, 0, started, is_master=True, timeout=_PATIENCE, wait_for_workers=False)
+        name = uuid.uuid4().hex
+        own.set(name, "")
+        shared.set(_OWN_STORE, f"{own.port} {name}")
+        return own
+    end = time.monotonic() + _TO_CONNECT.total_seconds()
+    while True:
+        found, name = shared.get(_OWN_STORE).decode().split()
+        try:
+            own = TCPStore(host, int(found), started, is_master=False, timeout=_TO_ANSWER)
+            own.wait([name], _TO_ANSWER)
+        except distributed.DistError:
+            if time.monotonic() > end:
+                raise
+            continue
+        own.set_timeout(_PATIENCE)
+        return own
 
 
 def leave() -> None:

@@ -6,11 +6,13 @@ so the questions are what is drawn, and the seeds are strata.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from plan import Run
 
@@ -37,16 +39,14 @@ def rows_of(run: Run, folder: Path, seeds: Sequence[int]) -> Rows:
     return found
 
 
-def terms_of(run: Run, folder: Path, rows: Rows) -> dict[str, dict[str, list[float]]]:
-    """The terms of each row's loss, as first and last logged by the last of its trainings, with its first seed."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for seed, own in rows.items():
-        recipe = load_recipe(run.recipe, {**run.values, "seeds": [seed]})
-        logs = {step.name: folder / (step.output or "") / "training.jsonl" for step in recipe.steps}
-        for name, row in own.items():
-            trained = [logs[step.name] for step in recipe.steps if step.name in row.steps and logs[step.name].is_file()]
-            if trained and name not in found:
-                found[name] = _terms(trained[-1])
+def terms_of(run: Run, folder: Path, seed: int, rows: Mapping[str, ResultRow]) -> dict[str, dict[str, list[float]]]:
+    """The terms of each row's loss, as first and last logged by the last of its trainings."""
+    recipe = load_recipe(run.recipe, {**run.values, "seeds": [seed]})
+    logs = {step.name: folder / (step.output or "") / "training.jsonl" for step in recipe.steps}
+    found = {}
+    for name, row in rows.items():
+        trained = [logs[step.name] for step in recipe.steps if step.name in row.steps and logs[step.name].is_file()]
+        found[name] = _terms(trained[-1]) if trained else {}
     return found
 
 
@@ -56,14 +56,52 @@ def _terms(log: Path) -> dict[str, list[float]]:
     return {name: [lines[0][name], lines[-1][name]] for name in (lines[0] if lines else ()) if name not in _NO_TERMS}
 
 
+class Kept(NamedTuple):
+    """What is kept of a run: its rows by seed, the terms of each row's loss, and the commits that it ran at."""
+
+    rows: Rows
+    terms: Mapping[str, Mapping[str, Sequence[float]]]
+    commits: Sequence[str]
+
+
+def keep(row: ResultRow, folder: Path, seed: int, columns: Collection[str], **more: Any) -> None:
+    """Write a row of one seed as FOLDER/ROW.SEED.json.gz, with each question's figures, so that its run may be deleted.
+
+    The questions are in the order of their ids, which are not kept: a digest says whether two rows have the same.
+    """
+    cells = {}
+    for name in sorted(set(columns) & set(row.cells)):
+        queries = row.cells[name].queries
+        digest = hashlib.sha256("\n".join(sorted(queries)).encode()).hexdigest()[:16]
+        values = [round(queries[query], 5) for query in sorted(queries)]
+        cells[name] = {"mean": row.cells[name].mean, "questions": digest, "values": values}
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.dumps({"seconds": round(row.seconds), **more, "cells": cells}, separators=(",", ":"))
+    (folder / f"{row.name}.{seed}.json.gz").write_bytes(gzip.compress(content.encode(), mtime=0))
+
+
+def kept(folder: Path, seeds: Sequence[int]) -> Kept:
+    """The rows that `keep` wrote."""
+    rows: dict[int, dict[str, ResultRow]] = {seed: {} for seed in seeds}
+    terms, commits = {}, []
+    for seed in seeds:
+        for path in sorted(folder.glob(f"*.{seed}.json.gz")):
+            found = json.loads(gzip.decompress(path.read_bytes()))
+            name = path.name.partition(".")[0]
+            cells = {column: _cell(seed, **cell) for column, cell in found["cells"].items()}
+            rows[seed][name] = ResultRow(name, name, "", cells, frozenset(), found["seconds"])
+            terms.setdefault(name, found["terms"])
+            commits.append(found["commit"])
+    return Kept(rows, terms, list(dict.fromkeys(commits)))
+
+
+def _cell(seed: int, mean: float, questions: str, values: Sequence[float]) -> Cell:
+    return Cell({seed: mean}, queries={f"{questions} {place}": value for place, value in enumerate(values)})
+
+
 def titles_of(run: Run) -> dict[str, str]:
     """The labels of all rows of a run's recipe."""
     return {row.name: row.title for row in load_recipe(run.recipe, run.values).rows}
-
-
-def seconds_of(folder: Path) -> float:
-    """How long all steps of a run took that are done."""
-    return sum(float(one["seconds"]) for one in _done(folder).values())
 
 
 def level(rows: Rows, name: str, column: str) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ def page(found: Mapping[str, Any]) -> str:
     """All tables."""
     parts = [_OPENING.format(summary=summary(found), ours=found["ours"])]
     for table in found["tables"]:
-        parts += [f"### {table['name']}\n", *_table(table, found)]
+        parts += [f"### {table['name']}\n", *_table(table, found["ours"])]
     return "\n".join(parts)
 
 
@@ -56,7 +56,7 @@ def summary(found: Mapping[str, Any]) -> str:
     return f"**{text}**" + (f" {missing} more were not run." if missing else "")
 
 
-def _table(table: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def _table(table: Mapping[str, Any], ours: str) -> Iterator[str]:
     yield f"{table['about']} The paper: {table['metric']} on {table['on']}.\n"
     ran = [one for one in table["directions"] if one["ours"] is not None]
     if ran:
@@ -67,13 +67,13 @@ def _table(table: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     for one in table["directions"]:
         if one["why"]:
             yield f"- {_name(table, one['row'])}, {_name(table, one['over'])}: {one['why']}\n"
-    yield from _levels(table, found["ours"])
+    yield from _levels(table, ours)
     if ran:
         rows = ",".join(dict.fromkeys(name.partition("-")[0] for name in table["levels"]))  # without the set
         options = " ".join(f"--set {name}=..." for name in table["options"])
-        hours = f"{found['hours'][table['run']]:.1f} h for all rows of `{table['recipe']}`"
-        commits = ", ".join(found["commits"]) or "unknown"
-        yield f"`rkit run {table['recipe']} {options} --variants {rows}`; {hours}; commit {commits}.\n"
+        hours = sum(sum(level["minutes"]) for level in table["levels"].values()) / 60
+        commits = ", ".join(filter(None, table["commits"])) or "unknown"
+        yield f"`rkit run {table['recipe']} {options} --variants {rows}`; {hours:.1f} h; commit {commits}.\n"
 
 
 def _line(one: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[str, ...]:

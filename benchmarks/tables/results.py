@@ -1,9 +1,11 @@
 """The results page of the papers' tables, from what run.py left: results.json, RESULTS.md, a figure a table.
 
     python benchmarks/tables/results.py --data DATA --collections COLLECTIONS --encoder MODEL --runs RUNS
-    python benchmarks/tables/results.py                    # the page anew, from results.json
+    python benchmarks/tables/results.py                    # the page anew, from the rows that are kept
 
-Nothing on the page is written by hand but tables.yaml: which rows are compared, the papers' figures, the reasons found.
+Each question's figures of a row that was run are kept in rows/, so that the page grows although runs are deleted; a
+row that is run again replaces the kept one. Nothing on the page is written by hand but tables.yaml: which rows are
+compared, the papers' figures, the reasons found.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from measured import Rows, difference, level, rows_of, seconds_of, terms_of, titles_of
+from measured import Rows, difference, keep, kept, level, rows_of, terms_of, titles_of
 from page import draw, page
 from plan import content, runs
 
@@ -31,37 +33,46 @@ def main() -> None:
     for place in ("data", "collections", "encoder", "runs"):
         parser.add_argument(f"--{place}", type=Path)
     given = parser.parse_args()
-    path = HERE / "results.json"
+    plan = content()
     if given.runs is not None:
         places = {name: getattr(given, name) for name in ("data", "collections", "encoder", "runs")}
         lacking = [name for name, place in places.items() if place is None]
         if lacking:
             parser.error(f"--runs needs --{lacking[0]} too: the folders that run.py was given.")
-        found = collect(content(), {name: place.resolve() for name, place in places.items()})
-        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    found = json.loads(path.read_text(encoding="utf-8"))
+        keep_runs(plan, {name: place.resolve() for name, place in places.items()}, HERE / "rows")
+    found = collect(plan, HERE / "rows")
+    (HERE / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     FIGURES.mkdir(exist_ok=True)
     for table in found["tables"]:
         draw(table, FIGURES / f"{table['slug']}.svg")
     (HERE / "RESULTS.md").write_text(page(found), encoding="utf-8")
 
 
-def collect(plan: Mapping[str, Any], places: Mapping[str, Path]) -> dict[str, Any]:
-    """Every table with its directions and levels, as far as they were run."""
-    known = runs(plan, places)
-    folder = places["runs"]
-    wanted = {table["run"] for table in plan["tables"]}
-    rows = {name: rows_of(known[name], folder / name, plan["seeds"]) for name in wanted}
-    tables = [_table(table, rows[table["run"]], plan["ours"]) for table in plan["tables"]]
-    terms = {name: terms_of(known[name], folder / name, rows[name]) for name in wanted}
-    titles = {name: titles_of(known[name]) for name in wanted}
+def keep_runs(plan: Mapping[str, Any], places: Mapping[str, Path], rows: Path) -> None:
+    """Keep all rows that were run."""
+    for name, run in runs(plan, places).items():
+        columns = {plan["ours"], *(table["metric"] for table in plan["tables"] if table["run"] == name)}
+        commits = _commits(places["runs"], name)
+        for seed, own in rows_of(run, places["runs"] / name, plan["seeds"]).items():
+            terms = terms_of(run, places["runs"] / name, seed, own)
+            for row in own.values():
+                commit = commits.get(row.name.partition("-")[0], "")  # without the set
+                keep(row, rows / name, seed, columns, terms=terms[row.name], commit=commit)
+
+
+def collect(plan: Mapping[str, Any], rows: Path) -> dict[str, Any]:
+    """Every table with its directions and levels, as far as its rows are kept."""
+    known = runs(plan, dict.fromkeys(("data", "collections", "encoder", "runs"), "..."))
+    found = {name: kept(rows / name, plan["seeds"]) for name in known}
+    tables = [_table(table, found[table["run"]].rows, plan["ours"]) for table in plan["tables"]]
     for table in tables:
-        table["titles"] = {name: titles[table["run"]][name] for name in table["levels"]}
-        table["terms"] = {name: terms[table["run"]].get(name, {}) for name in table["levels"]}
+        titles, terms = titles_of(known[table["run"]]), found[table["run"]].terms
+        table["titles"] = {name: titles[name] for name in table["levels"]}
+        table["terms"] = {name: terms.get(name, {}) for name in table["levels"]}
         table["recipe"] = known[table["run"]].recipe
         table["options"] = sorted(known[table["run"]].values)
-    hours = {name: seconds_of(folder / name) / 3600 for name in known}
-    return {"ours": plan["ours"], "tables": tables, "hours": hours, "commits": _commits(folder)}
+        table["commits"] = found[table["run"]].commits
+    return {"ours": plan["ours"], "tables": tables}
 
 
 def _table(table: Mapping[str, Any], rows: Rows, ours: str) -> dict[str, Any]:
@@ -116,11 +127,11 @@ def _level(rows: Rows, name: str, table: Mapping[str, Any], ours: str) -> dict[s
     }
 
 
-def _commits(folder: Path) -> list[str]:
-    """The commits at which the parts of the queue ran."""
+def _commits(folder: Path, run: str) -> dict[str, str]:
+    """Row -> the last commit at which it ran."""
     path = folder / "runs.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return list(dict.fromkeys(json.loads(line)["commit"] for line in lines))
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    return {row: line["commit"] for line in lines if line["run"] == run for row in line["rows"]}
 
 
 if __name__ == "__main__":

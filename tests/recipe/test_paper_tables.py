@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -79,9 +80,11 @@ def collected(programs, tmp_path):
     folder = tmp_path / "runs" / "demo"
     steps = ran(folder, "plain", {1: [0.1] * 40, 2: [0.9] * 40}) | ran(folder, "better", {1: [0.2] * 30 + [0.1] * 10})
     (folder / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
-    (tmp_path / "runs" / "runs.jsonl").write_text('{"commit": "abc"}\n{"commit": "abc"}\n')
+    log = [{"run": "demo", "rows": rows, "commit": "abc"} for rows in (["plain"], ["better"])]
+    (tmp_path / "runs" / "runs.jsonl").write_text("\n".join(map(json.dumps, log)))
     plan = programs["plan"].content(tmp_path / "plan.yaml")
-    return programs["results"].collect(plan, {"data": tmp_path, "runs": tmp_path / "runs"})
+    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
+    return programs["results"].collect(plan, tmp_path / "rows")
 
 
 def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
@@ -93,6 +96,19 @@ def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
     assert better["ours"]["low"] < 0.075 < better["ours"]["high"]
     assert better["same_metric"]["mean"] == pytest.approx(0.0375)
     assert worse["ours"]["mean"] == pytest.approx(-0.075)
+
+
+def test_rows_stay_on_the_page_when_their_runs_are_deleted(collected, programs, tmp_path):
+    """And a row that is run later joins them, compared question by question."""
+    shutil.rmtree(tmp_path / "runs")
+    plan = programs["plan"].content(tmp_path / "plan.yaml")
+    assert programs["results"].collect(plan, tmp_path / "rows") == collected
+    steps = ran(tmp_path / "runs" / "demo", "better", {2: [1.0] * 40})
+    (tmp_path / "runs" / "demo" / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
+    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
+    better = programs["results"].collect(plan, tmp_path / "rows")["tables"][0]["directions"][0]["ours"]
+    assert better["seeds"] == {"1": pytest.approx(0.075), "2": pytest.approx(0.1)}
+    assert better["questions"] == 40
 
 
 def test_directions_are_judged_and_counted(collected, programs):

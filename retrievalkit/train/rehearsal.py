@@ -1,6 +1,7 @@
 """A trial run before anything is written: two examples through encoder, pooler and loss.
 
-Parts that do not fit together fail in seconds, with a message that names the part.
+Parts that do not fit together fail in seconds, with a message that names the part. Vectors that tell no document from
+another, or equal each other, are noted: a training with them is an hour spent on nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from retrievalkit.contracts import LossValue, Progress, Representation, Side, Te
 from retrievalkit.data.examples import Example
 from retrievalkit.errors import RetrievalkitError, UnsupportedError
 from retrievalkit.model.precision import Precision, autocast
+from retrievalkit.oddities import note
 from retrievalkit.train.objective import Objective
 from retrievalkit.train.sampling import Draw, ExampleSampler, StepTexts
 from retrievalkit.train.selection import DevSet
 
 _EXAMPLES = 2
+_ALIKE = 0.999  # cosines from which vectors count as the same
 
 
 def rehearse(
@@ -59,6 +62,10 @@ def rehearse(
             if not isinstance(value, LossValue) or value.total.dim() != 0:
                 msg = f"it returned {_shown(value)}, and must return a LossValue whose total is a single number"
                 raise TypeError(msg)
+        objective.retriever.tower("document").eval()  # dropout makes equal vectors differ
+        _note_alike(
+            _represent(objective, step.documents, "document", described, precision), described["pooler"]["name"]
+        )
         if dev is not None:
             few = copy.copy(dev)
             few.examples = dev.examples[:_EXAMPLES]
@@ -86,6 +93,33 @@ def _represent(
                 msg = f"it returned {_shown(made)}, and must return a Representation of {len(texts)} texts"
                 raise TypeError(msg)
     return made
+
+
+def _note_alike(documents: Representation, pooler: str) -> None:
+    """Tell of vectors that are the same for all documents, while others are not, and of documents of equal vectors.
+
+    In some encoders, such as MiniLM, the state of [CLS] depends on the text in the last layer alone.
+    """
+    if documents.vectors is None or documents.vector_mask is not None or documents.vectors.shape[1] == 1:
+        return
+    vectors = nn.functional.normalize(documents.vectors.float(), dim=-1)  # (D, m, width)
+    across = torch.einsum("amw,bmw->mab", vectors, vectors).flatten(1).amin(dim=1) >= _ALIKE
+    if across.all():
+        return  # as of random weights, or of a text with itself
+    count = vectors.shape[1]
+    if across.any():
+        which = ", ".join(str(place + 1) for place in across.nonzero()[:, 0].tolist())
+        note(
+            f"Before training, of the {count} vectors that pooler '{pooler}' makes of a text, number {which} is the "
+            f"same for all that were tried (cosines of {_ALIKE} or more): this encoder puts nothing of the text there. "
+            "Choose other layers, or another token."
+        )
+    elif bool((vectors @ vectors.transpose(1, 2) >= _ALIKE).all()):
+        note(
+            f"Before training, the {count} vectors that pooler '{pooler}' makes of a text are all the same "
+            f"(cosines of {_ALIKE} or more), and a short training does not part them. Let them start farther apart, as "
+            "pooler.standard_deviation=1 does for viewers."
+        )
 
 
 @contextmanager

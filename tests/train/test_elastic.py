@@ -182,4 +182,5 @@ def test_two_machines_go_on_after_a_process_was_killed(programs, together, tmp_p
     said = [(tmp_path / f"{number}.log").read_text() for number in range(2)]
     assert ended == [0, 0], said
     assert "resuming after step" in "".join(said)
+    assert "".join(said).count("failed (exitcode") <= 2, "those started again met at once"
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")

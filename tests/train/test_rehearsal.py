@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from retrievalkit.contracts import Loss, LossValue
+from retrievalkit.contracts import Loss, LossValue, Representation
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.train.objective import Objective
-from retrievalkit.train.rehearsal import first_draws, rehearse
+from retrievalkit.train.rehearsal import _note_alike, first_draws, rehearse
 from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 from retrievalkit.train.sampling import ExampleSampler
 from retrievalkit.train.selection import DevSet
@@ -198,6 +198,26 @@ def test_a_rehearsal_changes_neither_buffers_nor_modes_nor_random_numbers(tiny_m
     assert objective.loss.training
     assert not objective.retriever.pooler.training
     assert len(dev.examples) == 4
+
+
+def noted(vectors, capfd):
+    _note_alike(Representation(torch.tensor(vectors)), "layers")
+    return capfd.readouterr().err
+
+
+def test_vectors_that_tell_no_document_from_another_are_noted(capfd):
+    assert "2 vectors that pooler 'layers' makes of a text, number 2 is the same for all" in noted(
+        [[[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [2.0, 2.0]]], capfd
+    )
+    assert noted([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [2.0, 2.5]]], capfd) == ""
+    assert noted([[[1.0, 0.0], [1.0, 1.0]]] * 2, capfd) == "", "one text twice, or random weights"
+
+
+def test_vectors_of_a_document_that_equal_each_other_are_noted(capfd):
+    assert "the 2 vectors that pooler 'layers' makes of a text are all the same" in noted(
+        [[[1.0, 0.0], [3.0, 0.0]], [[0.0, 1.0], [0.0, 2.0]]], capfd
+    )
+    assert noted([[[1.0, 0.0]], [[0.0, 1.0]]], capfd) == "", "a single vector"
 
 
 # --- which examples ------------------------------------------------------------------------------------------------

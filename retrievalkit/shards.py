@@ -20,7 +20,7 @@ from retrievalkit.cluster import ClusterOptions, spread_map
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.data.vectors.part import shard_starts, write_part
+from retrievalkit.data.vectors.part import write_part
 from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.segments import FOLDER
@@ -40,7 +40,7 @@ def check(name: str, made: Indexer, source: VectorStore | Corpus, number: int) -
     if not made.segmented or (made.indexes == "texts" and type(made).join is Indexer.join):
         msg = f"indexer '{name}' builds an index of all texts at once, with these options. Leave out --shards."
         raise UnsupportedError(msg)
-    if isinstance(source, VectorStore) and (most := len(shard_starts(source)) - 1) < number:
+    if isinstance(source, VectorStore) and (most := len(source.starts) - 1) < number:
         msg = (
             f"'{source.folder}' consists of {most:,} shard{'s' * (most > 1)} of texts, which cannot be cut into "
             f"{number:,} for an index. Give fewer --shards."
@@ -119,7 +119,7 @@ def _write_parts(
 ) -> list[Path]:
     """Write what the shards that lack are built of: folders of links, or files of texts."""
     if isinstance(source, VectorStore):
-        shards, number = len(shard_starts(source)) - 1, len(names)
+        shards, number = len(source.starts) - 1, len(names)
         parts = [folder / f".{names[one]}.vectors" for one in lacking]
         for one, part in zip(lacking, parts, strict=True):
             write_part(source, part, shards * one // number, shards * (one + 1) // number)

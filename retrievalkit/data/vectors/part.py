@@ -9,12 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from retrievalkit import artifacts
-from retrievalkit.data.vectors.store import _FINITE, IDS, OFFSETS, VectorStore
-
-
-def shard_starts(source: VectorStore) -> list[int]:
-    """The first text of each shard of a folder, and the number of its texts."""
-    return [*(shard.first_text for shard in source._shards), len(source)]
+from retrievalkit.data.vectors.store import IDS, OFFSETS, VectorStore
 
 
 def write_part(source: VectorStore, target: Path, first: int, last: int) -> None:
@@ -29,15 +24,9 @@ def write_part(source: VectorStore, target: Path, first: int, last: int) -> None
         last: The number of the shard after the last one.
     """
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    starts = shard_starts(source)
-    start, end = starts[first], starts[last]
+    start, end = source.starts[first], source.starts[last]
     files = {name: source.manifest["files"][name] for name in _names(source, first, last)}
-    for name, entry in files.items():
-        try:
-            artifacts.link_file(source.folder / name, target / name, checksum=entry["blake2b"], checks=(_FINITE,))
-        except OSError:
-            shutil.copyfile(source.folder / name, target / name)
+    source.link_files(files, target)
     with (target / IDS).open("w", encoding="utf-8", newline="") as stream:
         stream.writelines(f"{name}\n" for name in source.ids.take(np.arange(start, end)))
     files[IDS] = artifacts.describe_file(target / IDS)

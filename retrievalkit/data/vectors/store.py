@@ -249,11 +249,19 @@ class VectorStore:
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
         return texts
 
+    @property
+    def starts(self) -> list[int]:
+        """The first text of each shard, and the number of texts."""
+        return [*(shard.first_text for shard in self._shards), len(self)]
+
     def link(self, target: str | Path) -> None:
         """Copy the folder to `target`, by hard links if possible."""
-        target = Path(target)
+        self.link_files([*self.manifest["files"], artifacts.MANIFEST], Path(target))
+
+    def link_files(self, names: Iterable[str], target: Path) -> None:
+        """Copy files of the folder to `target`, by hard links if possible."""
         target.mkdir(parents=True, exist_ok=True)
-        for name in [*self.manifest["files"], artifacts.MANIFEST]:
+        for name in names:
             if self._store is not None and fnmatch.fnmatchcase(name, artifacts.VECTORS):
                 self._store.fetch(name, target / name)
                 artifacts.check_files(target, {name: self.manifest["files"][name]}, remedy=_REMEDY)

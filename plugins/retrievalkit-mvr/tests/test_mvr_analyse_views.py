@@ -339,8 +339,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (("--pooler", "cls"), "pooler 'cls' gives a document one vector"),
-            (("--pooler", "viewers", "--set", "pooler.viewers=1"), "pooler 'viewers' gives a document one vector"),
+            (("--pooler", "cls", "--strict"), "Documents have one vector each"),
             (("--temperature", "0.5"), "--temperature 0.5 has no effect on --scores cosine"),
             (("--scores", "softmax", "--temperature", "0"), "--temperature is 0.0"),
             (("--limit", "0"), "--limit"),
@@ -356,6 +355,14 @@ class TestCommand:
         assert result.exit_code == 2, result.output
         assert message in result.stderr
         assert not folder.exists()
+
+    def test_a_single_viewer_is_a_row_of_the_papers_table_too(self, rkit):
+        """It answers everything, and varies from no other."""
+        result, folder = rkit("--pooler", "viewers", "--set", "pooler.viewers=1")
+        assert result.exit_code == 0, result.output
+        assert "Documents have one vector each, so there are no views to tell apart" in result.output
+        found = json.loads((folder / "analysis.json").read_text())
+        assert (found["perplexity"], found["local_variation"]) == (1.0, None)
 
     @pytest.mark.parametrize("judged", [["--queries"], ["--qrels"], []])
     def test_something_to_judge_by(self, judged, rkit):

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from retrievalkit.model.retriever import Retriever
 
 CHUNK_DOCUMENTS = 256
+_SEVERAL = (
+    "Analyse a checkpoint whose documents have several vectors, or a pretrained model (such as the encoder folder of a "
+    "checkpoint) with a pooler like --pooler colbert."
+)
 ANSWERS, RESULT, PLOT = "answers.jsonl", "analysis.json", "views.png"
 
 
@@ -91,7 +95,7 @@ def analyse_views(
         overwrite: Replace an existing output folder.
 
     Raises:
-        InputError: No judgements were given, none applies to the corpus, or documents have one vector each.
+        InputError: No judgements were given, none applies to the corpus, or texts have no vectors.
         MissingDependencyError: matplotlib is not installed.
     """
     check_output(output, overwrite=overwrite)
@@ -112,6 +116,10 @@ def analyse_views(
         with (staging / ANSWERS).open("w", encoding="utf-8") as stream:
             for document in _compared(retriever, judged, definite):
                 tally.add(document, stream)
+        if not tally.local_variations:
+            said = f"Documents have one vector each, so there are no views to tell apart. {_SEVERAL}"
+            refuse_if_strict(said)
+            judged.notes.append(said)
         found = tally.analysis(judged, options)
         write_json(staging / RESULT, found.to_json())
         if plot:
@@ -135,7 +143,7 @@ def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Ite
             passages = [judged.passage(document_id) for document_id in chunk]
             documents = retriever.encode([(one.title, one.text) for one in passages], "document", precision=precision)
             queries = retriever.encode([("", judged.text[one]) for one in query_ids], "query", precision=precision)
-            _check_many(documents, queries, retriever)
+            _check_dense(documents, queries, retriever)
             row_of = {query_id: row for row, query_id in enumerate(query_ids)}
             for row, document_id in enumerate(chunk):
                 answered = judged.by_document[document_id]
@@ -171,16 +179,11 @@ def _mask(representation: Representation) -> Tensor:
     return torch.ones(representation.vectors.shape[:2], dtype=torch.bool)
 
 
-def _check_many(documents: Representation, queries: Representation, retriever: Retriever) -> None:
+def _check_dense(documents: Representation, queries: Representation, retriever: Retriever) -> None:
     name = retriever.description["pooler"]["name"]
     if documents.vectors is None or queries.vectors is None:
-        problem = f"the pooler '{name}' makes weights over a vocabulary and no vectors"
-    elif documents.vectors.shape[1] == 1:
-        problem = f"the pooler '{name}' gives a document one vector"
-    else:
-        return
-    msg = (
-        f"{problem}, so there are no views to tell apart. Analyse a checkpoint whose documents have several vectors, "
-        f"or a pretrained model (such as the encoder folder of a checkpoint) with a pooler like --pooler colbert."
-    )
-    raise UnsupportedError(msg)
+        msg = (
+            f"the pooler '{name}' makes weights over a vocabulary and no vectors, so there are no views to tell apart. "
+            f"{_SEVERAL}"
+        )
+        raise UnsupportedError(msg)

@@ -37,6 +37,15 @@ the dev split (`cpu/tuning`). Run again:
 def page(found: Mapping[str, Any]) -> str:
     """All tables."""
     parts = [_OPENING.format(summary=summary(found), ours=found["ours"])]
+    if found["tuning"]:
+        lines = [
+            ("row of `cpu/tuning`", found["ours"]),
+            *((name, f"{one:.4f}") for name, one in found["tuning"].items()),
+        ]
+        parts += [
+            "### The plain dual encoder's settings, on the dev questions\n",
+            markdown_table(lines, right=[1]) + "\n",
+        ]
     for table in found["tables"]:
         parts += [f"### {table['name']}\n", *_table(table, found["ours"])]
     return "\n".join(parts)

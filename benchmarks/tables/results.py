@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from measured import Rows, difference, keep, kept, level, rows_of, terms_of, titles_of
+from measured import Kept, Rows, difference, keep, kept, level, rows_of, terms_of, titles_of
 from page import draw, page
-from plan import content, runs
+from plan import Run, content, runs
 
 from retrievalkit.evaluate.significance import holm
 
@@ -72,7 +72,16 @@ def collect(plan: Mapping[str, Any], rows: Path) -> dict[str, Any]:
         table["recipe"] = known[table["run"]].recipe
         table["options"] = sorted(known[table["run"]].values)
         table["commits"] = found[table["run"]].commits
-    return {"ours": plan["ours"], "tables": tables}
+    return {"ours": plan["ours"], "tuning": _tuning(plan, known, found), "tables": tables}
+
+
+def _tuning(plan: Mapping[str, Any], known: Mapping[str, Run], found: Mapping[str, Kept]) -> dict[str, float]:
+    """The figure of each row of the search for settings, by title, in the order of its recipe."""
+    name = "tuning"
+    if name not in known:
+        return {}
+    rows, titles = found[name].rows[plan["seeds"][0]], titles_of(known[name])
+    return {title: rows[row].cells[plan["ours"]].mean for row, title in titles.items() if row in rows}
 
 
 def _table(table: Mapping[str, Any], rows: Rows, ours: str) -> dict[str, Any]:

@@ -130,6 +130,9 @@ def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, prog
     assert "| other | Plain | better | not run |" in text
     assert "--variants better,plain,other" in text
     assert "commit abc" in text
+    assert "dev questions" not in text
+    text = programs["page"].page(collected | {"tuning": {"Learning rate 1e-4": 0.5}})
+    assert "| Learning rate 1e-4 | 0.5000 |" in text
     programs["page"].draw(collected["tables"][0], tmp_path / "figure.svg")
     assert "<svg" in (tmp_path / "figure.svg").read_text()
 

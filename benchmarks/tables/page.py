@@ -24,8 +24,8 @@ differences are of the metric and data named there, and of models ten times as l
 
 Every row starts from the encoder of `encoders/minilm_mlm` (six layers of 384), is trained on 4,000 questions of the
 Wikipedia part of squad-open with passages of 64 tokens, and asked 4,000 of the test questions over 7,731 passages,
-unless its table says otherwise. Learning rate, batch and epochs are those of the plain dual encoder that was best on
-the dev split (`cpu/tuning`). Run again:
+unless its table says otherwise. The settings were chosen for the plain dual encoder, on the dev split; a row changes
+what it names and nothing else. Run again:
 
     benchmarks/tables/data.sh COLLECTIONS data
     rkit run encoders/minilm_mlm --set documents=data/mlm/train.jsonl --set dev=data/mlm/dev.jsonl --output encoder

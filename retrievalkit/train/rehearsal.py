@@ -62,10 +62,10 @@ def rehearse(
             if not isinstance(value, LossValue) or value.total.dim() != 0:
                 msg = f"it returned {_shown(value)}, and must return a LossValue whose total is a single number"
                 raise TypeError(msg)
-        objective.retriever.tower("document").eval()  # dropout makes equal vectors differ
-        _note_alike(
-            _represent(objective, step.documents, "document", described, precision), described["pooler"]["name"]
-        )
+        if documents.vectors is not None and documents.vectors.shape[1] > 1:
+            objective.retriever.tower("document").eval()  # dropout makes equal vectors differ
+            steady = _represent(objective, step.documents, "document", described, precision)
+            _note_alike(steady, described["pooler"]["name"])
         if dev is not None:
             few = copy.copy(dev)
             few.examples = dev.examples[:_EXAMPLES]
@@ -118,7 +118,7 @@ def _note_alike(documents: Representation, pooler: str) -> None:
         note(
             f"Before training, the {count} vectors that pooler '{pooler}' makes of a text are all the same "
             f"(cosines of {_ALIKE} or more), and a short training does not part them. Let them start farther apart, as "
-            "pooler.standard_deviation=1 does for viewers."
+            "pooler.position=1 does for viewers."
         )
 
 

@@ -24,7 +24,8 @@ def write_part(source: VectorStore, target: Path, first: int, last: int) -> None
         last: The number of the shard after the last one.
     """
     shutil.rmtree(target, ignore_errors=True)
-    start, end = source.starts[first], source.starts[last]
+    starts = source.starts
+    start, end = starts[first], starts[last]
     files = {name: source.manifest["files"][name] for name in _names(source, first, last)}
     source.link_files(files, target)
     with (target / IDS).open("w", encoding="utf-8", newline="") as stream:

@@ -114,6 +114,8 @@ def evaluate(
         answers: How top-k accuracy is computed.
         conventions: How metrics are computed where programs differ.
 
+    With judgements, queries that all lack answers are noted, and there is no top-k accuracy.
+
     Raises:
         InputError: There are neither judgements nor answers, or they share no query with the run.
         UnknownNameError: A metric is unknown.
@@ -139,12 +141,15 @@ def evaluate(
         means = {name: mean(name, by_query) for name, by_query in values.items()}
     if queries is not None and corpus is not None:
         queries = read_queries(queries) if isinstance(queries, str | Path) else queries
-        corpus = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
-        first = {query.id: run[query.id][: max(answers.ks)] for query in queries if query.id in run}
-        notes += _answer_notes(run, first, queries, answers.ks)
-        accuracy = _answer_values(first, run, queries, corpus, answers)
-        values |= accuracy
-        means |= {name: math.fsum(by_query.values()) / len(by_query) for name, by_query in accuracy.items()}
+        if qrels is not None and not any(query.answers for query in queries):
+            notes.append("no query has answers, so there is no top-k accuracy.")
+        else:
+            corpus = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
+            first = {query.id: run[query.id][: max(answers.ks)] for query in queries if query.id in run}
+            notes += _answer_notes(run, first, queries, answers.ks)
+            accuracy = _answer_values(first, run, queries, corpus, answers)
+            values |= accuracy
+            means |= {name: math.fsum(by_query.values()) / len(by_query) for name, by_query in accuracy.items()}
     check_run(whole)
     return Evaluation(means, values, {name: len(by_query) for name, by_query in values.items()}, notes)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.contracts import Filter, Found, PairScores, Question
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import ArtifactError, InputError
@@ -53,13 +53,18 @@ class Mining:
     def check(self) -> None:
         """Refuse options that do not apply to these questions.
 
+        Dropping passages with an answer where no question has answers is noted: one recipe serves collections with
+        answers and without.
+
         Raises:
-            InputError: The options need answers, but no question has any.
+            InputError: Positives are to be found by their answers, but no question has any.
         """
-        if self.options.needs_answers and not any(question.query.answers for question in self.questions):
-            option = "drop_answers" if self.options.drop_answers else "positives 'retrieved'"
-            msg = f"{option} needs the answers to the questions, but the examples have none ('answers' is empty)."
+        if not self.options.needs_answers or any(question.query.answers for question in self.questions):
+            return
+        if self.options.positives == "retrieved":
+            msg = "positives 'retrieved' needs the answers to the questions, but the examples have none."
             raise InputError(msg)
+        oddities.note("No question has answers ('answers' is empty): no passage is dropped for containing one.")
 
     def run(self, search: Search, folder: Path) -> MinedParts:
         """Mine all questions, except those in parts that already exist in the folder."""

@@ -356,6 +356,15 @@ def test_answers_can_be_patterns():
     assert accuracy_of(ANSWER_RUN, patterns, ks=(2, 3), mode="regex") == {"top2": 0.0, "top3": 1.0}
 
 
+def test_without_answers_judgements_alone_count():
+    """One recipe serves collections with answers and without."""
+    bare = [Query(query_id, "where?") for query_id in ANSWER_RUN]
+    qrels = {query_id: {hits[0][0]: 1} for query_id, hits in ANSWER_RUN.items()}
+    found = evaluate(ANSWER_RUN, qrels=qrels, metrics="RR", queries=bare, corpus=PASSAGES)
+    assert dict(found) == {"RR": 1.0}
+    assert found.notes == ["no query has answers, so there is no top-k accuracy."]
+
+
 def test_answers_that_cannot_be_looked_for_are_refused():
     with pytest.raises(InputError, match="no query has answers"):
         accuracy_of(ANSWER_RUN, [Query("q1", "where?")])

@@ -172,7 +172,6 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
         ({"refresh": RefreshOptions(every=1, depth=0)}, "depth is 0"),
         ({"refresh": RefreshOptions(every=1, positives="retrieved")}, "a training keeps its positives"),
         ({"refresh": RefreshOptions(every=1, keep=3)}, "there is no other set"),
-        ({"refresh": RefreshOptions(every=1, drop_answers=True)}, "the examples have none"),
         ({"refresh": RefreshOptions(every=1, reranker="nowhere", reranker_above=0)}, "cannot load the model 'nowhere'"),
         ({"negatives": 0}, "there are none to mine anew"),
         ({"loss": "distill_kl"}, "a teacher's scores, which negatives mined"),

@@ -68,6 +68,9 @@ class Transformer(Encoder):
             whose tokenizers seldom do.
         new_vocabulary_head: If the weights lack a vocabulary head that the pooler needs, start with a random one
             (its projection is tied to the word embeddings) instead of refusing.
+        new_head_bias: The bias that a new vocabulary head starts with, the same for all tokens. Masked words leave its
+            level as it is, since a softmax ignores it; ReLU does not, and sparse representations (SPLADE, CoT-MAE) need
+            most logits below 0, as BERT's are. Of no effect where the weights have a head.
         lora_rank: Train adapters of this rank beside all linear layers (LoRA) and freeze the rest; 0 = train all.
         lora_alpha: The adapters' output is scaled by lora_alpha / lora_rank.
         lora_dropout: Dropout probability in front of the adapters.
@@ -96,6 +99,7 @@ class Transformer(Encoder):
         title: Literal["pair", "space", "none"] = "pair",
         end_token: bool = False,
         new_vocabulary_head: bool = False,
+        new_head_bias: float = 0.0,
         lora_rank: Annotated[int, Field(ge=0, le=_MOST_RANK)] = 0,
         lora_alpha: float = 16.0,
         lora_dropout: float = 0.0,
@@ -128,7 +132,7 @@ class Transformer(Encoder):
         }
         self._check_lengths(limit)
         self.end = self._end() if end_token else []
-        self.new_vocabulary_head = new_vocabulary_head
+        self.new_vocabulary_head, self.new_head_bias = new_vocabulary_head, new_head_bias
         self.lora = LowRank(lora_rank, lora_alpha, lora_dropout)
         self.model: nn.Module | None = None
 
@@ -187,6 +191,8 @@ class Transformer(Encoder):
             renamed = {f"^{re.escape(prefix)}": ""}
             model, report = load_pretrained(kind, self.source, key_mapping=renamed, **options)
         self._check_loaded(model, report["missing_keys"])
+        if self.new_head_bias and needs.vocabulary_head and weights_of_head(report["missing_keys"], model):
+            self._start_head_bias(model)
         # The pooler of BERT-like models is not used here, and often has no trained weights.
         if getattr(model, "pooler", None) is not None:
             model.pooler = None
@@ -405,6 +411,13 @@ class Transformer(Encoder):
                 f"({self.config.model_type}), such as '{missing[0]}': they would be random. Check the model folder."
             )
             raise InputError(msg)
+
+    def _start_head_bias(self, model: Any) -> None:
+        bias = model.get_output_embeddings().bias
+        if bias is None:
+            msg = f"new_head_bias is {self.new_head_bias}, and the new vocabulary head of '{self.source}' has no bias."
+            raise UnsupportedError(msg)
+        nn.init.constant_(bias, self.new_head_bias)
 
     def _check_needs(self) -> None:
         """Refuse a pooler whose needs the tokenizer or the architecture cannot meet."""

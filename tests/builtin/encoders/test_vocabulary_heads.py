@@ -91,6 +91,24 @@ def test_a_missing_head_is_never_random_in_silence(headless):
     prepared(headless, Needs())
 
 
+def test_a_new_head_starts_at_a_level(headless):
+    """The logits are lower by it, and what a softmax makes of them is the same."""
+    heads = []
+    for bias in (0.0, -6.0):
+        transformers.set_seed(3)
+        heads.append(states_of(prepared(headless, new_vocabulary_head=True, new_head_bias=bias))[1])
+    plain, low = (states.head(states.last) for states in heads)
+    torch.testing.assert_close(low, plain - 6)
+    torch.testing.assert_close(low.softmax(-1), plain.softmax(-1))
+
+
+def test_a_trained_head_keeps_its_level(model_of):
+    """A checkpoint is opened with the options that it was trained with."""
+    _, plain = states_of(prepared(model_of("bert")))
+    _, after = states_of(prepared(model_of("bert"), new_head_bias=-6.0))
+    assert torch.equal(plain.head(plain.last), after.head(after.last))
+
+
 def test_a_new_head_starts_from_the_word_embeddings(headless, tmp_path_factory):
     """Allowed by the flag, its projection is the embeddings'; saved, it is an ordinary head."""
     encoder = prepared(headless, new_vocabulary_head=True)

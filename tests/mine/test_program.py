@@ -390,13 +390,6 @@ def test_bad_input_gets_one_message_and_leaves_nothing(collection, monkeypatch, 
     assert collection.left_behind() == []
 
 
-def test_answers_that_nobody_gave_cannot_be_dropped(collection):
-    """The option would change nothing."""
-    write_examples(collection.examples, [Example("qa", "which colour?", ("p1",))])
-    with pytest.raises(InputError, match="the examples have none"):
-        collection.mine(drop_answers=True)
-
-
 def test_vectors_are_not_searched(collection):
     """A vectors folder is indexed first; the message says so."""
     folder = collection.folder / "vectors"

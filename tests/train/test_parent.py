@@ -32,6 +32,8 @@ def fails_alone():
     from retrievalkit.train import processes
 
     with processes.joined():
+        # Both are connected: on a busy machine the second could still be about to when the first ends.
+        distributed.barrier()
         if distributed.get_rank() == 0:
             raise OSError(13, "refused")
         distributed.barrier()

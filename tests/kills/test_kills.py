@@ -34,7 +34,7 @@ def test_commands_that_are_killed_run_again(bench):
     drawn = draw_moments(bench, random.Random(11), 14, fresh_share=0.0, startup=0.0)
     found = [bench.trial(name, number, moment, rank=rank) for name, number, moment, rank, _ in drawn]
     assert not [str(one) for one in found if one.problems]
-    assert sum(one.code is not None for one in found) > 4, "many were still running"
+    assert sum(one.code is not None for one in found) > 6, "most were still running"
 
 
 def test_a_command_in_a_python_of_its_own(bench):

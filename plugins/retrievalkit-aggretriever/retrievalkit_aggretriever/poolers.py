@@ -45,8 +45,8 @@ class Aggretriever(Pooler):
         cls_dim: Size of the part "cls"; 0 = none.
         agg_dim: Size of the part "agg"; "vocabulary" = all terms, not pooled; 0 = none.
         aggregation: How "agg" is made: "full" (agg*, two slices per dimension, told apart by the sign), "semi" (agg+,
-            one slice per dimension), "linear" (a linear map of all terms), or "average" (a linear map of the mean
-            state).
+            one slice per dimension), "linear" (a linear map of all terms, new ones of normal weights with variance
+            1 / agg_dim), or "average" (a linear map of the mean state).
         term_weight: The weight of a token: its "abs" value (the paper), "signed" (the released code, for its
             checkpoints), or "none" (1 for all).
         vocabulary_head: Whether a token counts for the terms that the vocabulary head predicts at it, or (false) for
@@ -127,6 +127,9 @@ class Aggretriever(Pooler):
         elif size and aggregation == "linear":
             check_fits(size, info.vocabulary_size)
             self.aggregate = nn.Linear(info.vocabulary_size, size)
+            # Inner products of v are kept in expectation; the weights that torch draws for so many inputs are so
+            # small that all texts score alike, and the other part's gradient decides for both.
+            nn.init.normal_(self.aggregate.weight, std=size**-0.5)
         elif size and agg_dim != "vocabulary":
             self.aggregate = SlicePooling(
                 info.vocabulary_size,

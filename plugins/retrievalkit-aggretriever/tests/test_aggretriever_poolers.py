@@ -294,6 +294,14 @@ every_variant = pytest.mark.parametrize("options", VARIANTS, ids=ids_of)
 every_case = pytest.mark.parametrize("options", VARIANTS + OTHERS, ids=ids_of)
 
 
+def test_a_new_linear_map_keeps_inner_products():
+    """Johnson and Lindenstrauss: they differ by about their size over the root of the dimensions."""
+    pooler = create(EncoderInfo(width=8, layers=1, vocabulary_size=3000), agg_dim=1000, aggregation="linear")
+    first, second = torch.rand(2, 3000, generator=torch.Generator().manual_seed(1))
+    mapped = [pooler.aggregate(one) - pooler.aggregate.bias for one in (first, second)]
+    assert (mapped[0] @ mapped[1]).item() == pytest.approx((first @ second).item(), rel=0.15)
+
+
 @every_variant
 @pytest.mark.parametrize("left", [False, True])
 def test_equals_plain_loops(options, left, info, make_states):

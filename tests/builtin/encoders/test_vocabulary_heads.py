@@ -109,6 +109,15 @@ def test_a_trained_head_keeps_its_level(model_of):
     assert torch.equal(plain.head(plain.last), after.head(after.last))
 
 
+def test_a_level_needs_a_bias(model_of, tmp_path):
+    """Llama's head is a projection alone."""
+    with quiet():
+        transformers.AutoModel.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
+        transformers.AutoTokenizer.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"new_head_bias is -6\.0, and the new vocabulary head .* has no bias"):
+        prepared(str(tmp_path), new_vocabulary_head=True, new_head_bias=-6.0)
+
+
 def test_a_new_head_starts_from_the_word_embeddings(headless, tmp_path_factory):
     """Allowed by the flag, its projection is the embeddings'; saved, it is an ordinary head."""
     encoder = prepared(headless, new_vocabulary_head=True)

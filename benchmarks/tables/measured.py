@@ -56,11 +56,18 @@ def _terms(log: Path) -> dict[str, list[float]]:
     return {name: [lines[0][name], lines[-1][name]] for name in (lines[0] if lines else ()) if name not in _NO_TERMS}
 
 
+def seconds_of(row: ResultRow, folder: Path) -> dict[str, int]:
+    """How long each step of a row took; rows share some of them."""
+    done = _done(folder)
+    return {name: round(done[name].get("seconds", 0)) for name in sorted(row.steps) if name in done}
+
+
 class Kept(NamedTuple):
-    """What is kept of a run: its rows by seed, the terms of each row's loss, and the commits that it ran at."""
+    """What is kept of a run: its rows by seed, of each row the loss's terms and the steps' seconds, and the commits."""
 
     rows: Rows
     terms: Mapping[str, Mapping[str, Sequence[float]]]
+    steps: Mapping[str, Mapping[str, int]]
     commits: Sequence[str]
 
 
@@ -76,7 +83,7 @@ def keep(row: ResultRow, folder: Path, seed: int, columns: Collection[str], **mo
         values = [round(queries[query], 5) for query in sorted(queries)]
         cells[name] = {"mean": row.cells[name].mean, "questions": digest, "values": values}
     folder.mkdir(parents=True, exist_ok=True)
-    content = json.dumps({"seconds": round(row.seconds), **more, "cells": cells}, separators=(",", ":"))
+    content = json.dumps({**more, "cells": cells}, separators=(",", ":"))
     (folder / f"{row.name}.{seed}.json.gz").write_bytes(gzip.compress(content.encode(), mtime=0))
 
 
@@ -84,15 +91,17 @@ def kept(folder: Path, seeds: Sequence[int]) -> Kept:
     """The rows that `keep` wrote."""
     rows: dict[int, dict[str, ResultRow]] = {seed: {} for seed in seeds}
     terms, commits = {}, []
+    steps: dict[str, dict[str, int]] = {}
     for seed in seeds:
         for path in sorted(folder.glob(f"*.{seed}.json.gz")):
             found = json.loads(gzip.decompress(path.read_bytes()))
             name = path.name.partition(".")[0]
             cells = {column: _cell(seed, **cell) for column, cell in found["cells"].items()}
-            rows[seed][name] = ResultRow(name, name, "", cells, frozenset(), found["seconds"])
+            rows[seed][name] = ResultRow(name, name, "", cells, frozenset(), sum(found["steps"].values()))
             terms.setdefault(name, found["terms"])
             commits.append(found["commit"])
-    return Kept(rows, terms, list(dict.fromkeys(commits)))
+            steps.setdefault(name, {}).update(found["steps"])
+    return Kept(rows, terms, steps, list(dict.fromkeys(commits)))
 
 
 def _cell(seed: int, mean: float, questions: str, values: Sequence[float]) -> Cell:

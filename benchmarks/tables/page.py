@@ -80,9 +80,8 @@ def _table(table: Mapping[str, Any], ours: str) -> Iterator[str]:
     if ran:
         rows = ",".join(dict.fromkeys(name.partition("-")[0] for name in table["levels"]))  # without the set
         options = " ".join(f"--set {name}=..." for name in table["options"])
-        hours = sum(sum(level["minutes"]) for level in table["levels"].values()) / 60
         commits = ", ".join(filter(None, table["commits"])) or "unknown"
-        yield f"`rkit run {table['recipe']} {options} --variants {rows}`; {hours:.1f} h; commit {commits}.\n"
+        yield f"`rkit run {table['recipe']} {options} --variants {rows}`; {table['hours']:.1f} h; commit {commits}.\n"
 
 
 def _line(one: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[str, ...]:
@@ -100,7 +99,7 @@ def _line(one: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _levels(table: Mapping[str, Any], ours: str) -> Iterator[str]:
     columns = list(dict.fromkeys((ours, table["metric"])))
-    lines = [("row", *columns, "seeds", "minutes a seed", "terms of the loss")]
+    lines = [("row", *columns, "seeds", "minutes a seed, with shared steps", "terms of the loss")]
     for name, level in table["levels"].items():
         some = next((one for one in level["figures"].values() if one), None)
         if some is not None:

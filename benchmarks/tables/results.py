@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from measured import Kept, Rows, difference, keep, kept, level, rows_of, terms_of, titles_of
+from measured import Kept, Rows, difference, keep, kept, level, rows_of, seconds_of, terms_of, titles_of
 from page import draw, page
 from plan import Run, content, runs
 
@@ -57,7 +57,8 @@ def keep_runs(plan: Mapping[str, Any], places: Mapping[str, Path], rows: Path) -
             terms = terms_of(run, places["runs"] / name, seed, own)
             for row in own.values():
                 commit = commits.get(row.name.partition("-")[0], "")  # without the set
-                keep(row, rows / name, seed, columns, terms=terms[row.name], commit=commit)
+                steps = seconds_of(row, places["runs"] / name)
+                keep(row, rows / name, seed, columns, steps=steps, terms=terms[row.name], commit=commit)
 
 
 def collect(plan: Mapping[str, Any], rows: Path) -> dict[str, Any]:
@@ -69,6 +70,8 @@ def collect(plan: Mapping[str, Any], rows: Path) -> dict[str, Any]:
         titles, terms = titles_of(known[table["run"]]), found[table["run"]].terms
         table["titles"] = {name: titles[name] for name in table["levels"]}
         table["terms"] = {name: terms.get(name, {}) for name in table["levels"]}
+        steps = {step: took for row in table["levels"] for step, took in found[table["run"]].steps.get(row, {}).items()}
+        table["hours"] = sum(steps.values()) / 3600  # a step that rows share counts once
         table["recipe"] = known[table["run"]].recipe
         table["options"] = sorted(known[table["run"]].values)
         table["commits"] = found[table["run"]].commits

@@ -13,16 +13,17 @@ from retrievalkit.recipe.recipe import load_recipe
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "tables"
 RECIPE = """\
 name: demo
-values: {run: null, qrels: x, seed: null}
+values: {run: null, qrels: x, seed: null, metrics: RR@10}
 defaults: {evaluate: {qrels: "${qrels}", json: true}}
 steps:
   - {name: model, command: convert, with: {source: "${run}", form: "${seed}"}, output: model}
-  - {name: figures, command: evaluate, with: {run: "${steps.model}"}, output: figures.json}
+  - {name: figures, command: evaluate, with: {run: "${steps.model}", metrics: "${metrics}"}, output: figures.json}
 table: [figures]
 variants:
   plain: {title: Plain, values: {run: a}}
   better: {title: Better, values: {run: b}}
   other: {values: {run: c}}
+  again: {values: {run: b, metrics: nDCG@10}}
 seeds: [1, 2]
 """
 PLAN = """\
@@ -96,6 +97,23 @@ def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
     assert better["ours"]["low"] < 0.075 < better["ours"]["high"]
     assert better["same_metric"]["mean"] == pytest.approx(0.0375)
     assert worse["ours"]["mean"] == pytest.approx(-0.075)
+
+
+def test_a_step_that_rows_share_counts_once(programs, collected, tmp_path):
+    """A second row of one model adds its evaluation alone to the hours; by itself it would have taken both."""
+    assert collected["tables"][0]["hours"] == pytest.approx(6 / 60)  # two steps of each of three rows
+    run = tmp_path / "runs" / "demo"
+    steps = json.loads((run / "run.json").read_text())["steps"] | {
+        "again/seed-1/figures": {"done": True, "seconds": 60.0}
+    }
+    shutil.copytree(run / "better", run / "again")
+    (run / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
+    plan = programs["plan"].content(tmp_path / "plan.yaml")
+    plan["tables"][0]["directions"].append({"row": "again", "over": "plain", "paper": [None, None]})
+    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
+    table = programs["results"].collect(plan, tmp_path / "rows")["tables"][0]
+    assert table["hours"] == pytest.approx(7 / 60)
+    assert table["levels"]["again"]["minutes"] == [2.0]
 
 
 def test_rows_stay_on_the_page_when_their_runs_are_deleted(collected, programs, tmp_path):

@@ -56,7 +56,7 @@ def keep_runs(plan: Mapping[str, Any], places: Mapping[str, Path], rows: Path) -
         for seed, own in rows_of(run, places["runs"] / name, plan["seeds"]).items():
             terms = terms_of(run, places["runs"] / name, seed, own)
             for row in own.values():
-                commit = commits.get(row.name.partition("-")[0], "")  # without the set
+                commit = commits.get(row.name.partition("-")[0], commits.get("", ""))  # without the set
                 steps = seconds_of(row, places["runs"] / name)
                 keep(row, rows / name, seed, columns, steps=steps, terms=terms[row.name], commit=commit)
 
@@ -140,10 +140,10 @@ def _level(rows: Rows, name: str, table: Mapping[str, Any], ours: str) -> dict[s
 
 
 def _commits(folder: Path, run: str) -> dict[str, str]:
-    """Row -> the last commit at which it ran."""
+    """Row -> the last commit at which it ran; "" stands for all rows, where a part did not name its own."""
     path = folder / "runs.jsonl"
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-    return {row: line["commit"] for line in lines if line["run"] == run for row in line["rows"]}
+    return {row: line["commit"] for line in lines if line["run"] == run for row in line["rows"] or [""]}
 
 
 if __name__ == "__main__":

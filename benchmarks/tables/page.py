@@ -58,9 +58,10 @@ def summary(found: Mapping[str, Any]) -> str:
     if missing == total:
         return f"**None of the {total} directions was run yet.**"
     agree = said["agrees"] + said["agrees, significantly"]
+    chance = total - missing - said["agrees, significantly"] - said["opposite, significantly"]
     text = (
         f"Of {total - missing} directions, {agree} agree, {said['agrees, significantly']} of them significantly; "
-        f"{said['opposite, significantly']} are significantly opposite."
+        f"{said['opposite, significantly']} are significantly opposite, and {chance} are within chance."
     )
     return f"**{text}**" + (f" {missing} more were not run." if missing else "")
 

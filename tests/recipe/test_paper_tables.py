@@ -134,7 +134,8 @@ def test_directions_are_judged_and_counted(collected, programs):
     said = [one["verdict"] for one in collected["tables"][0]["directions"]]
     assert said == ["agrees, significantly", "opposite, significantly", "not run"]
     assert programs["page"].summary(collected) == (
-        "**Of 2 directions, 1 agree, 1 of them significantly; 1 are significantly opposite.** 1 more were not run."
+        "**Of 2 directions, 1 agree, 1 of them significantly; 1 are significantly opposite, and 0 are within chance.** "
+        "1 more were not run."
     )
 
 

@@ -45,7 +45,7 @@ class Aggretriever(Pooler):
         cls_dim: Size of the part "cls"; 0 = none.
         agg_dim: Size of the part "agg"; "vocabulary" = all terms, not pooled; 0 = none.
         aggregation: How "agg" is made: "full" (agg*, two slices per dimension, told apart by the sign), "semi" (agg+,
-            one slice per dimension), "linear" (a linear map of all terms, new ones of normal weights with variance
+            one slice per dimension), "linear" (a linear map of all terms, whose weights are drawn with variance
             1 / agg_dim), or "average" (a linear map of the mean state).
         term_weight: The weight of a token: its "abs" value (the paper), "signed" (the released code, for its
             checkpoints), or "none" (1 for all).

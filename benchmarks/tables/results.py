@@ -58,6 +58,8 @@ def keep_runs(plan: Mapping[str, Any], places: Mapping[str, Path], rows: Path) -
             for row in own.values():
                 commit = commits.get(row.name.partition("-")[0], commits.get("", ""))  # without the set
                 steps = seconds_of(row, places["runs"] / name)
+                if lacking := sorted(row.steps - set(steps)):
+                    print(f"{name}, {row.name}: step '{lacking[0]}' never ran. Collect with the recipe that was run.")
                 keep(row, rows / name, seed, columns, steps=steps, terms=terms[row.name], commit=commit)
 
 

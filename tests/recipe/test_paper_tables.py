@@ -116,6 +116,19 @@ def test_a_step_that_rows_share_counts_once(programs, collected, tmp_path):
     assert table["levels"]["again"]["minutes"] == [2.0]
 
 
+def test_a_row_that_ran_with_another_recipe_is_said(programs, collected, tmp_path, capsys):
+    """Its steps have other names there: their seconds and the loss's terms would be those of other steps."""
+    path = tmp_path / "runs" / "demo" / "run.json"
+    content = json.loads(path.read_text())
+    content["steps"]["better/seed-1/trained"] = content["steps"].pop("better/seed-1/model")
+    path.write_text(json.dumps(content))
+    plan = programs["plan"].content(tmp_path / "plan.yaml")
+    programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
+    assert capsys.readouterr().out == (
+        "demo, better: step 'better/seed-1/model' never ran. Collect with the recipe that was run.\n"
+    )
+
+
 def test_rows_stay_on_the_page_when_their_runs_are_deleted(collected, programs, tmp_path):
     """And a row that is run later joins them, compared question by question."""
     shutil.rmtree(tmp_path / "runs")

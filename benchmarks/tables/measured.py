@@ -56,10 +56,9 @@ def _terms(log: Path) -> dict[str, list[float]]:
     return {name: [lines[0][name], lines[-1][name]] for name in (lines[0] if lines else ()) if name not in _NO_TERMS}
 
 
-def seconds_of(row: ResultRow, folder: Path) -> dict[str, int]:
-    """How long each step of a row took; rows share some of them."""
-    done = _done(folder)
-    return {name: round(done[name].get("seconds", 0)) for name in sorted(row.steps) if name in done}
+def seconds_of(folder: Path) -> dict[str, int]:
+    """How long each step of a run took, of those that are done; rows share some of them."""
+    return {name: round(entry.get("seconds", 0)) for name, entry in sorted(_done(folder).items())}
 
 
 class Kept(NamedTuple):

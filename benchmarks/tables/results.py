@@ -52,12 +52,12 @@ def keep_runs(plan: Mapping[str, Any], places: Mapping[str, Path], rows: Path) -
     """Keep all rows that were run."""
     for name, run in runs(plan, places).items():
         columns = {plan["ours"], *(table["metric"] for table in plan["tables"] if table["run"] == name)}
-        commits = _commits(places["runs"], name)
+        commits, took = _commits(places["runs"], name), seconds_of(places["runs"] / name)
         for seed, own in rows_of(run, places["runs"] / name, plan["seeds"]).items():
             terms = terms_of(run, places["runs"] / name, seed, own)
             for row in own.values():
                 commit = commits.get(row.name.partition("-")[0], commits.get("", ""))  # without the set
-                steps = seconds_of(row, places["runs"] / name)
+                steps = {step: seconds for step, seconds in took.items() if step in row.steps}
                 if lacking := sorted(row.steps - set(steps)):
                     print(f"{name}, {row.name}: step '{lacking[0]}' never ran. Collect with the recipe that was run.")
                 keep(row, rows / name, seed, columns, steps=steps, terms=terms[row.name], commit=commit)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.argument("recipe")
 @click.option("--output", "-o", required=True, type=click.Path(), help="Where to write.")
 @click.option("--variants", help="Only these rows of its table: names or patterns, such as mlr,dpr_*.")
+@click.option("--plan", is_flag=True, help="Show each step's command line, and which are done already; run nothing.")
 @click.option("--force", is_flag=True, help="Run every step again, also those whose inputs have not changed.")
 @click.option("--verbose", "-v", is_flag=True, help="Show the command line of each step.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Steps to run side by side on this machine.")
@@ -34,6 +35,7 @@ def run(
     variants: str | None,
     as_json: bool,
     settings: tuple[str, ...],
+    plan: bool,
     force: bool,
     verbose: bool,
     jobs: int | None,
@@ -44,16 +46,11 @@ def run(
 
     runner = _runner(jobs, taken_cluster(flags))
     wanted = None if variants is None else [name.strip() for name in variants.split(",") if name.strip()]
-    outcome = program.run(
-        recipe,
-        output,
-        cli=root_group(),
-        overrides=parse(settings),
-        variants=wanted,
-        force=force,
-        verbose=verbose,
-        runner=runner,
-    )
+    chosen: dict[str, Any] = {"overrides": parse(settings), "variants": wanted, "force": force}
+    if plan:
+        planned = program.preview(recipe, output, cli=root_group(), **chosen)
+        return echo(as_json, planned.to_json(), planned.text())
+    outcome = program.run(recipe, output, cli=root_group(), **chosen, verbose=verbose, runner=runner)
     return echo(as_json, outcome.to_json(), outcome.text())
 
 

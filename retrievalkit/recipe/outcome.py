@@ -1,4 +1,4 @@
-"""The outcome of a recipe: of each step, and of the whole as text and JSON."""
+"""The outcome of a recipe, of each step and of the whole, as text and JSON; and what a run would do."""
 
 from __future__ import annotations
 
@@ -63,6 +63,45 @@ class Outcome:
         """The steps' times, then the recipe's table or the steps' reference figures."""
         result = _references(self.steps) if self.results is None else self.results.text()
         return "\n\n".join(filter(None, (times(self.steps), result)))
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """What a run would do for a step.
+
+    Attributes:
+        name: The step.
+        title: What it does, in words.
+        command_line: What one would type.
+        output: The file or folder that it writes, if any.
+        kept: Whether an earlier run has done it and all that it reads.
+    """
+
+    name: str
+    title: str
+    command_line: str
+    output: Path | None
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do."""
+
+    steps: Sequence[PlannedStep]
+
+    def to_json(self) -> Any:
+        """What `rkit run --plan --json` prints."""
+        return [asdict(step) for step in self.steps]
+
+    def text(self) -> str:
+        """The steps as a run shows them, with their command lines, and how many would run."""
+        lines = []
+        for place, step in enumerate(self.steps, 1):
+            lines.append(f"[{place}/{len(self.steps)}] {step.title}" + (" (kept)" if step.kept else ""))
+            lines.append(f"      {step.command_line}")
+        left = sum(not step.kept for step in self.steps)
+        return "\n".join([*lines, f"{left} of {len(self.steps)} steps would run; nothing was run."])
 
 
 def read_figures(path: Path | None) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The program behind `rkit run`: the steps of a recipe in order, each of them a command as one would type it.
 
     rkit run RECIPE --output DIR [--variants NAME,...] [--set NAME=VALUE] [--set STEP.OPTION=VALUE] [--force] [--jobs N]
+    rkit run RECIPE --output DIR --plan
 
 A step is skipped while its command line and everything it reads are unchanged and its output is there. So a run that
 was cut off goes on where it was (a training with --resume), and a changed value runs again only what depends on it.
@@ -22,7 +23,7 @@ from retrievalkit.recipe.apart import Runner
 from retrievalkit.recipe.display import Display
 from retrievalkit.recipe.job import Job
 from retrievalkit.recipe.log import StepLog
-from retrievalkit.recipe.outcome import Outcome, StepResult, read_figures, read_per_query
+from retrievalkit.recipe.outcome import Outcome, Plan, PlannedStep, StepResult, read_figures, read_per_query
 from retrievalkit.recipe.recipe import Recipe, load_recipe
 from retrievalkit.recipe.requirements import check_installed
 from retrievalkit.recipe.results import Results, tabulate
@@ -75,6 +76,38 @@ def run(
         else:
             steps = _run_side_by_side(jobs, state, runner, display, force=force)
         return Outcome(steps, _table(recipe, steps, folder) if recipe.table else None)
+
+
+def preview(
+    recipe: str | Path | Recipe,
+    output: str | Path,
+    *,
+    cli: click.Group,
+    overrides: Mapping[str, Any] | None = None,
+    variants: Sequence[str] | None = None,
+    force: bool = False,
+) -> Plan:
+    """What `run` would do with the same arguments; nothing is run or written.
+
+    Raises:
+        InputError: As of `run`.
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe, overrides, variants)
+    folder = Path(output)
+    jobs = plan(recipe, folder, cli)
+    state = State.open(folder, recipe)
+    kept: set[str] = set()
+    for job in jobs:
+        # What a step would read is known only where the steps before it are done.
+        if not force and kept.issuperset(job.step.uses) and state.is_done(job, state.key(job)):
+            kept.add(job.step.name)
+    return Plan(
+        [
+            PlannedStep(job.step.name, job.step.heading, job.typed, job.output, kept=job.step.name in kept)
+            for job in jobs
+        ]
+    )
 
 
 def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:

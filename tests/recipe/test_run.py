@@ -13,7 +13,7 @@ from retrievalkit.errors import ArtifactError, DataError, InputError
 from retrievalkit.recipe.job import StepError
 from retrievalkit.recipe.outcome import Outcome
 from retrievalkit.recipe.recipe import load_recipe
-from retrievalkit.recipe.run import run
+from retrievalkit.recipe.run import preview, run
 from retrievalkit.recipe.settings import parse_set
 from retrievalkit.recipe.state import STATE
 
@@ -155,6 +155,35 @@ def test_nothing_is_done_twice(start, calls):
     assert all(one.skipped for one in second)
     assert [one.seconds for one in second] == [one.seconds for one in first]
     assert second[2].figures == first[2].figures
+
+
+def test_a_plan_is_what_a_run_then_does(start, calls, cli):
+    """Its lines are those of the run; what is done is kept, as in the run, and what depends on a change is not."""
+
+    def planned(**options):
+        return preview("recipe.yaml", "out", cli=cli, **options)
+
+    Path("recipe.yaml").write_text(COUNT)
+    first = planned()
+    assert calls == []
+    assert not Path("out").exists()
+    assert not any(step.kept for step in first.steps)
+    assert [step.command_line for step in first.steps] == [step.command_line for step in start()]
+    assert all(step.kept for step in planned().steps)
+    assert not any(step.kept for step in planned(force=True).steps)
+    changed = planned(overrides=parse_set(["epochs=20"]))
+    assert [step.kept for step in changed.steps] == [True, False, False]
+    assert changed.text().splitlines() == [
+        "[1/3] build → index (kept)",
+        "      rkit build data.txt --name one --name two --fast --output out/index",
+        "[2/3] train → model",
+        "      rkit train --from out/index --epochs 20 --set pooler.layers=4,6 --separate-towers --output out/model",
+        "[3/3] evaluate → figures.json",
+        "      rkit evaluate out/model --json > out/figures.json",
+        "2 of 3 steps would run; nothing was run.",
+    ]
+    Path("data.txt").write_text("other")
+    assert not any(step.kept for step in planned().steps)
 
 
 def test_a_changed_option_runs_again_what_depends_on_it(start, calls):

@@ -31,6 +31,9 @@ what it names and nothing else. Run again:
     rkit run encoders/minilm_mlm --set documents=data/mlm/train.jsonl --set dev=data/mlm/dev.jsonl --output encoder
     python benchmarks/tables/run.py --data data --collections COLLECTIONS --encoder encoder/encoder --output runs
     python benchmarks/tables/results.py --data data --collections COLLECTIONS --encoder encoder/encoder --runs runs
+
+The command beside each table runs its rows alone, once `runs/shared` is there (`--only shared`), with the recipe's
+three seeds; `--set seeds=45` runs them with another.
 """
 
 
@@ -79,10 +82,9 @@ def _table(table: Mapping[str, Any], ours: str) -> Iterator[str]:
             yield f"- {_name(table, one['row'])}, {_name(table, one['over'])}: {one['why']}\n"
     yield from _levels(table, ours)
     if ran:
-        rows = ",".join(dict.fromkeys(name.partition("-")[0] for name in table["levels"]))  # without the set
-        options = " ".join(f"--set {name}=..." for name in table["options"])
         commits = ", ".join(filter(None, table["commits"])) or "unknown"
-        yield f"`rkit run {table['recipe']} {options} --variants {rows}`; {table['hours']:.1f} h; commit {commits}.\n"
+        yield f"Run in {table['hours']:.1f} h, at commit {commits}, by\n"
+        yield f"    {table['command']}\n"
 
 
 def _line(one: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[str, ...]:

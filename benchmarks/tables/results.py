@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from measured import Kept, Rows, difference, keep, kept, level, rows_of, seconds_of, terms_of, titles_of
 from page import draw, page
-from plan import Run, content, runs
+from plan import Item, Run, content, runs
 
 from retrievalkit.evaluate.significance import holm
 
 HERE = Path(__file__).parent
 FIGURES = HERE.parents[1] / "docs" / "assets" / "tables"  # for the site
+SHOWN = {"data": "data", "collections": "COLLECTIONS", "encoder": "encoder/encoder", "runs": "runs"}
+"""The folders in the page's commands, named as where it says how the encoder is made."""
 LEVEL = 0.05
 
 
@@ -65,7 +68,7 @@ def keep_runs(plan: Mapping[str, Any], places: Mapping[str, Path], rows: Path) -
 
 def collect(plan: Mapping[str, Any], rows: Path) -> dict[str, Any]:
     """Every table with its directions and levels, as far as its rows are kept."""
-    known = runs(plan, dict.fromkeys(("data", "collections", "encoder", "runs"), "..."))
+    known = runs(plan, SHOWN)
     found = {name: kept(rows / name, plan["seeds"]) for name in known}
     tables = [_table(table, found[table["run"]].rows, plan["ours"]) for table in plan["tables"]]
     for table in tables:
@@ -74,8 +77,7 @@ def collect(plan: Mapping[str, Any], rows: Path) -> dict[str, Any]:
         table["terms"] = {name: terms.get(name, {}) for name in table["levels"]}
         steps = {step: took for row in table["levels"] for step, took in found[table["run"]].steps.get(row, {}).items()}
         table["hours"] = sum(steps.values()) / 3600  # a step that rows share counts once
-        table["recipe"] = known[table["run"]].recipe
-        table["options"] = sorted(known[table["run"]].values)
+        table["command"] = _command(known[table["run"]], table["levels"])
         table["commits"] = found[table["run"]].commits
     return {"ours": plan["ours"], "tuning": _tuning(plan, known, found), "tables": tables}
 
@@ -139,6 +141,12 @@ def _level(rows: Rows, name: str, table: Mapping[str, Any], ours: str) -> dict[s
         "figures": found,
         "minutes": [round(own[name].seconds / 60, 1) for own in rows.values() if name in own],
     }
+
+
+def _command(run: Run, rows: Iterable[str]) -> str:
+    """What runs these rows, with all of the recipe's seeds."""
+    variants = tuple(dict.fromkeys(name.partition("-")[0] for name in rows))  # without the set
+    return shlex.join(["rkit", *Item(run, variants).words(Path(SHOWN["runs"]))])
 
 
 def _commits(folder: Path, run: str) -> dict[str, str]:

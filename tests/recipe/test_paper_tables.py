@@ -160,7 +160,7 @@ def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, prog
     assert "| regularizer 1 to 0.25 |" in text
     assert "- Plain, Better: Too small." in text
     assert "| other | Plain | better | not run |" in text
-    assert "--variants better,plain,other" in text
+    assert "--output runs/demo --set qrels=data --variants better,plain,other\n" in text
     assert "commit def, abc" in text  # of the row that was named, and of the others
     assert "dev questions" not in text
     text = programs["page"].page(collected | {"tuning": {"Learning rate 1e-4": 0.5}})

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from retrievalkit import artifacts
-from retrievalkit.errors import ArtifactError
+from retrievalkit.data.records import json_lines
+from retrievalkit.errors import ArtifactError, DataError
 from retrievalkit.recipe.results import Results
 from retrievalkit.recipe.settings import flatten
 from retrievalkit.report.table import text_table
@@ -17,7 +20,7 @@ from retrievalkit.report.table import text_table
 _FIGURES_BYTES = 1 << 30
 # Of a figure: greater integers are no floats.
 _MOST = 1e300
-_ANALYSIS = "analysis.json"  # of `rkit analyse-views`
+_ANALYSIS, _ANSWERS = "analysis.json", "answers.jsonl"  # of `rkit analyse-views`
 
 
 @dataclass(frozen=True)
@@ -121,12 +124,32 @@ def read_figures(path: Path | None) -> dict[str, float]:
 
 
 def read_per_query(path: Path | None) -> dict[str, dict[str, float]]:
-    """The values of each query, metric -> query -> value, of `rkit evaluate --per-query --json`; {} without them."""
+    """The values of each query, metric -> query -> value; {} without them.
+
+    Args:
+        path: What `rkit evaluate --per-query --json` prints. Or the folder of an analysis, whose lines have the figures
+            of a query with one of its documents: a query has their mean.
+    """
+    if path is not None and path.is_dir():
+        return _of_lines(path / _ANSWERS) if artifacts.kind_of(path) == "analysis" else {}
     values = _read_json(path).get("per_query", {})
     try:
         return artifacts.check_document(values, dict[str, dict[str, float]], file=str(path), do="")
     except ArtifactError:
         return {}
+
+
+def _of_lines(path: Path) -> dict[str, dict[str, float]]:
+    try:
+        lines = [record.fields for record in json_lines(path)] if path.is_file() else []
+    except DataError:
+        return {}
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in lines:
+        for name, value in line.items():
+            if isinstance(value, float) and abs(value) < _MOST:
+                found[name][str(line.get("query_id"))].append(value)
+    return {name: {query: fmean(values) for query, values in queries.items()} for name, queries in found.items()}
 
 
 def _read_json(path: Path | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import json
 
 from retrievalkit import artifacts
 from retrievalkit.cli import main
-from retrievalkit.recipe.outcome import read_figures
+from retrievalkit.recipe.outcome import read_figures, read_per_query
 from retrievalkit.recipe.run import run
 
 RECIPE = """\
@@ -64,6 +64,11 @@ def test_the_figures_of_an_analysis_are_those_that_are_no_counts(tmp_path):
         with artifacts.write_folder(tmp_path / kind) as staging:
             content = {"local_variation": 0.2, "perplexity": 3.0, "pairs": 7, "options": {"temperature": 1.0}}
             artifacts.write_json(staging / "analysis.json", content)
+            lines = [("q1", 0.5, 0), ("q2", 0.2, 1), ("q2", 0.6, 1), ("q3", None, 0)]
+            shown = [{"query_id": query, "view": view, "local_variation": value} for query, value, view in lines]
+            (staging / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in shown))
             artifacts.write_manifest(staging, kind, command="x", options={}, inputs={}, counts={})
+    assert read_per_query(tmp_path / "analysis") == {"local_variation": {"q1": 0.5, "q2": 0.4}}
+    assert read_per_query(tmp_path / "vectors") == {}
     assert read_figures(tmp_path / "analysis") == {"local_variation": 0.2, "perplexity": 3.0}
     assert read_figures(tmp_path / "vectors") == {}

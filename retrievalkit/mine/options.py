@@ -51,7 +51,7 @@ class MiningOptions:
         seed: Of the random sample, which otherwise depends only on the question's id.
         positives: "keep" those of the examples; or "retrieved", as in MLR's released code: the best hit that contains
             an answer is the positive, only hits without an answer are negatives, and a question without such a hit
-            is dropped.
+            is dropped; "keep" where no question has answers, but all have positives.
         keep: How many negatives of each example are kept when merging; None = all.
         merge: "concatenate": the other set's examples, then the mined ones, as separate examples; "pool": one example
             per question, with the negatives of both.

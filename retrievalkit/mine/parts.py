@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +50,25 @@ class Mining:
     source: str
     scores: PairScores | None = None
 
-    def check(self) -> None:
-        """Refuse options that do not apply to these questions.
+    def applicable(self) -> Mining:
+        """This mining with the options that apply to its questions.
 
-        Dropping passages with an answer where no question has answers is noted: one recipe serves collections with
-        answers and without.
+        Looking for answers where no question has any is noted, and left out: one recipe serves collections with answers
+        and without.
 
         Raises:
-            InputError: Positives are to be found by their answers, but no question has any.
+            InputError: Positives are to be found by their answers, but there is neither an answer nor a positive.
         """
         if not self.options.needs_answers or any(question.query.answers for question in self.questions):
-            return
+            return self
+        kept = ""
         if self.options.positives == "retrieved":
-            msg = "positives 'retrieved' needs the answers to the questions, but the examples have none."
-            raise InputError(msg)
-        oddities.note("No question has answers ('answers' is empty): no passage is dropped for containing one.")
+            if not all(question.positives for question in self.questions):
+                msg = "positives 'retrieved' needs the answers to the questions, but the examples have none."
+                raise InputError(msg)
+            kept = "positives are those of the examples, and "
+        oddities.note(f"No question has answers ('answers' is empty): {kept}no passage is dropped for containing one.")
+        return replace(self, options=replace(self.options, positives="keep"))
 
     def run(self, search: Search, folder: Path) -> MinedParts:
         """Mine all questions, except those in parts that already exist in the folder."""

@@ -94,10 +94,9 @@ def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = N
     other = None if files.merge_with is None else against_corpus(read_examples(files.merge_with), corpus)
     scores, scored_by = _scores(options, corpus, sources)
     questions = group_questions(examples.rows, corpus if options.drop_positives else None)
-    mining = Mining(questions, corpus, options, sources.title, scores)
-    mining.check()
+    mining = Mining(questions, corpus, options, sources.title, scores).applicable()
     inputs = [sources.fingerprint(), corpus.fingerprint(), fingerprint(files.examples)]
-    identity = [*inputs, scored_by, options.as_dict(), part_size(options.depth)]
+    identity = [*inputs, scored_by, mining.options.as_dict(), part_size(options.depth)]
     with _work_folder(output) as work:
         parts = work / f"parts-{artifacts.fingerprint_value(identity)[:12]}"
         _remove_other_parts(work, parts)

@@ -124,7 +124,7 @@ class NegativeMiner:
         Raises:
             InputError: The questions have no answers, or there is no such re-ranker.
         """
-        self._mining(group_questions(self.known), "").check()
+        self._mining(group_questions(self.known), "").applicable()
         self._scores()
 
     def mine(self, retriever: Retriever, work: Path, title: str) -> tuple[list[Example], dict[str, Any]]:

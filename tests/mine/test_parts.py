@@ -413,18 +413,19 @@ def test_examples_without_positives_are_refused(data, tmp_path):
     refused(tmp_path, InputError, "positives 'retrieved' needs the answers", **places, positives="retrieved")
 
 
-def test_questions_without_answers_drop_nothing_for_them(data, tmp_path, capsys):
+@pytest.mark.parametrize("wanted", [{"drop_answers": True}, {"positives": "retrieved"}], ids=str)
+def test_questions_without_answers_drop_nothing_for_them(data, tmp_path, capsys, wanted):
     """One recipe serves collections with answers and without: the file is the same, a note says so, strict refuses."""
     rows = [json.loads(line) | {"answers": []} for line in (data / "train.jsonl").read_text().splitlines()]
     (tmp_path / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     places = {"source": data / "run.trec", "corpus": data / "corpus.jsonl", "examples": tmp_path / "bare.jsonl"}
     with oddities.collected():
-        mine_by_name(output=tmp_path / "with.jsonl", **places, drop_answers=True)
+        mine_by_name(output=tmp_path / "with.jsonl", **places, **wanted)
     assert "No question has answers" in capsys.readouterr().err
     mine_by_name(output=tmp_path / "without.jsonl", **places)
     assert (tmp_path / "with.jsonl").read_bytes() == (tmp_path / "without.jsonl").read_bytes()
     with oddities.collected(strict=True), pytest.raises(InputError, match="No question has answers"):
-        mine_by_name(output=tmp_path / "strict.jsonl", **places, drop_answers=True)
+        mine_by_name(output=tmp_path / "strict.jsonl", **places, **wanted)
 
 
 @pytest.mark.precision

@@ -66,7 +66,7 @@ class State:
         """
         path = folder / STATE
         if not path.exists():
-            artifacts.check_output(folder)
+            artifacts.check_output(folder, do="It holds no run of a recipe. Choose another --output.")
             return cls(folder, recipe, {})
         content = artifacts.read_json(path, _Content, do=_DO)
         name, steps = content["recipe"], content["steps"]

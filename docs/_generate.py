@@ -22,6 +22,7 @@ from retrievalkit.options import how_to_set
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 REPOSITORY = "https://github.com/retrievalkit/retrievalkit"
@@ -94,9 +95,13 @@ def _promises() -> str:
     return "\n".join([_PROMISES.format(version=VERSION), *shown])
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace `<!-- from FILE: HEADING -->` by the section of that heading, and `<!-- from FILE -->` by the file."""
-    return re.sub(r"<!-- from (\S+?)(?:: (.+?))? -->", lambda match: _part(match[1], match[2]), markdown)
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Replace `<!-- from FILE: HEADING -->` by the section of that heading, and `<!-- from FILE -->` by the file.
+
+    Links to docs/, which are right in files outside of it, lead there from the page.
+    """
+    text = re.sub(r"<!-- from (\S+?)(?:: (.+?))? -->", lambda match: _part(match[1], match[2]), markdown)
+    return text.replace("(docs/", "(" + "../" * page.file.src_uri.count("/"))
 
 
 def _part(path: str, heading: str | None) -> str:
@@ -192,9 +197,8 @@ def _components(kind: str, plural: str) -> str:
 def _for_site(text: str) -> str:
     """Links to files that are no pages lead to the repository; a table's code has bare pipes, unlike on GitHub."""
     text = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)
-    text = text.replace("(docs/write-a-plugin.md)", "(write-a-plugin.md)")
     text = re.sub(r"\((?:\.\./)+README\.md\)", f"({REPOSITORY})", text)
-    text = text.replace("(../../docs/", "(")
+    text = text.replace("(../../docs/", "(docs/")
     return re.sub(
         r"\((plugins|recipes|benchmarks|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
         rf"({REPOSITORY}/tree/main/\1\2)",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -147,6 +148,18 @@ def generate():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize(
+    ("page", "link"), [("index.md", "(how-to/large"), ("how-to/large-corpora.md", "(../how-to/large")]
+)
+def test_links_of_the_readme_lead_there_from_each_page(generate, page, link):
+    """A section of the README, whose links begin with docs/, is shown on pages of several folders."""
+    shown = generate.on_page_markdown(
+        "<!-- from README.md: Indexes and hybrid search -->", SimpleNamespace(file=SimpleNamespace(src_uri=page))
+    )
+    assert link in shown
+    assert "(docs/" not in shown
 
 
 def test_every_command_and_component_has_its_page(generate):

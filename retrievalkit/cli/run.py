@@ -43,14 +43,15 @@ def run(
 ) -> Any:
     """Run the steps of a RECIPE: a file, or the name of one that comes with retrievalkit or (PLUGIN/NAME) a plugin."""
     from retrievalkit.recipe import run as program
+    from retrievalkit.recipe.recipe import load_recipe
 
     runner = _runner(jobs, taken_cluster(flags))
     wanted = None if variants is None else [name.strip() for name in variants.split(",") if name.strip()]
-    chosen: dict[str, Any] = {"overrides": parse(settings), "variants": wanted, "force": force}
+    found = load_recipe(recipe, parse(settings), wanted)
     if plan:
-        planned = program.preview(recipe, output, cli=root_group(), **chosen)
+        planned = program.preview(found, output, cli=root_group(), force=force)
         return echo(as_json, planned.to_json(), planned.text())
-    outcome = program.run(recipe, output, cli=root_group(), **chosen, verbose=verbose, runner=runner)
+    outcome = program.run(found, output, cli=root_group(), force=force, verbose=verbose, runner=runner)
     return echo(as_json, outcome.to_json(), outcome.text())
 
 

@@ -78,22 +78,12 @@ def run(
         return Outcome(steps, _table(recipe, steps, folder) if recipe.table else None)
 
 
-def preview(
-    recipe: str | Path | Recipe,
-    output: str | Path,
-    *,
-    cli: click.Group,
-    overrides: Mapping[str, Any] | None = None,
-    variants: Sequence[str] | None = None,
-    force: bool = False,
-) -> Plan:
+def preview(recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False) -> Plan:
     """What `run` would do with the same arguments; nothing is run or written.
 
     Raises:
         InputError: As of `run`.
     """
-    if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe, overrides, variants)
     folder = Path(output)
     jobs = plan(recipe, folder, cli)
     state = State.open(folder, recipe)

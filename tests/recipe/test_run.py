@@ -160,8 +160,8 @@ def test_nothing_is_done_twice(start, calls):
 def test_a_plan_is_what_a_run_then_does(start, calls, cli):
     """Its lines are those of the run; what is done is kept, as in the run, and what depends on a change is not."""
 
-    def planned(**options):
-        return preview("recipe.yaml", "out", cli=cli, **options)
+    def planned(overrides=None, **options):
+        return preview(load_recipe("recipe.yaml", overrides), "out", cli=cli, **options)
 
     Path("recipe.yaml").write_text(COUNT)
     first = planned()

@@ -138,18 +138,8 @@ def _replace_folder(place: Path, new: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def check_output(
-    path: str | Path,
-    *,
-    overwrite: bool = False,
-    do: str = "Choose another --output, or replace it with --overwrite.",
-) -> None:
+def check_output(path: str | Path, *, overwrite: bool = False) -> None:
     """Refuse an existing output folder, unless it is empty or may be overwritten.
-
-    Args:
-        path: The folder.
-        overwrite: Whether it may be, if rkit wrote it.
-        do: What the user can do where it may not.
 
     Raises:
         ArtifactError: The folder's contents would be lost.
@@ -162,7 +152,7 @@ def check_output(
         msg = f"output '{path}' is a file, but a folder is to be written there. Choose another --output."
         raise ArtifactError(msg)
     if not overwrite:
-        msg = f"output folder '{path}' exists already. {do}"
+        msg = f"output folder '{path}' exists already. Choose another --output, or replace it with --overwrite."
         raise ArtifactError(msg)
     if not (place / MANIFEST).exists():
         msg = f"'{path}' was not written by rkit (it has no {MANIFEST}), so --overwrite leaves it alone. Remove it."

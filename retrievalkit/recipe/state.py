@@ -66,7 +66,10 @@ class State:
         """
         path = folder / STATE
         if not path.exists():
-            artifacts.check_output(folder, do="It holds no run of a recipe. Choose another --output.")
+            if folder.is_dir() and any(folder.iterdir()):
+                msg = f"output folder '{folder}' exists already, and holds no run of a recipe. Choose another --output."
+                raise ArtifactError(msg)
+            artifacts.check_output(folder)
             return cls(folder, recipe, {})
         content = artifacts.read_json(path, _Content, do=_DO)
         name, steps = content["recipe"], content["steps"]

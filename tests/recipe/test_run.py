@@ -326,7 +326,7 @@ def test_another_recipes_folder_is_left_alone(start):
         start(text=COUNT.replace("name: count", "name: recount"))
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("all of it")
-    with pytest.raises(ArtifactError, match=r"exists already\. It holds no run of a recipe\."):
+    with pytest.raises(ArtifactError, match=r"exists already, and holds no run of a recipe\. Choose another"):
         start(output="mine")
     Path("out", STATE).write_text("{")
     with pytest.raises(ArtifactError, match="is not valid JSON"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ Written by results.py from the runs of run.py.
 ## The papers' tables at the size of two processor cores
 
 {summary}
+
+{overview}
 
 A direction is a pair of rows of which the first is better in the paper. Ours is the difference in {ours}, with its 95 %
 interval by bootstrap over questions; a question's difference is averaged over the seeds in which both rows ran.
@@ -39,7 +41,7 @@ three seeds; `--set seeds=45` runs them with another.
 
 def page(found: Mapping[str, Any]) -> str:
     """All tables."""
-    parts = [_OPENING.format(summary=summary(found), ours=found["ours"])]
+    parts = [_OPENING.format(summary=summary(found), overview=_overview(found), ours=found["ours"])]
     if found["tuning"]:
         lines = [
             ("row of `cpu/tuning`", found["ours"]),
@@ -56,21 +58,45 @@ def page(found: Mapping[str, Any]) -> str:
 
 def summary(found: Mapping[str, Any]) -> str:
     """How many directions agree."""
-    said = Counter(one["verdict"] for table in found["tables"] for one in table["directions"])
-    total, missing = said.total(), said["not run"]
-    if missing == total:
-        return f"**None of the {total} directions was run yet.**"
-    agree = said["agrees"] + said["agrees, significantly"]
-    chance = total - missing - said["agrees, significantly"] - said["opposite, significantly"]
+    directions = [one for table in found["tables"] for one in table["directions"]]
+    said = _outcomes(directions)
+    if said["not run"] == said.total():
+        return f"**None of the {said.total()} directions was run yet.**"
+    agree = sum(one["verdict"].startswith("agrees") for one in directions)
     text = (
-        f"Of {total - missing} directions, {agree} agree, {said['agrees, significantly']} of them significantly; "
-        f"{said['opposite, significantly']} are significantly opposite, and {chance} are within chance."
+        f"Of {said.total() - said['not run']} directions, {agree} agree, {said['agrees, significantly']} of them "
+        f"significantly; {said['opposite, significantly']} are significantly opposite, and {said['within chance']} are "
+        f"within chance" + (f"; {said['untested']} lack a test" if said["untested"] else "") + "."
     )
-    return f"**{text}**" + (f" {missing} more were not run." if missing else "")
+    return f"**{text}**" + (f" {said['not run']} more were not run." if said["not run"] else "")
+
+
+def _overview(found: Mapping[str, Any]) -> str:
+    """How many directions of each table agree."""
+    outcomes = ("agrees, significantly", "within chance", "opposite, significantly", "untested", "not run")
+    said = {table["name"]: _outcomes(table["directions"]) for table in found["tables"]}
+    shown = [outcome for outcome in outcomes if any(count[outcome] for count in said.values())]
+    lines = [("table", "directions", *shown)]
+    lines += [
+        (name, str(count.total()), *(str(count[outcome] or "") for outcome in shown)) for name, count in said.items()
+    ]
+    return markdown_table(lines, right=range(1, len(lines[0])))
+
+
+def _outcomes(directions: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """How many directions are significant, and how many of the others could have been."""
+
+    def outcome(one: Mapping[str, Any]) -> str:
+        if one["ours"] is None or one["verdict"].endswith("significantly"):
+            return str(one["verdict"])
+        return "within chance" if "p" in one["ours"] else "untested"
+
+    return Counter(map(outcome, directions))
 
 
 def _table(table: Mapping[str, Any], ours: str) -> Iterator[str]:
-    yield f"{table['about']} The paper: {table['metric']} on {table['on']}.\n"
+    paper = f"The paper: {table['metric']} on {table['on']}." if table["on"] else "None of the papers has these rows."
+    yield f"{table['about']} {paper}\n"
     ran = [one for one in table["directions"] if one["ours"] is not None]
     if ran:
         yield f"![{table['name']}](../../docs/assets/tables/{table['slug']}.svg)\n"

@@ -150,12 +150,19 @@ def test_directions_are_judged_and_counted(collected, programs):
         "**Of 2 directions, 1 agree, 1 of them significantly; 1 are significantly opposite, and 0 are within chance.** "
         "1 more were not run."
     )
+    del collected["tables"][0]["directions"][1]["ours"]["p"]
+    collected["tables"][0]["directions"][1]["verdict"] = "opposite"
+    assert "0 are significantly opposite, and 0 are within chance; 1 lack a test.**" in programs["page"].summary(
+        collected
+    )
 
 
 def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, programs, tmp_path):
     """It has the paper's difference beside ours, levels, the reason found, the commit, and what is missing."""
     text = programs["page"].page(collected)
     assert "| Better | Plain | +0.1000 | +0.0750 |" in text
+    assert "| table | directions | agrees, significantly | opposite, significantly | not run |" in text
+    assert f"| {collected['tables'][0]['name']} | 3 | 1 | 1 | 1 |" in text
     assert "| Plain | 0.5000 ± 0.5657 |" in text
     assert "| regularizer 1 to 0.25 |" in text
     assert "- Plain, Better: Too small." in text

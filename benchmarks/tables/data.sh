@@ -8,6 +8,7 @@
 # The same each time: shuffled from a fixed stream of bytes. The training questions on comments and reviews are left out,
 # because many of them cannot be understood without their passage.
 set -eo pipefail
+[ -d "${1:-}" ] && [ -n "${2:-}" ] || { echo "data.sh COLLECTIONS OUTPUT: COLLECTIONS is a folder with squad-open, nq-oracle, medquad, cacm, text" >&2; exit 2; }
 from=$(realpath "$1") to=$(mkdir -p "$2" && realpath "$2")
 seeded() { shuf --random-source=<(yes 42); }
 first() { awk -v last="$1" 'NR <= last'; } # unlike head, reads all of its input

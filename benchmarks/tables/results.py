@@ -42,6 +42,8 @@ def main() -> None:
         lacking = [name for name, place in places.items() if place is None]
         if lacking:
             parser.error(f"--runs needs --{lacking[0]} too: the folders that run.py was given.")
+        if not given.runs.is_dir():
+            parser.error(f"--runs: no folder '{given.runs}'.")
         keep_runs(plan, {name: place.resolve() for name, place in places.items()}, HERE / "rows")
     found = collect(plan, HERE / "rows")
     (HERE / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -36,6 +36,8 @@ def main() -> int:
     places = {name: getattr(given, name).resolve() for name in ("data", "collections", "encoder")}
     seeds = [int(seed) for seed in given.seeds.split(",")] if given.seeds else plan["seeds"]
     only = set(filter(None, given.only.split(",")))
+    if unknown := only - set(plan["runs"]):
+        parser.error(f"--only: no run '{min(unknown)}'. Known: {', '.join(plan['runs'])}.")
     parts = [
         one for one in queue(plan, runs(plan, {**places, "runs": output}), seeds) if not only or one.run.name in only
     ]

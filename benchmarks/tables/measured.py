@@ -89,7 +89,8 @@ def keep(row: ResultRow, folder: Path, seed: int, columns: Collection[str], **mo
 def kept(folder: Path, seeds: Sequence[int]) -> Kept:
     """The rows that `keep` wrote."""
     rows: dict[int, dict[str, ResultRow]] = {seed: {} for seed in seeds}
-    terms, commits = {}, []
+    terms: dict[str, Mapping[str, Sequence[float]]] = {}
+    commits = []
     steps: dict[str, dict[str, int]] = {}
     for seed in seeds:
         for path in sorted(folder.glob(f"*.{seed}.json.gz")):

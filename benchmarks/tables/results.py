@@ -57,9 +57,9 @@ def keep_runs(plan: Mapping[str, Any], places: Mapping[str, Path], rows: Path) -
     """Keep all rows that were run."""
     for name, run in runs(plan, places).items():
         columns = {plan["ours"], *(table["metric"] for table in plan["tables"] if table["run"] == name)}
-        commits, took = _commits(places["runs"], name), seconds_of(places["runs"] / name)
+        took = seconds_of(places["runs"] / name)
         for seed, own in rows_of(run, places["runs"] / name, plan["seeds"]).items():
-            terms = terms_of(run, places["runs"] / name, seed, own)
+            terms, commits = terms_of(run, places["runs"] / name, seed, own), _commits(places["runs"], name, seed)
             for row in own.values():
                 commit = commits.get(row.name.partition("-")[0], commits.get("", ""))  # without the set
                 steps = {step: seconds for step, seconds in took.items() if step in row.steps}
@@ -151,11 +151,12 @@ def _command(run: Run, rows: Iterable[str]) -> str:
     return shlex.join(["rkit", *Item(run, variants).words(Path(SHOWN["runs"]))])
 
 
-def _commits(folder: Path, run: str) -> dict[str, str]:
-    """Row -> the last commit at which it ran; "" stands for all rows, where a part did not name its own."""
+def _commits(folder: Path, run: str, seed: int) -> dict[str, str]:
+    """Row -> the last commit at which it ran with a seed; "" stands for all rows, where a part did not name its own."""
     path = folder / "runs.jsonl"
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-    return {row: line["commit"] for line in lines if line["run"] == run for row in line["rows"] or [""]}
+    ran = [line for line in lines if line["run"] == run and line["seed"] in (None, seed)]
+    return {row: line["commit"] for line in ran for row in line["rows"] or [""]}
 
 
 if __name__ == "__main__":

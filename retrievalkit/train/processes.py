@@ -33,7 +33,6 @@ _PATIENCE = timedelta(days=1)
 _BUCKET = 1 << 23
 _TO_ANSWER = timedelta(seconds=2)
 _TO_CONNECT = timedelta(minutes=10)
-_STORE_OF_TORCHRUN = "TORCHELASTIC_USE_AGENT_STORE"
 _OWN_STORE = "retrievalkit/store"
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -63,7 +62,7 @@ def join() -> None:
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        if os.environ.get(_STORE_OF_TORCHRUN) == "True":
+        if os.environ.get(parent.STORE_OF_TORCHRUN) == "True":
             rank, store = int(os.environ["RANK"]), _own_store(started)
             distributed.init_process_group(backend, timeout=_PATIENCE, store=store, rank=rank, world_size=started)
         else:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 
 import psutil
+import pytest
 
 from killed_processes import forks, start
 from retrievalkit.train import parent
@@ -69,6 +73,48 @@ def test_two_processes_end_when_the_one_that_started_them_is_killed(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+WATCHED = """
+import time
+from retrievalkit.train import parent
+parent.watch()
+time.sleep({seconds})
+"""
+
+
+def test_processes_end_when_torchrun_is_killed_while_they_start(tmp_path):
+    """Python reads the number of its parent once it has started: by then it may have another parent."""
+    program = tmp_path / "program.py"
+    program.write_text(WATCHED.format(seconds=60))
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(program)]
+    torchrun = subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)})
+    while not (children := psutil.Process(torchrun.pid).children()):
+        time.sleep(0.0005)
+    torchrun.kill()
+    torchrun.wait()
+    # The others were started meanwhile.
+    children += [one for one in psutil.process_iter(["cmdline"]) if str(program) in (one.info["cmdline"] or ())]
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+@pytest.mark.parametrize(("place", "expected"), [("closed", 143), ("open", 0), ("unknown", 0)])
+def test_a_process_ends_where_nobody_listens_at_the_store_of_torchrun(place, expected):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if place == "closed":
+            server.close()
+        host = "nowhere.invalid" if place == "unknown" else "127.0.0.1"
+        own = {
+            "TORCHELASTIC_RUN_ID": "1",
+            parent.STORE_OF_TORCHRUN: "True",
+            "MASTER_ADDR": host,
+            "MASTER_PORT": str(port),
+        }
+        words = [sys.executable, "-c", WATCHED.format(seconds=2)]
+        ended = subprocess.run(words, env=os.environ | own, check=False, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == expected
+    assert ("torchrun, which started this process, has ended" in ended.stderr) == (place == "closed")
 
 
 def test_a_process_of_its_own_is_not_watched(monkeypatch):

@@ -83,19 +83,23 @@ time.sleep({seconds})
 """
 
 
+def running(program, starter):
+    """The processes that run a program, but the one that starts it."""
+    found = psutil.process_iter(["pid", "cmdline"])
+    return [one for one in found if one.pid != starter and str(program) in (one.info["cmdline"] or ())]
+
+
 def test_processes_end_when_torchrun_is_killed_while_they_start(tmp_path):
     """Python reads the number of its parent once it has started: by then it may have another parent."""
     program = tmp_path / "program.py"
     program.write_text(WATCHED.format(seconds=60))
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(program)]
     torchrun = subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)})
-    while not (children := psutil.Process(torchrun.pid).children()):
-        time.sleep(0.0005)
+    while not running(program, torchrun.pid):
+        assert torchrun.poll() is None
     torchrun.kill()
     torchrun.wait()
-    # The others were started meanwhile.
-    children += [one for one in psutil.process_iter(["cmdline"]) if str(program) in (one.info["cmdline"] or ())]
-    assert psutil.wait_procs(children, timeout=10)[1] == []
+    assert psutil.wait_procs(running(program, torchrun.pid), timeout=10)[1] == []
 
 
 @pytest.mark.parametrize(("place", "expected"), [("closed", 143), ("open", 0), ("unknown", 0)])

@@ -178,5 +178,5 @@ def draw(table: Mapping[str, Any], path: Path) -> None:
     panel.invert_yaxis()
     panel.set(title=table["name"], xlabel="difference")
     panel.legend(fontsize=8)
-    with rc_context({"svg.hashsalt": "tables"}):  # equal results give equal files
+    with rc_context({"svg.hashsalt": "tables", "svg.fonttype": "none"}):  # equal results give equal files, with text as text
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -178,5 +178,6 @@ def draw(table: Mapping[str, Any], path: Path) -> None:
     panel.invert_yaxis()
     panel.set(title=table["name"], xlabel="difference")
     panel.legend(fontsize=8)
-    with rc_context({"svg.hashsalt": "tables", "svg.fonttype": "none"}):  # equal results give equal files, with text as text
+    # Equal results give equal files, whose text can be searched.
+    with rc_context({"svg.hashsalt": "tables", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

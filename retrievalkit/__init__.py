@@ -5,7 +5,7 @@
     index = rk.Index.open("my-index")
     hits = index.search("pairwise distances", k=10)
 
-What Python programs use is in `retrievalkit.api`, and is imported when it is first used.
+Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ if TYPE_CHECKING:
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
     from retrievalkit.api.mining import Examples, mine_negatives
-    from retrievalkit.api.places import Folder
     from retrievalkit.api.recipes import convert, quickstart, run
     from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.runs import Run
     from retrievalkit.api.serving import serve
     from retrievalkit.api.tables import Table
-    from retrievalkit.api.training import pretrain, train, train_reranker
     from retrievalkit.api.vectors import Vectors
+    from retrievalkit.artifacts.folder import Folder
+    from retrievalkit.train.pretrain import pretrain
+    from retrievalkit.train.train import train
+    from retrievalkit.train.train_reranker import train_reranker
 
 __version__ = "0.1.0"
 
@@ -52,7 +54,7 @@ hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
 _MODULES = {
-    "commands": (
+    "api.commands": (
         "check_plugin",
         "clean",
         "command",
@@ -65,22 +67,24 @@ _MODULES = {
         "search_plugins",
         "show_plugin",
     ),
-    "comparison": ("Comparison", "compare"),
-    "evaluation": ("Evaluation",),
-    "exporting": ("export",),
-    "hits": ("Hit", "Hits"),
-    "hybrid": ("Hybrid",),
-    "index": ("Index",),
-    "mining": ("Examples", "mine_negatives"),
-    "places": ("Folder",),
-    "recipes": ("convert", "quickstart", "run"),
-    "reranking": ("rerank",),
-    "retriever": ("Retriever",),
-    "runs": ("Run",),
-    "serving": ("serve",),
-    "tables": ("Table",),
-    "training": ("pretrain", "train", "train_reranker"),
-    "vectors": ("Vectors",),
+    "api.comparison": ("Comparison", "compare"),
+    "api.evaluation": ("Evaluation",),
+    "api.exporting": ("export",),
+    "api.hits": ("Hit", "Hits"),
+    "api.hybrid": ("Hybrid",),
+    "api.index": ("Index",),
+    "api.mining": ("Examples", "mine_negatives"),
+    "api.recipes": ("convert", "quickstart", "run"),
+    "api.reranking": ("rerank",),
+    "api.retriever": ("Retriever",),
+    "api.runs": ("Run",),
+    "api.serving": ("serve",),
+    "api.tables": ("Table",),
+    "api.vectors": ("Vectors",),
+    "artifacts.folder": ("Folder",),
+    "train.pretrain": ("pretrain",),
+    "train.train": ("train",),
+    "train.train_reranker": ("train_reranker",),
 }
 _MODULES_TOO = ("export", "rerank", "serve", "train")
 """Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
@@ -133,7 +137,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(msg)
     if name in _MODULES_TOO:
         return importlib.import_module(f"{__name__}.{name}")
-    return getattr(importlib.import_module(f"retrievalkit.api.{_MODULE_OF[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from retrievalkit.errors import OptionError, PluginError, nearest, shortlist
@@ -54,10 +54,13 @@ def _type_name(annotation: Any) -> str:
 
 
 def options(component_class: type) -> dict[str, Option]:
-    """The options of a component: the keyword-only arguments of its constructor."""
+    """The options of a component, the keyword-only arguments of its constructor; of a dataclass, all of its fields."""
+    declared = is_dataclass(component_class)
     constructor = component_class.__init__  # type: ignore[misc]
     try:
-        hints = typing.get_type_hints(constructor, include_extras=True)
+        # Of a dataclass, the annotations of each base are read where the base is defined.
+        annotated = component_class if declared else constructor
+        hints = typing.get_type_hints(annotated, include_extras=True)
     except NameError as error:
         msg = (
             f"the options of '{component_class.__module__}:{component_class.__qualname__}' cannot be read: {error}. "
@@ -70,7 +73,7 @@ def options(component_class: type) -> dict[str, Option]:
     return {
         name: Option(name, hints.get(name, Any), parameter.default, described.get(name, ""))
         for name, parameter in inspect.signature(constructor).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY or (declared and name != "self")
     }
 
 
@@ -90,9 +93,9 @@ def check_options(owner: str, component_class: type, values: Mapping[str, Any]) 
             raise OptionError(msg)
     missing = [option.name for option in known.values() if option.required and option.name not in values]
     if missing:
-        kind, _, name = owner.replace("'", "").partition(" ")
-        way = how_to_set(kind, name, missing[0], "...")
-        msg = f"{owner} needs the option '{missing[0]}'. Set it: {way}"
+        kind, of_component, name = owner.partition(" '")
+        way = f" Set it: {how_to_set(kind, name.rstrip(chr(39)), missing[0], '...')}" if of_component else ""
+        msg = f"{owner} needs the option '{missing[0]}'.{way}"
         raise OptionError(msg)
     return {
         name: convert(f"option '{name}' of {owner}", known[name].annotation, value) for name, value in values.items()

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 from retrievalkit import artifacts
 from retrievalkit.train.loop import StepTrainer
 
 
-def quick_training(program, spec, options, quick, **places):
-    """A function that trains to a folder; keywords are options, fields of the specification, or arguments.
+def quick_training(program, quick, **places):
+    """A function that trains to a folder and returns its manifest; keywords are further options.
 
     Args:
         program: `train`, `pretrain` or `train_reranker`.
-        spec: The class of what it trains.
-        options: The class of its options.
         quick: Options that make it short.
-        **places: Fields of the specification.
+        **places: Its model and data.
     """
-    fields = {field.name for field in dataclasses.fields(options)}
-
-    def run(output, **changes):
-        chosen = quick | {name: value for name, value in changes.items() if name in fields}
-        others = places | {name: value for name, value in changes.items() if name not in fields}
-        how = {name: others.pop(name) for name in ("resume", "overwrite", "report_to") if name in others}
-        return program(spec(**others), output, options(**chosen), **how)
-
-    return run
+    return lambda output, **changes: program(**(quick | places | changes), output=output).manifest
 
 
 def bytes_of(folder):

@@ -110,24 +110,27 @@ def train(
 ) -> Side:
     """The loop of `rkit train`, a step is a batch of questions."""
     from retrievalkit.model.retriever import Retriever
-    from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions
-    from retrievalkit.train.retriever import train as train_retriever
+    from retrievalkit.train.train import train as train_retriever
 
     elapsed = clock()
     lengths = {"document_length": length, "query_length": 32 if kind == "colbert" else length}
-    options = TrainingOptions(
-        epochs=1, batch_size=batch, micro_batch_size=micro, negatives=negatives, warmup_ratio=0, logging_steps=1
-    )
 
     def run(model: str, count: int) -> Timed:
-        spec = RetrieverSpec(
-            model=str(data / model),
-            corpus=str(data / "passages.jsonl"),
-            examples=str(head(data / "examples.jsonl", folder, count)),
-            encoder_options=lengths,
+        train_retriever(
+            data / model,
+            head(data / "examples.jsonl", folder, count),
+            corpus=data / "passages.jsonl",
+            output=folder / "checkpoint",
+            overwrite=True,
+            epochs=1,
+            batch_size=batch,
+            micro_batch_size=micro,
+            negatives=negatives,
+            warmup_ratio=0,
+            logging_steps=1,
+            **lengths,
             **_TRAINED[kind],
         )
-        train_retriever(spec, folder / "checkpoint", options, overwrite=True)
         log = rows(folder / "checkpoint" / "training.jsonl")
         return Timed(elapsed(), {"loss": statistics.mean(row["loss"] for row in log if "loss" in row)})
 
@@ -206,21 +209,26 @@ def rerank(data: Path, folder: Path, *, count: int, precision: Any) -> Callable[
 
 def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, precision: str) -> Callable[[], Timed]:
     """The loop of `rkit pretrain` with CoT-MAE v2: an encoder pass, and four decoder terms besides."""
-    from retrievalkit.train.options import PretrainingOptions
-    from retrievalkit.train.pretrain import PretrainingSpec
     from retrievalkit.train.pretrain import pretrain as pretrain_model
 
     elapsed = clock()
     corpus = head(data / "passages.jsonl", folder, 20 * batch)
-    spec = PretrainingSpec(
-        pretrainer="cot_mae_v2", model=MODEL, corpus=str(corpus), encoder_options={"new_vocabulary_head": True}
-    )
-    options = PretrainingOptions(
-        steps=steps, batch_size=batch, max_length=length, short_spans=0.0, precision=precision, logging_steps=1
-    )
 
     def run() -> Timed:
-        pretrain_model(spec, folder / "pretrained", options, overwrite=True)
+        pretrain_model(
+            MODEL,
+            corpus,
+            pretrainer="cot_mae_v2",
+            output=folder / "pretrained",
+            overwrite=True,
+            encoder_options={"new_vocabulary_head": True},
+            steps=steps,
+            batch_size=batch,
+            max_length=length,
+            short_spans=0.0,
+            precision=precision,
+            logging_steps=1,
+        )
         return Timed(elapsed(), None)
 
     return run

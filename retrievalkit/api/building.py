@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts
-from retrievalkit.api import given
 from retrievalkit.api.places import scratch
+from retrievalkit.data import inputs as given
 from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import InputError, OptionError

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from retrievalkit.api import given
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.tables import Table
+from retrievalkit.data import inputs as given
 
 
 def command(name: str, **options: Any) -> Any:

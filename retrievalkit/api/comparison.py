@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit.api import given, notebook
+from retrievalkit.api import notebook
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.runs import Run, as_address, as_run
 from retrievalkit.api.tables import Tabular
+from retrievalkit.data import inputs as given
 from retrievalkit.data.sources import InMemory
 from retrievalkit.evaluate.compare import result
 

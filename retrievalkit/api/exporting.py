@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from retrievalkit.api import given
 from retrievalkit.api.index import Index
 from retrievalkit.api.options import call, options_of
-from retrievalkit.api.places import Folder
+from retrievalkit.artifacts.folder import Folder
+from retrievalkit.data import inputs as given
 
 Place = str | os.PathLike[str]
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import oddities
-from retrievalkit.api import given, notebook
+from retrievalkit.api import notebook
 from retrievalkit.api.index import Index
 from retrievalkit.api.options import known_keywords, options_of, settled
 from retrievalkit.api.runs import Run
 from retrievalkit.api.searching import Searching
+from retrievalkit.data import inputs as given
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.errors import InputError, OptionError

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.api import given, notebook
+from retrievalkit.api import notebook
 from retrievalkit.api.building import Material, added
 from retrievalkit.api.options import call, options_of, settled
 from retrievalkit.api.searching import Searching
 from retrievalkit.cli.cluster import taken_cluster
 from retrievalkit.cli.options import parse
+from retrievalkit.data import inputs as given
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.index import build_index

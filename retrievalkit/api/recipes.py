@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from retrievalkit.api import given
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.tables import Table
+from retrievalkit.data import inputs as given
 from retrievalkit.errors import OptionError
 
 

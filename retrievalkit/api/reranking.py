@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.api import given
 from retrievalkit.api.mining import Examples
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.places import scratch
 from retrievalkit.api.runs import Run, as_run
+from retrievalkit.data import inputs as given
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import InputError
 

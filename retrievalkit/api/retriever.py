@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.api import given, notebook
+from retrievalkit.api import notebook
 from retrievalkit.api.options import options_of, settled
 from retrievalkit.api.vectors import Vectors
 from retrievalkit.cli.cluster import taken_cluster
 from retrievalkit.cli.encode import encode_options
 from retrievalkit.contracts import Side
+from retrievalkit.data import inputs as given
 from retrievalkit.encode import EncodeOptions, encode, encoded_shards
 from retrievalkit.errors import OptionError
 from retrievalkit.model import retriever as program
@@ -144,10 +145,8 @@ class Retriever:
     @property
     def named(self) -> dict[str, Any]:
         """The encoder, the pooler and their options that were given to `load`, as `rk.train` takes them."""
-        chosen = {"encoder": self._options.encoder, "pooler": self._options.pooler}
-        parts = {part: getattr(self._options, f"{part}_options") for part in _OF_MODEL}
-        settings = {f"{part}.{name}": value for part, values in parts.items() for name, value in (values or {}).items()}
-        return {name: value for name, value in (chosen | {"set": settings}).items() if value}
+        parts = ("encoder", "pooler", "encoder_options", "pooler_options")
+        return {name: value for name in parts if (value := getattr(self._options, name))}
 
     def __repr__(self) -> str:
         return f"Retriever.load({self.source!r})"

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit.api import given, notebook
+from retrievalkit.api import notebook
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.tables import Tabular
+from retrievalkit.data import inputs as given
 from retrievalkit.data.run_file import open_run
 from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_run
 from retrievalkit.data.sources import InMemory

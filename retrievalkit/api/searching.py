@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from retrievalkit import oddities
-from retrievalkit.api import given
 from retrievalkit.api.hits import Hit, Hits
 from retrievalkit.api.options import known_keywords
 from retrievalkit.api.runs import Run
 from retrievalkit.api.words import in_python
 from retrievalkit.contracts import Candidates
+from retrievalkit.data import inputs as given
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.errors import InputError
 from retrievalkit.search.encoders import EncodedBatch

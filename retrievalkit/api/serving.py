@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from retrievalkit.api import given
 from retrievalkit.api.index import Index
 from retrievalkit.api.options import call, options_of
+from retrievalkit.data import inputs as given
 
 
 @options_of("serve", without=("indexes",))

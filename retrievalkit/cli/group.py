@@ -24,7 +24,7 @@ from retrievalkit.errors import InputError, RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
 from retrievalkit.report.terminal import printable, without_credentials
 
-_STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE)
 """Errors of the machine, even where they name no file."""
@@ -94,7 +94,7 @@ class RkitGroup(click.Group):
         """As click does, but with the nearest name."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             self.check_known(ctx, args[0])
-        if _STARTED_BY_TORCHRUN in os.environ and args:
+        if STARTED_BY_TORCHRUN in os.environ and args:
             _check_several_processes(ctx, args[0])
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:

@@ -8,6 +8,7 @@ from retrievalkit import __version__
 from retrievalkit.cli.clean import clean
 from retrievalkit.cli.compare import compare
 from retrievalkit.cli.convert import convert
+from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.doctor import doctor
 from retrievalkit.cli.encode import encode
 from retrievalkit.cli.evaluate import evaluate
@@ -16,13 +17,13 @@ from retrievalkit.cli.group import RootGroup
 from retrievalkit.cli.index import index
 from retrievalkit.cli.mine import mine_negatives
 from retrievalkit.cli.plugins import plugins
-from retrievalkit.cli.pretrain import pretrain
 from retrievalkit.cli.quickstart import quickstart
 from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
 from retrievalkit.cli.search import search
 from retrievalkit.cli.serve import serve
-from retrievalkit.cli.train import train
+from retrievalkit.train.pretrain import pretrain
+from retrievalkit.train.train import train
 
 
 @click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -36,7 +37,7 @@ def main() -> None:
 
 main.add_section("recipes", quickstart, run)
 main.add_section("data", convert, mine_negatives)
-main.add_section("train", pretrain, train, rerank)
+main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
 main.add_section("search", encode, index, search, serve, export)
 main.add_section("judge", evaluate, compare)
 main.add_section("plugins", plugins, doctor, clean)

@@ -13,7 +13,6 @@ import click
 
 from retrievalkit import oddities
 from retrievalkit.cli.group import RootGroup
-from retrievalkit.cli.help_all import help_all_option
 from retrievalkit.errors import InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -217,41 +216,6 @@ def precision_option(
         show_default=default if unset else True,
         help=told,
     )
-
-
-def training_options(
-    options: str, *, purpose: str = "the model is trained in", training: str = "training"
-) -> Callable[[Function], Function]:
-    """The options that all commands share which train.
-
-    Args:
-        options: Name of the training's options, as in `rkit plugins show`.
-        purpose: What is done in the number format of `--precision`, for the help.
-        training: What `--resume` continues, for the help.
-    """
-    shared: list[Callable[[Function], Function]] = [
-        precision_option(purpose, "auto", unset=True, encodes=False),
-        click.option("--seed", type=int),
-        click.option(
-            "--report-to",
-            default="",
-            metavar="NAMES",
-            help="Trackers that get what is logged, as TensorBoard does: wandb, mlflow and others of the Trainer's "
-            "report_to.",
-        ),
-        click.option("--resume", is_flag=True, help=f"Continue a {training} that was cut off."),
-        overwrite_option,
-        json_option,
-        set_option,
-        help_all_option(options),
-    ]
-
-    def add(function: Function) -> Function:
-        for option in reversed(shared):  # as decorators are: the last one first
-            function = option(function)
-        return function
-
-    return add
 
 
 def parse(settings: tuple[str, ...]) -> Settings:

@@ -89,14 +89,7 @@ def listing_as_json() -> list[dict[str, Any]]:
 
 
 def show(name: str) -> str:
-    """The documentation of a component and its options; of all components, if several kinds use the name.
-
-    Also lists the options of the trainings: "trainer", "pretraining", "reranker_training".
-    """
-    from retrievalkit.train.options import LISTED, list_options
-
-    if name in LISTED:
-        return list_options(name)
+    """The documentation of a component and its options; of all components, if several kinds use the name."""
     return "\n\n".join(_shown(component) for component in _named(name))
 
 

@@ -7,18 +7,17 @@ from typing import Any
 import click
 
 from retrievalkit.cli.cluster import cluster_options, taken_cluster
+from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.cli.options import (
     echo,
-    given_flags,
     json_option,
     output_option,
-    parse,
     precision_option,
     strict_option,
-    training_options,
     verify_option,
 )
+from retrievalkit.train.train_reranker import train_reranker
 
 
 @click.group(cls=RkitGroup)
@@ -26,53 +25,7 @@ def rerank() -> None:
     """Train a cross-encoder, and apply it to a run or to training examples."""
 
 
-@rerank.command("train")
-@click.option(
-    "--model", required=True, help="Pretrained encoder to start from: a hub name, a folder, package:NAME/FOLDER."
-)
-@click.option("--examples", required=True, help="Training examples with negatives (rkit mine-negatives).")
-@click.option("--corpus", help="The passages that the examples name.")
-@click.option("--dev", help="Held-out examples for selecting the best state.")
-@output_option
-@click.option("--loss", type=click.Choice(["listwise", "pointwise"]), help="Over a query's list, or pair by pair.")
-@click.option("--epochs", type=float)
-@click.option("--batch-size", type=int, help="Queries per step.")
-@click.option("--negatives", type=int, help="Hard negatives per query in a step.")
-@click.option("--learning-rate", type=float)
-@click.option("--max-length", type=int, help="Maximum number of tokens of a query and a passage together.")
-@strict_option
-@training_options("reranker_training", purpose="the model is trained in (held-out examples are ranked in fp32)")
-def rerank_train(
-    model: str,
-    examples: str,
-    corpus: str | None,
-    dev: str | None,
-    output: str,
-    report_to: str,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
-    settings: tuple[str, ...],
-    **flags: Any,
-) -> dict[str, Any]:
-    """Train a re-ranker on examples (several GPUs: torchrun --nproc-per-node 2 --no-python rkit rerank train ...)."""
-    from retrievalkit import registry
-    from retrievalkit.train import processes
-    from retrievalkit.train.options import RerankerOptions
-    from retrievalkit.train.reranker import RerankerSpec, train_reranker
-
-    with processes.joined():
-        with processes.together():
-            values = parse(settings) | given_flags(flags)
-            options = RerankerOptions(**registry.check_options("rkit rerank train", RerankerOptions, values))
-        spec = RerankerSpec(model=model, examples=examples, corpus=corpus, dev=dev)
-        manifest = train_reranker(spec, output, options, resume=resume, overwrite=overwrite, report_to=report_to)
-        counts = manifest["counts"]
-        dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
-        line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
-        if processes.is_main():
-            echo(as_json, manifest, line)
-        return manifest
+rerank.add_command(DerivedCommand(train_reranker))
 
 
 @rerank.command("apply")

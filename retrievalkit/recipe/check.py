@@ -45,9 +45,11 @@ def check_components(step: Step, command: click.Command, options: Mapping[str, A
         name, section = given.get(kind), settings.pop(kind, {})
         if name is not None:
             _named(step, kind, lambda name=name, kind=kind, section=section: _check(kind, str(name), section))
-    checks = {"train": _check_training, "rerank train": _check_reranking, "mine-negatives": _check_mining}
-    if settings and step.command in checks:
-        _named(step, "set", lambda: checks[step.command](settings))
+    declared = getattr(command, "declared", None)
+    if declared is not None:
+        _named(step, "set", lambda: declared.settings(settings))
+    elif settings and step.command == "mine-negatives":
+        _named(step, "set", lambda: _check_mining(settings))
 
 
 def _named(step: Step, option: str, check: Any) -> None:
@@ -72,18 +74,6 @@ def _check(kind: str, name: str, options: Mapping[str, Any]) -> None:
     parts = options_by_loss(name, options) if kind == "loss" else {name: options}
     for part, own in parts.items():
         registry.check_options(f"{kind} '{part}'", registry.get(kind, part), own)
-
-
-def _check_training(settings: Mapping[str, Any]) -> None:
-    from retrievalkit.train.options import TrainingOptions
-
-    registry.check_options("rkit train", TrainingOptions, settings)
-
-
-def _check_reranking(settings: Mapping[str, Any]) -> None:
-    from retrievalkit.train.options import RerankerOptions
-
-    registry.check_options("rkit rerank train", RerankerOptions, settings)
 
 
 def _check_mining(settings: Mapping[str, Any]) -> None:

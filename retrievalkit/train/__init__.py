@@ -2,4 +2,4 @@
 
 from retrievalkit.modules import make_callable
 
-make_callable(__name__, "retrievalkit.api.training:train")
+make_callable(__name__, "retrievalkit.train.train:train")

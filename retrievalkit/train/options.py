@@ -1,20 +1,23 @@
-"""The options of every training: one base for the loop, one for trainings on examples, and those of each command.
+"""Options of every training: those of the loop, of trainings on examples, and of each kind of training.
 
-`rkit plugins show trainer`, `... pretraining`, `... reranker_training` and `--help-all` list them. Nothing heavy is
-imported here, so that recipes can check options before anything runs.
+Nothing heavy is imported here, so that recipes can check options before anything runs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from retrievalkit import registry
-from retrievalkit.errors import InputError, UnknownNameError
+from annotated_types import Ge, Le, Lt
 
-Bounds = Mapping[str, tuple[float, float]]
+from retrievalkit.command import Flag, WritingOptions
+from retrievalkit.errors import InputError
+
+Count = Annotated[int, Ge(1)]
+Amount = Annotated[float, Ge(0), Lt(math.inf)]
+Share = Annotated[float, Ge(0), Le(1)]
 
 LARGEST_SEED = 2**32 - 1
 """NumPy takes no larger one."""
@@ -22,7 +25,7 @@ LARGEST_SEED = 2**32 - 1
 
 @dataclass(kw_only=True, frozen=True)
 class LoopOptions:
-    """What every training loop has.
+    """Options of every training loop.
 
     Args:
         epochs: Passes over the data.
@@ -40,41 +43,26 @@ class LoopOptions:
         seed: Seed of initialisation, dropout, order and sampling.
     """
 
-    epochs: float = 3
-    batch_size: int = 32
-    micro_batch_size: int | None = None
-    learning_rate: float = 2e-5
-    warmup_ratio: float = 0.05
-    weight_decay: float = 0.0
-    adam_epsilon: float = 1e-8
-    max_gradient_norm: float = 2.0
+    heading: ClassVar = "Training loop"
+
+    epochs: Annotated[float, Ge(0), Le(1_000_000)] = 3
+    batch_size: Count = 32
+    micro_batch_size: Count | None = None
+    learning_rate: Amount = 2e-5
+    warmup_ratio: Share = 0.05
+    weight_decay: Amount = 0.0
+    adam_epsilon: Amount = 1e-8
+    max_gradient_norm: Amount = 2.0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    logging_steps: int = 10
-    save_steps: int | None = None
-    seed: int = 42
+    logging_steps: Count = 10
+    save_steps: Count | None = None
+    seed: Annotated[int, Ge(0), Le(LARGEST_SEED)] = 42
 
-    bounds: ClassVar[Bounds] = {
-        **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon"), (0, math.inf)),
-        "epochs": (0, 1_000_000),
-        "seed": (0, LARGEST_SEED),
-        **dict.fromkeys(("batch_size", "micro_batch_size", "logging_steps", "save_steps"), (1, math.inf)),
-        "max_gradient_norm": (0, math.inf),
-        "warmup_ratio": (0, 1),
-    }
-
-    def check(self) -> None:
-        """Refuse values with which no training is possible.
-
-        Raises:
-            InputError: Names the option and its value.
-        """
-        for name, (least, most) in self.bounds.items():
-            value = getattr(self, name)
-            if value is not None and not (least <= value <= most and value < math.inf):
-                upper = "" if most == math.inf else f" and at most {most:,}"
-                number = "a number, " if isinstance(value, float) and not math.isfinite(value) else ""
-                msg = f"{name} is {value}, and must be {number}at least {least}{upper}."
-                raise InputError(msg)
+    def training(self) -> dict[str, Any]:
+        """The options that determine the trained weights, for manifests."""
+        declaring = next(one for one in type(self).__mro__ if not issubclass(one, RunOptions))
+        assert issubclass(declaring, LoopOptions)
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(declaring)}
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """The number of optimiser steps of the whole training."""
@@ -83,7 +71,7 @@ class LoopOptions:
 
 @dataclass(kw_only=True, frozen=True)
 class ExampleOptions(LoopOptions):
-    """What every training on examples (a query, its positives and negatives) has.
+    """Options of every training on examples (a query, its positives and negatives).
 
     Args:
         batch_size: Queries per step, over all processes.
@@ -96,23 +84,19 @@ class ExampleOptions(LoopOptions):
         batch_tokens: Maximum number of tokens computed at once, padding included; None = chosen by device.
     """
 
-    limit: int | None = None
-    negatives: int = 1
-    negative_pool: int | None = None
+    heading: ClassVar = "Examples"
+
+    limit: Count | None = None
+    negatives: Annotated[int, Ge(0)] = 1
+    negative_pool: Count | None = None
     positive: Literal["first", "random"] = "first"
     false_negatives: Literal["mask", "keep"] = "mask"
-    batch_tokens: int | None = None
-
-    bounds: ClassVar[Bounds] = {
-        **LoopOptions.bounds,
-        **dict.fromkeys(("limit", "negative_pool", "batch_tokens"), (1, math.inf)),
-        "negatives": (0, math.inf),
-    }
+    batch_tokens: Count | None = None
 
 
 @dataclass(kw_only=True, frozen=True)
 class TrainingOptions(ExampleOptions):
-    """How `rkit train` trains a retriever.
+    """How a retriever is trained.
 
     Args:
         micro_batch_size: Texts encoded at once, with gradient caching: memory stays bounded, the gradient stays that of
@@ -126,17 +110,9 @@ class TrainingOptions(ExampleOptions):
     """
 
     sampling: Literal["random", "window"] = "random"
-    rank_from: int = 30
+    rank_from: Annotated[int, Ge(0)] = 30
 
-    bounds: ClassVar[Bounds] = {**ExampleOptions.bounds, "rank_from": (0, math.inf)}
-
-    def check(self) -> None:
-        """Refuse values with which no training is possible.
-
-        Raises:
-            InputError: Names the option and its value.
-        """
-        super().check()
+    def __post_init__(self) -> None:
         if self.micro_batch_size is not None and self.batch_tokens is not None:
             msg = "batch_tokens has no effect when micro_batch_size is set. Leave one of them out."
             raise InputError(msg)
@@ -147,7 +123,7 @@ class TrainingOptions(ExampleOptions):
 
 @dataclass(kw_only=True, frozen=True)
 class PretrainingOptions(LoopOptions):
-    """How `rkit pretrain` trains a model on text.
+    """How a model is pre-trained on text.
 
     Args:
         steps: Optimiser steps; None = as many as the epochs have.
@@ -159,25 +135,18 @@ class PretrainingOptions(LoopOptions):
         seed: Seed of initialisation, dropout, spans, order and masks.
     """
 
-    epochs: float = 1
-    batch_size: int = 256
-    learning_rate: float = 1e-4
-    warmup_ratio: float = 0.1
-    weight_decay: float = 0.01
-    max_gradient_norm: float = 1.0
-    save_steps: int | None = 500
-    steps: int | None = None
-    max_length: int = 128
-    short_spans: float = 0.15
+    epochs: Annotated[float, Ge(0), Le(1_000_000)] = 1
+    batch_size: Count = 256
+    learning_rate: Amount = 1e-4
+    warmup_ratio: Share = 0.1
+    weight_decay: Amount = 0.01
+    max_gradient_norm: Amount = 1.0
+    save_steps: Count | None = 500
+    steps: Count | None = None
+    max_length: Annotated[int, Ge(3)] = 128
+    short_spans: Share = 0.15
     titles: bool = True
     language: str = "en"
-
-    bounds: ClassVar[Bounds] = {
-        **LoopOptions.bounds,
-        "steps": (1, math.inf),
-        "max_length": (3, math.inf),
-        "short_spans": (0, 1),
-    }
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """The number of optimiser steps of the whole training."""
@@ -186,7 +155,7 @@ class PretrainingOptions(LoopOptions):
 
 @dataclass(kw_only=True, frozen=True)
 class RerankerOptions(ExampleOptions):
-    """How `rkit rerank train` trains a cross-encoder.
+    """How a cross-encoder is trained.
 
     Args:
         loss: "listwise" is the softmax cross entropy of the positive within its list, "pointwise" the binary cross
@@ -198,36 +167,23 @@ class RerankerOptions(ExampleOptions):
             that is smaller.
     """
 
-    epochs: float = 2
-    batch_size: int = 16
-    warmup_ratio: float = 0.1
-    negatives: int = 7
+    epochs: Annotated[float, Ge(0), Le(1_000_000)] = 2
+    batch_size: Count = 16
+    warmup_ratio: Share = 0.1
+    negatives: Count = 7
     loss: Literal["listwise", "pointwise"] = "listwise"
     max_length: int | None = None
 
-    bounds: ClassVar[Bounds] = {**ExampleOptions.bounds, "negatives": (1, math.inf)}
 
-
-LISTED: Mapping[str, type[LoopOptions]] = {
-    "trainer": TrainingOptions,
-    "pretraining": PretrainingOptions,
-    "reranker_training": RerankerOptions,
-}
-"""Name in `rkit plugins show` -> the options."""
-
-
-def list_options(name: str) -> str:
-    """Every option of a training with its type, default and description, as text.
+@dataclass(kw_only=True, frozen=True)
+class RunOptions(LoopOptions, WritingOptions):
+    """A training of any kind: where it writes, and how it continues.
 
     Args:
-        name: "trainer", "pretraining" or "reranker_training".
-
-    Raises:
-        UnknownNameError: There are no options of that name.
+        resume: Continue a training to the same output that was cut off; a finished one is left as it is.
+        report_to: Trackers that get what is logged, as TensorBoard always does: wandb, mlflow and others of
+            transformers' report_to, with commas.
     """
-    if name not in LISTED:
-        raise UnknownNameError("training", name, LISTED)
-    lines = [f"{name}: {(LISTED[name].__doc__ or '').partition(chr(10))[0]}", "", "options (--set NAME=VALUE)"]
-    for option in registry.options(LISTED[name]).values():
-        lines += [f"  {option.name}: {option.type_name}, default {option.default!r}", f"      {option.description}"]
-    return "\n".join(lines)
+
+    resume: bool = False
+    report_to: Annotated[str, Flag(metavar="NAMES")] = ""

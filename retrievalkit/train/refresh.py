@@ -28,9 +28,7 @@ from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError
 from retrievalkit.mine.merge import mined_examples
-
-# Merge, Positives and Sample occur in the annotations that RefreshOptions inherits.
-from retrievalkit.mine.options import Merge, MiningOptions, Positives, Sample  # noqa: F401
+from retrievalkit.mine.options import MiningOptions
 from retrievalkit.mine.parts import Mining
 from retrievalkit.mine.questions import group_questions
 from retrievalkit.mine.reranker import open_scores

@@ -1,19 +1,11 @@
-"""The program behind `rkit rerank train`: examples and a pretrained encoder in, a re-ranker's folder out.
-
-    rkit rerank train --model bert-base-uncased --corpus CORPUS --examples TRAIN --output DIR [--dev DEV]
-
-The examples are those of `rkit train`, with hard negatives. `--resume` continues a killed training; torchrun starts
-several processes. The output is an ordinary Hugging Face folder.
-"""
+"""A re-ranker to train: its data and its model, made ready for the training loop."""
 
 from __future__ import annotations
 
 import os
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 
 import transformers
 
@@ -26,57 +18,30 @@ from retrievalkit.model.pretrained import model_fingerprint
 from retrievalkit.train.card import ModelCard, how_trained
 from retrievalkit.train.data import ExampleData
 from retrievalkit.train.examples import chosen
-from retrievalkit.train.options import RerankerOptions
 from retrievalkit.train.reranker_step import DevLists, RerankerStep
 from retrievalkit.train.sampling import StepAssembler, example_sampler
-from retrievalkit.train.session import Manifest, Training, run_training
+from retrievalkit.train.session import Manifest, Training
+from retrievalkit.train.train_reranker import TrainRerankerOptions
 
 
-@dataclass(kw_only=True, frozen=True)
-class RerankerSpec:
-    """A re-ranker to be trained, and the data it is trained on.
+def prepare(options: TrainRerankerOptions) -> Training:
+    """The training of a re-ranker, ready to start.
 
-    Attributes:
-        model: Name or folder of the pretrained encoder to start from, or of a cross-encoder.
-        examples: Training examples with negatives, in any known format.
-        corpus: The passages that the examples name; None if the examples bring their own.
-        dev: Held-out examples for selecting the best state; None keeps the last state.
+    Raises:
+        InputError: The data or the model does not fit, or no example has negatives.
     """
-
-    model: str
-    examples: str
-    corpus: str | None = None
-    dev: str | None = None
-
-
-def train_reranker(
-    spec: RerankerSpec,
-    output: str | Path,
-    options: RerankerOptions | None = None,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    report_to: str = "",
-) -> Manifest:
-    """Train a re-ranker and write its folder; see `retrievalkit.train.retriever.train`."""
-    options = options or RerankerOptions()
-    make = partial(_prepare, spec, options)
-    return run_training(make, options, output, resume=resume, overwrite=overwrite, report_to=report_to)
-
-
-def _prepare(spec: RerankerSpec, options: RerankerOptions) -> Training:
-    data = ExampleData.read(spec.examples, spec.corpus, spec.dev)
+    data = ExampleData.read(options.examples, options.corpus, options.dev)
     rows, dropped = _with_negatives(data.train)
     dev = None if data.dev is None else DevLists(_with_negatives(data.dev)[0], data.passage)
     samples = example_sampler(rows, options)
     assembler = StepAssembler(data.passage, data.train.rows, mask_false_negatives=options.false_negatives == "mask")
     transformers.set_seed(options.seed)
-    reranker = CrossEncoder.create(spec.model, max_length=options.max_length, seed=options.seed).to(default_device())
+    reranker = CrossEncoder.create(options.model, max_length=options.max_length, seed=options.seed).to(default_device())
     described = {
-        "model": os.path.abspath(spec.model) if os.path.isdir(spec.model) else spec.model,
-        "training": asdict(options),
+        "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
+        "training": options.training(),
     }
-    inputs = {"model": artifacts.describe_input(spec.model, model_fingerprint(spec.model)), **data.inputs}
+    inputs = {"model": artifacts.describe_input(options.model, model_fingerprint(options.model)), **data.inputs}
     step = RerankerStep(reranker, samples, assembler, options, dev=dev, dropped=dropped)
     return Training(step, KIND, "rerank train", described, inputs, partial(_card, reranker.max_length))
 

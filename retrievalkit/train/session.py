@@ -23,7 +23,7 @@ from retrievalkit.train import processes, sharding
 from retrievalkit.train.card import ModelCard
 from retrievalkit.train.curves import write_curves
 from retrievalkit.train.loop import EpochEnds, StepSampler, StepTrainer, trackers, trainer_arguments
-from retrievalkit.train.options import LoopOptions
+from retrievalkit.train.options import LoopOptions, RunOptions
 from retrievalkit.train.progress import Bar, ShowProgress
 from retrievalkit.train.resume import (
     LOG,
@@ -73,24 +73,12 @@ class Training:
         return {"options": dict(self.options), "inputs": dict(self.inputs)}
 
 
-def run_training(
-    make: Callable[[], Training],
-    options: LoopOptions,
-    output: str | Path,
-    *,
-    resume: bool,
-    overwrite: bool,
-    report_to: str = "",
-) -> Manifest:
+def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
     """Train and write a folder.
 
     Args:
         make: Reads data and model.
-        options: Options of the loop.
-        output: The folder to write.
-        resume: Go on with a training to the same output that was cut off; a finished one is left as it is.
-        overwrite: Replace an existing output folder.
-        report_to: Trackers that get what is logged, with commas, such as "wandb,mlflow"; TensorBoard always does.
+        options: RunOptions of the loop, and where it writes.
 
     Returns:
         The manifest of the folder.
@@ -103,25 +91,17 @@ def run_training(
     again = processes.restarted()
     with ExitStack() as stack:
         with processes.together():
-            stack.enter_context(artifacts.held(output, wait=again))
+            stack.enter_context(artifacts.held(Path(options.output), wait=again))
             if processes.is_main():
-                artifacts.restore(output)
-        return _run(make, options, output, resume, again, overwrite=overwrite, report_to=report_to)
+                artifacts.restore(Path(options.output))
+        return _run(make, options, again)
 
 
-def _run(
-    make: Callable[[], Training],
-    options: LoopOptions,
-    output: str | Path,
-    resume: bool,
-    again: bool,
-    *,
-    overwrite: bool,
-    report_to: str,
-) -> Manifest:
+def _run(make: Callable[[], Training], options: RunOptions, again: bool) -> Manifest:
+    output, overwrite, resume = Path(options.output), options.overwrite, options.resume
     with processes.together():
-        options.check()
-        followers = trackers(artifacts.partial_folder(output) / LOGS, report_to) if processes.is_main() else []
+        logs = artifacts.partial_folder(output) / LOGS
+        followers = trackers(logs, options.report_to) if processes.is_main() else []
         if not (resume or again):
             artifacts.check_output(output, overwrite=overwrite)
         training = make()
@@ -142,7 +122,7 @@ def _run(
     with _staging(output, overwrite=overwrite) as staging:
         if manifest is None:
             with only_resumable_kept(staging, training.step.work), quiet():
-                steps = _train(training.step, options, staging, last, (Path(output).name, followers))
+                steps = _train(training.step, options, staging, last, (output.name, followers))
             manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
         if processes.is_main():
             _tidy(staging, training.step.work)

@@ -10,7 +10,7 @@ import pandas
 import pyarrow
 import pytest
 
-from retrievalkit.api import given
+from retrievalkit.data import inputs as given
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.examples import Example, read_examples
 from retrievalkit.data.qrels import read_qrels

@@ -275,13 +275,13 @@ def tiny(tiny_model, tiny_collection, tmp_path_factory):
     from retrievalkit.encode import encode
     from retrievalkit.index import build_index
     from retrievalkit.search.program import search
-    from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+    from retrievalkit.train.train import train
 
     folder = tmp_path_factory.mktemp("tiny")
     for pooler in ("mean", "cls"):
         places = {"corpus": str(tiny_collection.folder), "examples": str(tiny_collection.folder)}
         model, made = str(tiny_model), folder / f"c-{pooler}"
-        train(RetrieverSpec(model=model, pooler=pooler, **places), made, TrainingOptions(epochs=0))
+        train(model, **places, pooler=pooler, output=made, epochs=0)
         encode(made, tiny_collection.folder, side="document", output=folder / f"v-{pooler}")
         build_index(folder / f"v-{pooler}", indexer="flat", output=folder / pooler)
     write_run(folder / "mean.trec", search([folder / "mean"], queries=read_queries(tiny_collection.folder), k=42))

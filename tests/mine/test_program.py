@@ -403,14 +403,13 @@ def test_vectors_are_not_searched(collection):
 def tiny(tmp_path_factory):
     """A collection of countries and an untrained checkpoint."""
     from retrievalkit.testing import tiny_collection, tiny_model
-    from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+    from retrievalkit.train.train import train
 
     folder = tmp_path_factory.mktemp("tiny")
     tiny_collection(folder / "data")
     model = tiny_model(folder / "model")
     data = str(folder / "data")
-    spec = RetrieverSpec(model=str(model), corpus=data, examples=data, pooler="mean")
-    train(spec, folder / "checkpoint", TrainingOptions(epochs=0))
+    train(model, data, corpus=data, pooler="mean", output=folder / "checkpoint", epochs=0)
     return folder
 
 

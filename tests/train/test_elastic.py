@@ -19,10 +19,9 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, write_examples
 from retrievalkit.errors import ArtifactError
 from retrievalkit.train import loop, parent, session
-from retrievalkit.train.options import PretrainingOptions, RerankerOptions
-from retrievalkit.train.pretrain import PretrainingSpec, pretrain
-from retrievalkit.train.reranker import RerankerSpec, train_reranker
-from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from retrievalkit.train.pretrain import pretrain
+from retrievalkit.train.train import train
+from retrievalkit.train.train_reranker import train_reranker
 from trainings import bytes_of, quick_training
 
 pytestmark = forks
@@ -42,15 +41,9 @@ def programs(tiny_model, tiny_collection, tmp_path_factory):
     examples = places | {"examples": str(source)}
     pretraining = places | {"pretrainer": "retromae"}
     return {
-        "train": quick_training(train, RetrieverSpec, TrainingOptions, QUICK | {"limit": 40}, **examples),
-        "rerank": quick_training(
-            train_reranker,
-            RerankerSpec,
-            RerankerOptions,
-            QUICK | {"negatives": 1},
-            **examples | {"examples": str(mined)},
-        ),
-        "pretrain": quick_training(pretrain, PretrainingSpec, PretrainingOptions, QUICK | {"steps": 5}, **pretraining),
+        "train": quick_training(train, QUICK | {"limit": 40}, **examples),
+        "rerank": quick_training(train_reranker, QUICK | {"negatives": 1}, **examples | {"examples": str(mined)}),
+        "pretrain": quick_training(pretrain, QUICK | {"steps": 5}, **pretraining),
     }
 
 

@@ -11,7 +11,7 @@ from retrievalkit import artifacts
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.train.objective import LossSum, create_loss, describe_loss
-from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from retrievalkit.train.train import train
 from trainings import log_of
 
 QUERIES = Representation(torch.randn(3, 1, 8, generator=torch.Generator().manual_seed(0)))
@@ -134,10 +134,9 @@ def test_wrong_names_and_options_are_refused(name, options, error, message):
 
 
 def trained(tiny_model, tiny_collection, output, **more):
-    options = TrainingOptions(epochs=1, limit=8, batch_size=4, precision="fp32", logging_steps=1, learning_rate=1e-2)
+    options = {"epochs": 1, "limit": 8, "batch_size": 4, "precision": "fp32", "logging_steps": 1, "learning_rate": 1e-2}
     folder = str(tiny_collection.folder)
-    spec = RetrieverSpec(model=tiny_model, corpus=folder, examples=folder, pooler="mean", **more)
-    return train(spec, output, options)
+    return train(tiny_model, folder, corpus=folder, output=output, pooler="mean", **options, **more).manifest
 
 
 @pytest.fixture

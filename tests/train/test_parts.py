@@ -15,11 +15,11 @@ from retrievalkit import artifacts, registry
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.train import processes
-from retrievalkit.train.options import PretrainingOptions, RerankerOptions
+from retrievalkit.train.options import PretrainingOptions
 from retrievalkit.train.parts import slices
-from retrievalkit.train.pretrain import PretrainingSpec, pretrain
+from retrievalkit.train.pretrain import pretrain
 from retrievalkit.train.pretraining_step import PretrainingStep
-from retrievalkit.train.reranker import RerankerSpec, train_reranker
+from retrievalkit.train.train_reranker import train_reranker
 from trainings import log_of
 
 KEYS = [(0, position) for position in range(7)]
@@ -137,14 +137,13 @@ def programs(tiny_model, tiny_collection, tmp_path_factory):
     examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def reranker(output, **more):
-        spec = RerankerSpec(model=str(still), corpus=corpus, examples=str(examples), dev=str(examples))
-        options = RerankerOptions(epochs=1, negatives=3, loss="pointwise", **OPTIONS)
-        return train_reranker(spec, output, options, **more)
+        options = {"epochs": 1, "negatives": 3, "loss": "pointwise", **OPTIONS, **more}
+        return train_reranker(still, examples, corpus=corpus, dev=examples, output=output, **options).manifest
 
     def pretraining(output, **more):
         own = {"decoder_mask_ratio": 0.0}
-        spec = PretrainingSpec(pretrainer="retromae", model=str(still), corpus=corpus, pretrainer_options=own)
-        return pretrain(spec, output, PretrainingOptions(steps=2, max_length=20, **OPTIONS), **more)
+        options = {"pretrainer_options": own, "steps": 2, "max_length": 20, **OPTIONS, **more}
+        return pretrain(still, corpus, pretrainer="retromae", output=output, **options).manifest
 
     return {"reranker": reranker, "pretraining": pretraining}
 

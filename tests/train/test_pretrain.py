@@ -27,7 +27,8 @@ from retrievalkit.model.retriever import Retriever
 from retrievalkit.train import loop
 from retrievalkit.train import pretrain_tokens as tokens
 from retrievalkit.train.loop import StepTrainer
-from retrievalkit.train.pretrain import PretrainingOptions, PretrainingSpec, pretrain
+from retrievalkit.train.options import PretrainingOptions
+from retrievalkit.train.pretrain import pretrain
 from retrievalkit.train.pretraining_step import CorpusSamples, PartCollator, PretrainingStep
 from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states, weights_of
 
@@ -48,7 +49,7 @@ REAL_TEXT = "pydoc:asyncio,argparse,logging,unittest"
 def quick(tiny_model, tiny_collection):
     """Pre-trains for a second or so."""
     places = {"pretrainer": "mlm", "model": tiny_model, "corpus": str(tiny_collection.corpus)}
-    return quick_training(pretrain, PretrainingSpec, PretrainingOptions, QUICK, **places)
+    return quick_training(pretrain, QUICK, **places)
 
 
 # --- learning real text --------------------------------------------------------------------------------------------
@@ -73,10 +74,8 @@ def random_model(tmp_path_factory):
 
 @pytest.mark.parametrize(("name", "terms"), [("mlm", {"mlm"}), ("retromae", {"encoder_mlm", "decoder"})])
 def test_each_term_falls_from_random_initialisation(random_model, tmp_path, name, terms):
-    options = PretrainingOptions(
-        steps=30, batch_size=16, max_length=32, learning_rate=3e-3, precision="fp32", logging_steps=3
-    )
-    pretrain(PretrainingSpec(pretrainer=name, model=random_model, corpus=REAL_TEXT), tmp_path / "out", options)
+    options = {"steps": 30, "batch_size": 16, "max_length": 32, "learning_rate": 3e-3, "logging_steps": 3}
+    pretrain(random_model, REAL_TEXT, pretrainer=name, output=tmp_path / "out", precision="fp32", **options)
     log = log_of(tmp_path / "out")
     assert [line["step"] for line in log] == list(range(3, 31, 3))
     for term in terms:
@@ -95,9 +94,7 @@ def test_each_term_falls_from_random_initialisation(random_model, tmp_path, name
 def pretrained(tiny_model, tiny_collection, tmp_path_factory):
     """A model pre-trained with RetroMAE."""
     output = tmp_path_factory.mktemp("pretrained") / "model"
-    options = PretrainingOptions(**QUICK)
-    spec = PretrainingSpec(pretrainer="retromae", model=tiny_model, corpus=str(tiny_collection.corpus))
-    pretrain(spec, output, options)
+    pretrain(tiny_model, str(tiny_collection.corpus), pretrainer="retromae", output=output, **QUICK)
     return output
 
 
@@ -343,7 +340,7 @@ OTHERWISE = {
 @pytest.fixture(scope="module")
 def baseline(tiny_model, tmp_path_factory, texts):
     output = tmp_path_factory.mktemp("baseline") / "out"
-    pretrain(PretrainingSpec(pretrainer="mlm", model=tiny_model, corpus=texts), output, PretrainingOptions(**QUICK))
+    pretrain(tiny_model, texts, pretrainer="mlm", output=output, **QUICK)
     return output
 
 
@@ -379,22 +376,22 @@ def test_every_option_changes_something(quick, texts, tmp_path, baseline, monkey
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": -1}, "epochs is -1, and must be at least 0"),
-        ({"epochs": float("nan")}, "epochs is nan"),
-        ({"learning_rate": float("inf")}, "learning_rate is inf"),
-        ({"steps": 0}, "steps is 0, and must be at least 1"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"micro_batch_size": 0}, "micro_batch_size is 0"),
-        ({"max_length": 2}, "max_length is 2, and must be at least 3"),
-        ({"short_spans": 1.5}, "short_spans is 1.5, and must be at least 0 and at most 1"),
-        ({"warmup_ratio": 2}, "warmup_ratio is 2, and must be at least 0 and at most 1"),
-        ({"save_steps": 0}, "save_steps is 0"),
-        ({"seed": -1}, "seed is -1"),
+        ({"epochs": -1}, "epochs.*-1.*greater than or equal to 0"),
+        ({"epochs": float("nan")}, "epochs.*nan"),
+        ({"learning_rate": float("inf")}, "learning_rate.*inf"),
+        ({"steps": 0}, "steps.*0.*greater than or equal to 1"),
+        ({"batch_size": 0}, "batch_size.*0"),
+        ({"micro_batch_size": 0}, "micro_batch_size.*0"),
+        ({"max_length": 2}, "max_length.*2.*greater than or equal to 3"),
+        ({"short_spans": 1.5}, "short_spans.*less than or equal to 1"),
+        ({"warmup_ratio": 2}, "warmup_ratio.*less than or equal to 1"),
+        ({"save_steps": 0}, "save_steps.*0"),
+        ({"seed": -1}, "seed.*-1"),
     ],
 )
 def test_options_that_no_pretraining_can_have_are_refused(options, message):
-    with pytest.raises(InputError, match=re.escape(message)):
-        PretrainingOptions(**options).check()
+    with pytest.raises(InputError, match=message):
+        pretrain("no-model", "no-corpus", pretrainer="mlm", output="never", **options)
 
 
 def test_no_step_leaves_the_model_as_it_was(quick, tmp_path, tiny_model):
@@ -498,12 +495,12 @@ def test_a_full_disk_is_an_oserror_and_leaves_nothing(quick, tmp_path, monkeypat
         ({"encoder_options": {"lora_rank": 2}}, "Leave out encoder.lora_rank"),
         ({"max_length": 1000}, "max_length is 1000, and"),
         ({"precision": "fp16"}, "fp16 needs a GPU"),
-        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 0}, "batch_size.*0"),
     ],
     ids=str,
 )
 def test_wrong_input_leaves_nothing(quick, tmp_path, changes, message):
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=message):
         quick(tmp_path / "out", **changes)
     assert list(tmp_path.iterdir()) == []
 

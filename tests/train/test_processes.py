@@ -23,7 +23,7 @@ from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.model import retriever
 from retrievalkit.train import loop, processes, selection, session
-from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from retrievalkit.train.train import train
 from trainings import bytes_of, quick_training
 
 pytestmark = forks
@@ -348,7 +348,7 @@ def quick(tiny_model, tiny_collection, examples, tmp_path_factory, monkeypatch, 
     plugin.write_text(PLUGIN)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(plugin))
     places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": examples}
-    run = quick_training(train, RetrieverSpec, TrainingOptions, STEP, **places)
+    run = quick_training(train, STEP, **places)
     return lambda output, dropout=0.0, **changes: run(output, encoder_options={"dropout": dropout}, **changes)
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from killed_processes import forks
-from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from retrievalkit.train.train import train
 from trainings import bytes_of, quick_training
 
 pytest.importorskip("ray.train.torch")
@@ -42,7 +42,7 @@ QUICK = {"batch_size": 8, "precision": "fp32", "epochs": 1.0, "limit": 24}
 @pytest.mark.slow
 def test_two_workers_write_the_bytes_of_two_processes(together, tmp_path, tiny_model, tiny_collection):
     places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": str(tiny_collection.folder)}
-    run = quick_training(train, RetrieverSpec, TrainingOptions, QUICK, **places)
+    run = quick_training(train, QUICK, **places)
     together(lambda: run(tmp_path / "processes"))
     config = json.dumps(places | {"output": str(tmp_path / "workers"), "set": QUICK})
     words = [sys.executable, "-c", SCRIPT, config, str(tmp_path / "ray")]

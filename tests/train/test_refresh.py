@@ -21,12 +21,12 @@ from retrievalkit.errors import InputError, OptionError
 from retrievalkit.mine import parts as mining
 from retrievalkit.train import loop, processes, refresh, sampling
 from retrievalkit.train.refresh import RefreshOptions, refresh_options, share_changed
-from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from retrievalkit.train.train import train
 from trainings import bytes_of, log_of
 
 # Two steps an epoch: epochs end with steps 2, 4, 6 and 8.
 QUICK = {"epochs": 4, "limit": 16, "batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 3}
-REFRESH = RefreshOptions(every=2, depth=8, negatives=4)
+REFRESH = {"every": 2, "depth": 8, "negatives": 4}
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,7 @@ def quick(tiny_model, tiny_collection, examples):
 
     def quick(output, *, refresh=REFRESH, resume=False, corpus=str(tiny_collection.corpus), loss=None, **options):
         arguments = {"model": tiny_model, "corpus": corpus, "examples": examples, "pooler": "mean", "loss": loss}
-        spec = RetrieverSpec(refresh=refresh, **arguments)
-        return train(spec, output, TrainingOptions(**(QUICK | options)), resume=resume)
+        return train(**arguments, output=output, refresh_options=refresh, resume=resume, **(QUICK | options)).manifest
 
     return quick
 
@@ -113,7 +112,7 @@ def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, examp
     """The negatives are those that `rkit mine-negatives` finds with a checkpoint of that moment."""
     save = refresh._save
     monkeypatch.setattr(refresh, "_save", lambda model, folder: save(model, tmp_path / "kept") and save(model, folder))
-    quick(tmp_path / "out", refresh=RefreshOptions(every=1, depth=8, negatives=4), epochs=2)
+    quick(tmp_path / "out", refresh={"every": 1, "depth": 8, "negatives": 4}, epochs=2)
     mined = tmp_path / "out" / "negatives" / "epoch-1.jsonl"
     places = {"corpus": tiny_collection.corpus, "examples": mined, "output": tmp_path / "mined.jsonl"}
     mine_by_name(tmp_path / "kept", **places, depth=8, negatives=4, precision="fp32")
@@ -122,7 +121,7 @@ def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, examp
 
 def test_without_the_option_nothing_changes(quick, refreshed, tmp_path):
     """The log has no such line, the folder no such files, and until the refresh the trainings are the same one."""
-    quick(tmp_path / "out", refresh=None, save_steps=3)
+    quick(tmp_path / "out", refresh={}, save_steps=3)
     assert not (tmp_path / "out" / "negatives").exists()
     assert "refresh" not in json.loads((tmp_path / "out" / "manifest.json").read_text())["options"]
     logs = [(folder / "training.jsonl").read_text().splitlines() for folder in (tmp_path / "out", refreshed)]
@@ -167,12 +166,12 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"refresh": RefreshOptions(every=0)}, "refresh.every is 0, and must be at least 1"),
-        ({"refresh": RefreshOptions(every=4)}, "refresh.every is 4, and the training has 4 epochs"),
-        ({"refresh": RefreshOptions(every=1, depth=0)}, "depth is 0"),
-        ({"refresh": RefreshOptions(every=1, positives="retrieved")}, "a training keeps its positives"),
-        ({"refresh": RefreshOptions(every=1, keep=3)}, "there is no other set"),
-        ({"refresh": RefreshOptions(every=1, reranker="nowhere", reranker_above=0)}, "cannot load the model 'nowhere'"),
+        ({"refresh": {"every": 0}}, "refresh.every is 0, and must be at least 1"),
+        ({"refresh": {"every": 4}}, "refresh.every is 4, and the training has 4 epochs"),
+        ({"refresh": {"every": 1, "depth": 0}}, "depth is 0"),
+        ({"refresh": {"every": 1, "positives": "retrieved"}}, "a training keeps its positives"),
+        ({"refresh": {"every": 1, "keep": 3}}, "there is no other set"),
+        ({"refresh": {"every": 1, "reranker": "nowhere", "reranker_above": 0}}, "cannot load the model 'nowhere'"),
         ({"negatives": 0}, "there are none to mine anew"),
         ({"loss": "distill_kl"}, "a teacher's scores, which negatives mined"),
     ],

@@ -11,9 +11,9 @@ from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.train.objective import Objective
 from retrievalkit.train.rehearsal import _note_alike, first_draws, rehearse
-from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
 from retrievalkit.train.sampling import ExampleSampler
 from retrievalkit.train.selection import DevSet
+from retrievalkit.train.train import train
 
 PLUGIN = '''
 import torch
@@ -114,9 +114,9 @@ def parts(tmp_path_factory, monkeypatch, fresh_registry):
 
 
 def trained(tiny_model, tiny_collection, output, **more):
-    options = TrainingOptions(epochs=1, limit=8, batch_size=4, precision="fp32")
+    options = {"epochs": 1, "limit": 8, "batch_size": 4, "precision": "fp32"}
     folder = str(tiny_collection.folder)
-    return train(RetrieverSpec(model=tiny_model, corpus=folder, examples=folder, **more), output, options)
+    return train(tiny_model, folder, corpus=folder, output=output, **options, **more).manifest
 
 
 @pytest.mark.parametrize(

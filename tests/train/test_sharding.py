@@ -15,7 +15,7 @@ from retrievalkit.data.examples import Example, write_examples
 from retrievalkit.errors import OptionError
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.train import loop, processes
-from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from retrievalkit.train.train import train
 from trainings import bytes_of, log_of, quick_training
 
 pytestmark = [forks, pytest.mark.slow]
@@ -31,7 +31,7 @@ def quick(tiny_model, tiny_collection, tmp_path_factory):
     examples = tmp_path_factory.mktemp("examples") / "train.jsonl"
     write_examples(examples, rows)
     places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": str(examples), "pooler": "mean"}
-    run = quick_training(train, RetrieverSpec, TrainingOptions, QUICK, **places)
+    run = quick_training(train, QUICK, **places)
     return lambda output, dropout=0.0, **changes: run(output, encoder_options={"dropout": dropout}, **changes)
 
 

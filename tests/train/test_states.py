@@ -20,12 +20,10 @@ from retrievalkit import artifacts, cli
 from retrievalkit.data.examples import read_examples, write_examples
 from retrievalkit.errors import ArtifactError
 from retrievalkit.train import loop, session, states
-from retrievalkit.train.refresh import RefreshOptions
-from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from retrievalkit.train.train import train
 from trainings import bytes_of
 
 SETTINGS = {"epochs": 4.0, "limit": 24, "batch_size": 8, "learning_rate": 1e-2, "logging_steps": 1, "save_steps": 4}
-OPTIONS = TrainingOptions(precision="fp32", **SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +38,8 @@ def places(tiny_model, tiny_collection, tmp_path_factory):
 @pytest.fixture(scope="module")
 def resume(places):
     """Trains to a folder; negatives are mined anew twice before the state after step 8."""
-    spec = RetrieverSpec(pooler="mean", refresh=RefreshOptions(every=1, depth=5), **places)
-    return lambda output: train(spec, output, OPTIONS, resume=True)
+    options = {"pooler": "mean", "refresh_options": {"every": 1, "depth": 5}, "precision": "fp32", **SETTINGS}
+    return lambda output: train(**places, **options, output=output, resume=True)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +139,7 @@ def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, t
     (partial / "options.json").unlink()
     (partial / "trainer" / "checkpoint-12" / "optimizer.pt").unlink()
     monkeypatch.setattr(session, "_train", None)
-    assert resume(tmp_path / "out")["counts"]["steps"] == 12
+    assert resume(tmp_path / "out").manifest["counts"]["steps"] == 12
     assert bytes_of(tmp_path / "out") == whole
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

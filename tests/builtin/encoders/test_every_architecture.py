@@ -7,7 +7,7 @@ import torch
 
 from retrievalkit import testing
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.train.retriever import RetrieverSpec, TrainingOptions, train
+from retrievalkit.train.train import train
 
 TEXTS = [("Peru", "The seat of government is the city of Lima."), ("", "rome")]
 POOLERS = {"llama": "last", "t5": "mean"}
@@ -17,14 +17,19 @@ def trained(architecture, folder, collection, **encoder_options):
     """A checkpoint after six steps, and the model it started from."""
     model = testing.tiny_model(folder / "model", architecture=architecture, layers=3)
     output = folder / "checkpoint"
-    spec = RetrieverSpec(
-        model=model,
-        corpus=str(collection.corpus),
-        examples=str(collection.folder),
+    train(
+        model,
+        collection.folder,
+        corpus=collection.corpus,
+        output=output,
         pooler=POOLERS.get(architecture, "cls"),
         encoder_options=encoder_options,
+        epochs=1,
+        limit=48,
+        batch_size=8,
+        learning_rate=1e-2,
+        precision="fp32",
     )
-    train(spec, output, TrainingOptions(epochs=1, limit=48, batch_size=8, learning_rate=1e-2, precision="fp32"))
     return output, model
 
 

@@ -69,7 +69,24 @@ def examples(data: Any) -> str:
     Raises:
         InputError: They are of an unknown type.
     """
+    if hasattr(data, "address"):
+        return str(data.address)  # rk.Examples
     return _address(data) or InMemory.of("memory:examples", examples=Rows(data, "examples"))
+
+
+def model(value: Any) -> str:
+    """The place of a model; a loaded one (`rk.Retriever`) is read again, as it can only encode.
+
+    Raises:
+        InputError: It is no model.
+    """
+    return place(getattr(value, "source", value), "the model")
+
+
+def with_corpus(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a training, with the passages that `rk.Examples` name where no corpus was given."""
+    known = getattr(values.get("examples"), "corpus", None)
+    return {**values, **({"corpus": known} if known is not None and values.get("corpus") is None else {})}
 
 
 def place(value: Any, what: str) -> str:

@@ -1,0 +1,140 @@
+"""The click command of a declared command: its flags, help and defaults are those of its options.
+
+An option is a flag of its name. `--set NAME=VALUE` sets it too; `--set pooler.layers=4,6` sets a component's option.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import types
+import typing
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from typing import Any, Literal
+
+import click
+from click.core import ParameterSource
+
+from retrievalkit import artifacts
+from retrievalkit.artifacts.places import descriptor
+from retrievalkit.cli.group import STARTED_BY_TORCHRUN
+from retrievalkit.command import Argument, Command, Flag, Named, Reads, mark
+from retrievalkit.errors import OptionError
+from retrievalkit.options import Option, convert, options
+
+
+class _Value(click.ParamType[Any]):
+    """A value of an option's type, checked as in Python and in recipes."""
+
+    def __init__(self, option: Option) -> None:
+        self.option = option
+        self.name = option.type_name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return convert(self.option.name, self.option.annotation, value)
+        except OptionError as error:
+            self.fail(str(error), param, ctx)
+
+
+class DerivedCommand(click.Command):
+    """A click command of a declared command; the help lists options by the dataclass that declares them."""
+
+    def __init__(self, declared: Command[..., Any, Any]) -> None:
+        self.declared = declared
+        known = _own_first(declared.declaration)
+        # Options of components have no flags of their own.
+        params = [_parameter(option) for option in known if not option.name.endswith("_options")]
+        text = "Set any option by its name, or one of a component, such as pooler.layers=4,6 (rkit plugins show)."
+        params.append(click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help=text))
+        params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
+        super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.__doc__)
+
+    def _called(self, *, as_json: bool, settings: tuple[str, ...], **given: Any) -> Any:
+        from retrievalkit.recipe.settings import parse_set
+
+        # Given by the user, so that a default does not hide a value of --set.
+        source = click.get_current_context().get_parameter_source
+        values = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
+        if STARTED_BY_TORCHRUN not in os.environ:
+            return self._run(self.declared.read(**self.declared.settings(parse_set(settings)) | values), as_json)
+        from retrievalkit.train import processes
+
+        with processes.joined():
+            with processes.together():
+                options = self.declared.read(**self.declared.settings(parse_set(settings)) | values)
+            return self._run(options, as_json, shown=processes.is_main())
+
+    def _run(self, options: Any, as_json: bool, *, shown: bool = True) -> Any:
+        # What is written to /dev/stdout stays free of what the command prints.
+        to_stdout = (output := getattr(options, "output", None)) is not None and descriptor(output) == 1
+        with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
+            result = self.declared.run(options)
+            if shown:
+                text = json.dumps(result.as_json(), indent=2, default=str) if as_json else result.summary
+                click.echo(artifacts.named(text))
+        return result
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options, those that commands share under headings of their own."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                sections.setdefault(self._heading(str(param.name)), []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+    def _heading(self, name: str) -> str:
+        declaring = [one for one in self.declared.declaration.__mro__ if name in inspect.get_annotations(one)]
+        return vars(declaring[-1]).get("heading", "Options") if declaring else "Options"
+
+
+def _own_first(declaration: type) -> list[Option]:
+    """The options of a declaration, those of its bases last."""
+    known = options(declaration)
+    names = dict.fromkeys(name for one in declaration.__mro__ for name in inspect.get_annotations(one))
+    return [known[name] for name in names if name in known]
+
+
+def _parameter(option: Option) -> click.Parameter:
+    """An argument or a flag for an option."""
+    if mark(option.annotation, Argument):
+        return click.Argument([option.name], required=option.required)
+    flag = mark(option.annotation, Flag)
+    names = list(flag.names) if flag and flag.names else [f"--{option.name.replace('_', '-')}"]
+    shared: dict[str, Any] = {"help": option.description, "required": option.required}
+    if not option.required:
+        shared |= {"default": option.default, "show_default": bool(option.default)}
+    kinds = _kinds(option.annotation)
+    if bool in kinds:
+        if option.default is not False and "/" not in names[0]:
+            names = [f"{names[0]}/--no-{option.name.replace('_', '-')}"]
+        return click.Option([*names, option.name], is_flag=True, **shared)
+    literals = [value for kind in kinds if typing.get_origin(kind) is Literal for value in typing.get_args(kind)]
+    if literals:
+        return click.Option([*names, option.name], type=click.Choice(literals), **shared)
+    origins = [typing.get_origin(kind) for kind in kinds]
+    several = any(isinstance(origin, type) and issubclass(origin, Sequence) for origin in origins)
+    metavar = (flag and flag.metavar) or _metavar(option.annotation, kinds)
+    return click.Option([*names, option.name], type=_Value(option), multiple=several, metavar=metavar, **shared)
+
+
+def _metavar(annotation: Any, kinds: list[Any]) -> str:
+    if mark(annotation, Named):
+        return "NAME"
+    if mark(annotation, Reads) or any(typing.get_origin(kind) is os.PathLike for kind in kinds):
+        return "PATH"
+    return next((text for kind, text in ((float, "NUMBER"), (int, "N")) if kind in kinds), "TEXT")
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types of a union, without None and without marks."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _kinds(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [kind for one in typing.get_args(annotation) for kind in _kinds(one)]
+    return [] if annotation is types.NoneType else [annotation]

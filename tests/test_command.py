@@ -1,0 +1,115 @@
+"""A command's options are declared once: the function, the flags, the help and recipes follow from the declaration."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated
+
+import click
+import pytest
+from annotated_types import Ge
+from click.testing import CliRunner
+
+import retrievalkit as rk
+from retrievalkit.cli import main
+from retrievalkit.cli.derived import DerivedCommand
+from retrievalkit.command import CommandOptions, command
+from retrievalkit.errors import OptionError
+from retrievalkit.options import options
+
+
+def declared(group=main):
+    """All commands that are derived from a declaration."""
+    for one in group.commands.values():
+        if isinstance(one, click.Group):
+            yield from declared(one)
+        elif isinstance(one, DerivedCommand):
+            yield one.declared
+
+
+@dataclass(frozen=True)
+class CountOptions(CommandOptions):
+    """Options of `count`.
+
+    Args:
+        words: The text.
+        least: Shortest word to count.
+    """
+
+    words: str
+    _: KW_ONLY
+    least: Annotated[int, Ge(1)] = 1
+
+
+@dataclass
+class Counted:
+    count: int
+
+    @property
+    def summary(self):
+        return f"{self.count} words"
+
+    def as_json(self):
+        return {"count": self.count}
+
+
+@command("count", CountOptions)
+def count(options: CountOptions) -> Counted:
+    """Count words."""
+    return Counted(sum(len(word) >= options.least for word in options.words.split()))
+
+
+def test_a_new_option_is_a_field_and_nothing_else():
+    """The function, its signature, the flag, the help with its default and `--json` follow."""
+    assert count("a bb", least=2).count == 1
+    assert {*inspect.signature(count).parameters} == {"words", "least", "strict"}
+    run = CliRunner().invoke(DerivedCommand(count), ["--words", "a bb ccc", "--least", "2"])
+    assert run.output == "2 words\n"
+    assert CliRunner().invoke(DerivedCommand(count), ["--words", "a", "--json"]).output == '{\n  "count": 1\n}\n'
+    shown = " ".join(CliRunner().invoke(DerivedCommand(count), ["--help"]).output.split())
+    assert "--least N Shortest word to count. [default: 1]" in shown
+
+
+@pytest.mark.parametrize("one", [*declared()], ids=lambda one: one.name)
+def test_every_option_is_described_and_in_the_help(one):
+    shown = " ".join(CliRunner().invoke(main, [*one.name.split(), "--help"], terminal_width=400).output.split())
+    for option in options(one.declaration).values():
+        if not option.name.endswith("_options"):
+            assert option.description.endswith((".", ")"))
+            assert option.description.split(";")[0][:40] in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"leest": 1}, ["leest", "did you mean 'least'"]),
+        ({"least": 0}, ["least", "0", "greater than or equal to 1"]),
+        ({"least": "two"}, ["least", "two", "int"]),
+        ({"words": "b"}, ["words", "twice"]),
+    ],
+)
+def test_a_wrong_argument_is_refused(given, words):
+    with pytest.raises(OptionError) as error:
+        count("a", **given)
+    assert all(word in str(error.value) for word in words)
+    with pytest.raises(OptionError, match="positional"):
+        count("a", 1, 2)
+    with pytest.raises(OptionError, match="words"):
+        count()
+
+
+def test_settings_name_the_options_of_the_command_and_of_its_components():
+    assert rk.train.settings({"epochs": "2", "pooler": {"layers": "4,6"}}) == {
+        "epochs": 2,
+        "pooler_options": {"layers": "4,6"},
+    }
+    with pytest.raises(OptionError, match="did you mean 'epochs'"):
+        rk.train.settings({"epoch": 1})
+
+
+def test_a_flag_wins_over_a_setting():
+    seen = []
+    watched = command("watched", CountOptions)(lambda options: seen.append(options.least) or Counted(0))
+    run = CliRunner().invoke(DerivedCommand(watched), ["--words", "a", "--least", "3"])
+    assert (run.exit_code, seen) == (0, [3])

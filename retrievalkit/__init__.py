@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
-    from retrievalkit.train.pretrain import pretrain
-    from retrievalkit.train.train import train
-    from retrievalkit.train.train_reranker import train_reranker
+    from retrievalkit.training.pretrain import pretrain
+    from retrievalkit.training.train import train
+    from retrievalkit.training.train_reranker import train_reranker
 
 __version__ = "0.1.0"
 
@@ -82,11 +82,11 @@ _MODULES = {
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
-    "train.pretrain": ("pretrain",),
-    "train.train": ("train",),
-    "train.train_reranker": ("train_reranker",),
+    "training.pretrain": ("pretrain",),
+    "training.train": ("train",),
+    "training.train_reranker": ("train_reranker",),
 }
-_MODULES_TOO = ("export", "rerank", "serve", "train")
+_MODULES_TOO = ("export", "rerank", "serve")
 """Names of modules of ours too, which can be called (`modules.make_callable`): the same whoever comes first."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -140,6 +140,9 @@ class Command(Generic[Parameters, Options, Result]):
         returns = inspect.signature(self._program).return_annotation
         return inspect.signature(self.declaration).replace(return_annotation=returns)
 
+    def __repr__(self) -> str:
+        return f"<command {self.name}{self.__signature__}>"
+
     def __call__(self, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
         """Run the command.
 

@@ -60,12 +60,12 @@ def package_folder(package: str) -> Path | None:
 def make_callable(module: str, function: str) -> None:
     """Let a module be called as a function of the same name in `retrievalkit` is.
 
-    Python makes a submodule an attribute of its package once it is imported: `rk.train` is the function that users
-    call, and from then on the package `retrievalkit.train`.
+    Python makes a submodule an attribute of its package once it is imported: `rk.rerank` is the function that users
+    call, and from then on the module `retrievalkit.rerank`.
 
     Args:
         module: The name of the module, which is imported.
-        function: Where the function is, such as "retrievalkit.api.training:train".
+        function: Where the function is, such as "retrievalkit.api.reranking:rerank".
     """
     home, _, name = function.partition(":")
 

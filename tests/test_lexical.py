@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from retrievalkit import lexical
 from retrievalkit.contracts import Batch, LossValue, Representation, TokenStates, VocabularyHead
 from retrievalkit.lexical import keep_top_k, max_saturated, max_weighted_softmax, text_mask
-from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
+from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 # [CLS] t1 t2 [SEP] [PAD]
 SATURATED = [

@@ -27,12 +27,12 @@ from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.rerank import Settings, rerank_run, score_examples
-from retrievalkit.train import selection
-from retrievalkit.train.loop import StepTrainer
-from retrievalkit.train.options import RerankerOptions
-from retrievalkit.train.reranker_step import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
-from retrievalkit.train.sampling import ExampleSampler, StepAssembler
-from retrievalkit.train.train_reranker import train_reranker
+from retrievalkit.training import selection
+from retrievalkit.training.loop import StepTrainer
+from retrievalkit.training.options import RerankerOptions
+from retrievalkit.training.reranker_step import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
+from retrievalkit.training.sampling import ExampleSampler, StepAssembler
+from retrievalkit.training.train_reranker import train_reranker
 from trainings import bytes_of, interrupt_at, log_of, quick_training, saved_states
 
 # Three steps an epoch, and each option has something to change.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from retrievalkit import artifacts
-from retrievalkit.train.loop import StepTrainer
+from retrievalkit.training.loop import StepTrainer
 
 
 def quick_training(program, quick, **places):

@@ -110,7 +110,7 @@ def train(
 ) -> Side:
     """The loop of `rkit train`, a step is a batch of questions."""
     from retrievalkit.model.retriever import Retriever
-    from retrievalkit.train.train import train as train_retriever
+    from retrievalkit.training.train import train as train_retriever
 
     elapsed = clock()
     lengths = {"document_length": length, "query_length": 32 if kind == "colbert" else length}
@@ -209,7 +209,7 @@ def rerank(data: Path, folder: Path, *, count: int, precision: Any) -> Callable[
 
 def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, precision: str) -> Callable[[], Timed]:
     """The loop of `rkit pretrain` with CoT-MAE v2: an encoder pass, and four decoder terms besides."""
-    from retrievalkit.train.pretrain import pretrain as pretrain_model
+    from retrievalkit.training.pretrain import pretrain as pretrain_model
 
     elapsed = clock()
     corpus = head(data / "passages.jsonl", folder, 20 * batch)

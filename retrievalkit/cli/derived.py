@@ -61,7 +61,7 @@ class DerivedCommand(click.Command):
         values = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
         if STARTED_BY_TORCHRUN not in os.environ:
             return self._run(self.declared.read(**self.declared.settings(parse_set(settings)) | values), as_json)
-        from retrievalkit.train import processes
+        from retrievalkit.training import processes
 
         with processes.joined():
             with processes.together():

@@ -22,8 +22,8 @@ from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
 from retrievalkit.cli.search import search
 from retrievalkit.cli.serve import serve
-from retrievalkit.train.pretrain import pretrain
-from retrievalkit.train.train import train
+from retrievalkit.training.pretrain import pretrain
+from retrievalkit.training.train import train
 
 
 @click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -17,7 +17,7 @@ from retrievalkit.cli.options import (
     strict_option,
     verify_option,
 )
-from retrievalkit.train.train_reranker import train_reranker
+from retrievalkit.training.train_reranker import train_reranker
 
 
 @click.group(cls=RkitGroup)

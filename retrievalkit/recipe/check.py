@@ -69,7 +69,7 @@ def _default_loss(pooler: str) -> str | None:
 
 
 def _check(kind: str, name: str, options: Mapping[str, Any]) -> None:
-    from retrievalkit.train.objective import options_by_loss
+    from retrievalkit.training.objective import options_by_loss
 
     parts = options_by_loss(name, options) if kind == "loss" else {name: options}
     for part, own in parts.items():

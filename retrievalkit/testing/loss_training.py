@@ -29,7 +29,7 @@ from retrievalkit.testing.loss_cases import (
 )
 from retrievalkit.testing.option_effects import expect_effects
 from retrievalkit.testing.properties import expect_close, fail
-from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
+from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 _STEPS = 12
 

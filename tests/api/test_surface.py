@@ -48,7 +48,7 @@ def test_every_name_is_there_and_documented():
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("retrievalkit.train.options", "train"), ("retrievalkit.rerank", "rerank")]
+    ("module", "name"), [("retrievalkit.training.options", "train"), ("retrievalkit.rerank", "rerank")]
 )
 def test_a_package_of_the_same_name_can_be_called_too(module, name):
     """Python makes the submodule an attribute once it is imported, as the function itself does."""

@@ -40,9 +40,9 @@ def preload() -> None:
     import retrievalkit.recipe.run
     import retrievalkit.rerank
     import retrievalkit.search.program
-    import retrievalkit.train.pretrain
-    import retrievalkit.train.reranker
-    import retrievalkit.train.retriever
+    import retrievalkit.training.pretrain
+    import retrievalkit.training.reranker
+    import retrievalkit.training.retriever
 
     torch.set_num_threads(1)
     # Also where this runs in the background, with SIGINT ignored.

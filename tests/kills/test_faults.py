@@ -19,7 +19,7 @@ from retrievalkit.data import convert
 from retrievalkit.data.vectors import writer
 from retrievalkit.mine.parts import MinedParts
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.train import loop
+from retrievalkit.training import loop
 
 pytestmark = forks
 

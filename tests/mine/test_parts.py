@@ -275,7 +275,7 @@ def tiny(tiny_model, tiny_collection, tmp_path_factory):
     from retrievalkit.encode import encode
     from retrievalkit.index import build_index
     from retrievalkit.search.program import search
-    from retrievalkit.train.train import train
+    from retrievalkit.training.train import train
 
     folder = tmp_path_factory.mktemp("tiny")
     for pooler in ("mean", "cls"):

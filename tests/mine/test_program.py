@@ -403,7 +403,7 @@ def test_vectors_are_not_searched(collection):
 def tiny(tmp_path_factory):
     """A collection of countries and an untrained checkpoint."""
     from retrievalkit.testing import tiny_collection, tiny_model
-    from retrievalkit.train.train import train
+    from retrievalkit.training.train import train
 
     folder = tmp_path_factory.mktemp("tiny")
     tiny_collection(folder / "data")

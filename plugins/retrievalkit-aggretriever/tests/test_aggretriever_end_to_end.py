@@ -13,7 +13,7 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
+from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 pytestmark = pytest.mark.precision
 

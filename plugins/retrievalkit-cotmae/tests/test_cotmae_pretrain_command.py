@@ -16,7 +16,7 @@ from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.model.pretrained import quiet
-from retrievalkit.train.loop import StepTrainer
+from retrievalkit.training.loop import StepTrainer
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 REAL_TEXT = "pydoc:json,argparse"

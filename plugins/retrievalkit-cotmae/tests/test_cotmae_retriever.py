@@ -21,7 +21,7 @@ from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
-from retrievalkit.train.gradcache import Chunk, cached_step, plain_step
+from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 CASES = [
     {"views": "dense"},

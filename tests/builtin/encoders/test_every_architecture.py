@@ -7,7 +7,7 @@ import torch
 
 from retrievalkit import testing
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.train.train import train
+from retrievalkit.training.train import train
 
 TEXTS = [("Peru", "The seat of government is the city of Lima."), ("", "rome")]
 POOLERS = {"llama": "last", "t5": "mean"}

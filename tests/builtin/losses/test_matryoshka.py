@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from retrievalkit.contracts import Progress, Representation
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.train.objective import create_loss, describe_loss
+from retrievalkit.training.objective import create_loss, describe_loss
 
 POSITIVES = torch.tensor([0, 2])
 

@@ -1,0 +1,113 @@
+"""A step computed in parts, one after the other, whose loss and gradient are those of the whole step.
+
+Every loss here is a mean: over masked tokens, over queries, over pairs. So a part counts by how many of these it has,
+not by its number of samples, and each term of a loss by its own count. That makes a step independent of the micro batch
+size and of the number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from retrievalkit.contracts import LossValue
+from retrievalkit.training import processes
+from retrievalkit.training.step import Backward, to_device
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some samples of a step, whose graph is in memory at once.
+
+    Attributes:
+        batch: What the loss is computed on.
+        size: Number of units (samples, queries or pairs) that the loss is a mean of.
+        counts: Term -> number of units that this term is a mean of, for terms that differ.
+    """
+
+    batch: Mapping[str, Any]
+    size: int
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> Self:
+        """The same part on another device."""
+        return replace(self, batch=to_device(self.batch, device))
+
+    def without_weight(self) -> Self:
+        """A part that only lends its shapes, to a process that has no sample of a step."""
+        return replace(self, size=0, counts=dict.fromkeys(self.counts, 0))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A process's share of a step.
+
+    Attributes:
+        parts: Its parts.
+        texts: How many texts the whole step has, of all processes.
+    """
+
+    parts: Sequence[Part]
+    texts: int
+
+    def to(self, device: torch.device) -> Self:
+        """The same parts on another device."""
+        return replace(self, parts=[part.to(device) for part in self.parts])
+
+
+def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backward: Backward) -> dict[str, Tensor]:
+    """Forward and backward of all parts, each weighed by its share of the whole step.
+
+    Args:
+        parts: This process's share of the step.
+        loss_of: The loss of a part, a mean over its units.
+        backward: Back-propagates.
+
+    Returns:
+        The terms and, last, the loss of the whole step over all processes.
+    """
+    totals = _totals(parts)
+    sums: dict[str, Tensor] = {}
+    for part in parts:
+        value = loss_of(part)
+        share = part.size / totals[""]
+        shares = {name: count / max(1.0, totals[name]) for name, count in part.counts.items()}
+        loss = _weighed(value, share, shares)
+        backward(loss)
+        terms = {name: term.detach().float() * shares.get(name, share) for name, term in value.terms.items()}
+        for name, number in (*terms.items(), ("loss", loss.detach().float())):
+            sums[name] = sums[name] + number if name in sums else number
+    return processes.add_up(sums)
+
+
+def _totals(parts: Sequence[Part]) -> dict[str, float]:
+    """Units of the whole step: of the loss under "", and of each term that counts its own."""
+    names = parts[0].counts
+    counts = {"": sum(part.size for part in parts)} | {name: sum(part.counts[name] for part in parts) for name in names}
+    tensors = {name: torch.tensor(count, dtype=torch.float64) for name, count in counts.items()}
+    return {name: float(count) for name, count in processes.add_up(tensors).items()}
+
+
+def _weighed(value: LossValue, share: float, shares: Mapping[str, float]) -> Tensor:
+    if not value.addends:
+        return value.total * share
+    return torch.stack([addend * shares.get(name, share) for name, addend in value.addends.items()]).sum()
+
+
+def slices(count: int, size: int | None) -> Iterator[list[slice]]:
+    """The parts of each process: slices of a step of `count` samples, in order over all processes.
+
+    Args:
+        count: Samples of the step.
+        size: Most samples of a part; None = no limit.
+    """
+    several = processes.count()
+    bounds = [count * rank // several for rank in range(several + 1)]
+    for start, stop in pairwise(bounds):
+        width = size or max(1, stop - start)
+        yield [slice(first, min(first + width, stop)) for first in range(start, stop, width)]

@@ -1,0 +1,353 @@
+"""Several processes that train one model together, as torchrun starts them: their ranks, and what they exchange.
+
+A step has the same samples however many processes share it, and the gradients of all processes are added up: the sum is
+the gradient of the whole batch, as a single process has it, not a mean over processes. Training a retriever, each
+process encodes some texts, receives the representations of all others and takes the loss of the whole step; its
+gradient flows back to its own texts. Pre-training and re-ranking, each process takes the loss of its own samples.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # torch's list lacks them
+
+from retrievalkit.contracts import Representation
+from retrievalkit.errors import InputError, RetrievalkitError
+from retrievalkit.training import parent
+
+Value = TypeVar("Value")
+
+# The main process judges dev questions and writes while the others wait. If a process dies, torchrun ends the others;
+# if torchrun dies, they see it: `parent`.
+_PATIENCE = timedelta(days=1)
+_BUCKET = 1 << 23
+_TO_ANSWER = timedelta(seconds=2)
+_TO_CONNECT = timedelta(minutes=10)
+_OWN_STORE = "retrievalkit/store"
+_SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def join() -> None:
+    """Connect to the other processes if torchrun started several.
+
+    Raises:
+        InputError: There are more processes than GPUs, or they were not started by torchrun.
+        RetrievalkitError: The others cannot be reached.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started == 1 or distributed.is_initialized():
+        return
+    if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
+        msg = (
+            f"the environment says that this is one of {started} processes (WORLD_SIZE), but not its rank "
+            f"({missing[0]} is not set). Start several with torchrun, or unset WORLD_SIZE."
+        )
+        raise InputError(msg)
+    parent.watch()
+    if torch.cuda.is_available():
+        local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if local >= gpus:
+            msg = f"there is no GPU for process {local} on this machine: it has {gpus}. Use --nproc-per-node {gpus}."
+            raise InputError(msg)
+        torch.cuda.set_device(local)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        if os.environ.get(parent.STORE_OF_TORCHRUN) == "True":
+            rank, store = int(os.environ["RANK"]), _own_store(started)
+            distributed.init_process_group(backend, timeout=_PATIENCE, store=store, rank=rank, world_size=started)
+        else:
+            distributed.init_process_group(backend, timeout=_PATIENCE)
+    except RuntimeError as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        first = str(error).partition("\n")[0]
+        msg = f"process {os.environ['RANK']} cannot reach the others at {place} ({first}). Has one of them ended?"
+        raise RetrievalkitError(msg) from error
+
+
+def _own_store(started: int) -> Store:
+    """Where the processes of this start exchange their addresses.
+
+    torchrun has one store for all of its starts, so the addresses of lost processes are read by those that take their
+    place, which cannot connect to them, and each failure costs a restart. So the first process opens a store of its
+    own, and torchrun's says only where; nobody answers where an earlier start had its store.
+    """
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    shared = TCPStore(host, port, started, is_master=False, timeout=_PATIENCE)
+    if os.environ["RANK"] == "0":
+        own = TCPStore(host, 0, started, is_master=True, timeout=_PATIENCE, wait_for_workers=False)
+        name = uuid.uuid4().hex
+        own.set(name, "")
+        shared.set(_OWN_STORE, f"{own.port} {name}")
+        return own
+    end = time.monotonic() + _TO_CONNECT.total_seconds()
+    while True:
+        found, name = shared.get(_OWN_STORE).decode().split()
+        try:
+            own = TCPStore(host, int(found), started, is_master=False, timeout=_TO_ANSWER)
+            own.wait([name], _TO_ANSWER)
+        except distributed.DistError:
+            if time.monotonic() > end:
+                raise
+            continue
+        own.set_timeout(_PATIENCE)
+        return own
+
+
+def leave() -> None:
+    """Disconnect at the end."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def restarted() -> bool:
+    """Whether torchrun has started the processes again after some were lost; the same in all of them."""
+    own = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if count() == 1:
+        return own
+    # Each machine counts its own losses.
+    found = [own] * count()
+    distributed.all_gather_object(found, own)
+    return any(found)
+
+
+def torchrun_id() -> str:
+    """What torchrun calls the training: its --rdzv-id, which defaults to "none"; "" without torchrun."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "")
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Connected to the other processes, if torchrun or Ray Train started several; Ray Train has connected them.
+
+    Where another process failed, which says why, those that waited for it end: the main one with a message.
+
+    Raises:
+        RetrievalkitError: Another process ended, and this is the main one.
+        SystemExit: It is not.
+    """
+    theirs = distributed.is_initialized()
+    join()
+    try:
+        yield
+    except RuntimeError as error:
+        if count() == 1 or not _lost(error):
+            raise
+        if not is_main():
+            raise SystemExit(1) from error
+        msg = "another process of this training has ended, and this one with it. What that process printed says why."
+        raise RetrievalkitError(msg) from error
+    if not theirs:
+        leave()
+
+
+def _lost(error: RuntimeError) -> bool:
+    """Whether the connection to another process was lost."""
+    return isinstance(error, distributed.DistError) or any(one in str(error) for one in ("gloo", "Connection closed"))
+
+
+def count() -> int:
+    """The number of processes."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def backend() -> str | None:
+    """The backend that exchanges gradients; None for a single process."""
+    if count() == 1:
+        return None
+    return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+def is_main() -> bool:
+    """Whether this is the process that writes files and shows progress."""
+    return rank() == 0
+
+
+def from_main(value: Value) -> Value:
+    """The main process's value, in every process; the others wait for it."""
+    if count() == 1:
+        return value
+    box = [value]
+    distributed.broadcast_object_list(box)
+    return box[0]
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """All processes leave this block, or none does: of those that fail the first reports, the others end silently.
+
+    Raises:
+        SystemExit: Another process failed; with the exit code of its error.
+    """
+    if count() == 1:
+        yield
+        return
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as caught:  # noqa: BLE001 - whatever it is, the others would wait for this process
+        error = caught
+    codes: list[int | None] = [None] * count()
+    distributed.all_gather_object(codes, None if error is None else getattr(error, "exit_code", 1))
+    failed = [number for number, code in enumerate(codes) if code is not None]
+    if error is not None and failed[0] == rank():
+        raise error
+    if failed:
+        raise SystemExit(codes[failed[0]])
+
+
+@contextmanager
+def same_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers drawn in this block are equal in all processes, whose own sequences then continue as before."""
+    if count() == 1:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def divide(sizes: Sequence[int], processes: int) -> list[list[int]]:
+    """The texts each process encodes, of about the same total size; with few texts, some processes get none.
+
+    Args:
+        sizes: Size of each text, such as its number of characters.
+        processes: Number of processes.
+
+    Returns:
+        Positions in `sizes`, ascending, for each process.
+    """
+    order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
+    shares: list[list[int]] = [[] for _ in range(processes)]
+    for number, position in enumerate(order):
+        # Back and forth, so that the first process does not get the longest text of each round.
+        rounds, place = divmod(number, processes)
+        shares[place if rounds % 2 == 0 else processes - 1 - place].append(position)
+    return [sorted(share) for share in shares]
+
+
+def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representation:
+    """The representations of all texts, in their order; the graph leads to those of this process only.
+
+    Args:
+        own: Of this process's texts, in their order. A process without texts passes that of any text.
+        shares: The texts of each process, from `divide`.
+    """
+    own = own.rows(slice(len(shares[rank()])))
+    parts = _exchange(_padded(own), [len(share) for share in shares])
+    order = torch.tensor([position for share in shares for position in share]).argsort()
+    return Representation.concatenate(parts).rows(order.to(own.device))
+
+
+def lacking(own: int) -> int:
+    """How much smaller a number is than the largest of all processes."""
+    found = [own] * count()
+    distributed.all_gather_object(found, own)
+    return max(found) - own
+
+
+def add_up(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The sum over all processes of each scalar; the names are the same everywhere."""
+    if count() == 1:
+        return dict(values)
+    total = torch.stack(list(values.values()))
+    distributed.all_reduce(total)
+    return dict(zip(values, total, strict=True))
+
+
+def _padded(own: Representation) -> Representation:
+    """Padded to the largest number of vectors per text in any process; with a mask if any text needs one."""
+    if own.vectors is None:
+        return own
+    vectors, mask = own.vectors, own.vector_mask
+    texts, here, _ = vectors.shape
+    extremes = torch.tensor([here, -here, mask is not None] if texts else [0, -(1 << 30), 0], device=own.device)
+    distributed.all_reduce(extremes, distributed.ReduceOp.MAX)
+    most, least, masked = extremes.tolist()
+    if not masked and most == -least:
+        return replace(own, vectors=vectors[:, :most], vector_mask=None)
+    if mask is None:
+        mask = torch.ones(texts, here, dtype=torch.bool, device=own.device)
+    # Negative for a process without texts of its own, if the text it borrowed has more vectors.
+    missing = most - here
+    padded = nn.functional.pad(vectors, (0, 0, 0, missing))
+    return replace(own, vectors=padded, vector_mask=nn.functional.pad(mask, (0, missing)))
+
+
+def _exchange(own: Representation, texts: Sequence[int]) -> list[Representation]:
+    """The representations of every process; this process's own keep their graph."""
+    tensors = (_exchange_tensor(one, texts) for one in (own.vectors, own.vector_mask, own.weights))
+    return [
+        replace(own, vectors=vectors, vector_mask=mask, weights=weights)
+        for vectors, mask, weights in zip(*tensors, strict=True)
+    ]
+
+
+def _exchange_tensor(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | None]:
+    """Exchange tensors that differ only in their first dimension, which all processes know."""
+    if own is None:
+        return [None] * len(texts)
+    sent = own.new_zeros((max(texts), *own.shape[1:]))
+    sent[: len(own)] = own.detach()
+    # As bytes, since not every backend supports every type.
+    received = [torch.empty_like(sent.view(torch.uint8)) for _ in texts]
+    distributed.all_gather(received, sent.view(torch.uint8))
+    whole: list[Tensor | None] = [one.view(own.dtype)[:rows] for one, rows in zip(received, texts, strict=True)]
+    whole[rank()] = own
+    return whole
+
+
+def add_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Add up the gradients of all processes; a gradient that a process lacks counts as 0."""
+    device = parameters[0].device
+    present = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=device)
+    distributed.all_reduce(present, distributed.ReduceOp.MAX)
+    gradients = []
+    for parameter, somewhere in zip(parameters, present.tolist(), strict=True):
+        if somewhere:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+    for bucket in _buckets(gradients):
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        distributed.all_reduce(flat)
+        for gradient, total in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
+            gradient.copy_(total.view_as(gradient))
+
+
+def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Tensors grouped by type, a few megabytes each: fewer and larger messages are faster."""
+    buckets: list[list[Tensor]] = []
+    elements = 0
+    for tensor in sorted(tensors, key=lambda one: str(one.dtype)):
+        if not buckets or buckets[-1][0].dtype != tensor.dtype or elements + tensor.numel() > _BUCKET:
+            buckets.append([])
+            elements = 0
+        buckets[-1].append(tensor)
+        elements += tensor.numel()
+    return buckets
+
+
+def share_weights(module: nn.Module) -> None:
+    """Give all processes the weights of the main one."""
+    if count() == 1:
+        return
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            received = tensor.detach().reshape(-1).clone()
+            distributed.broadcast(received.view(torch.uint8), 0)
+            tensor.copy_(received.view_as(tensor))

@@ -1,0 +1,252 @@
+"""The steps of `rkit train`: which texts are encoded in which chunks by which process, and how the loss is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retrievalkit.contracts import SIDES, Batch, LossValue, Progress, Representation, Side, Text
+from retrievalkit.data.examples import check_teacher
+from retrievalkit.errors import OptionError
+from retrievalkit.model.batches import token_budget_batches
+from retrievalkit.model.precision import autocast, default_device, resolve_precision
+from retrievalkit.model.retriever import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Retriever
+from retrievalkit.training import processes, sharding
+from retrievalkit.training.data import ExampleData
+from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
+from retrievalkit.training.objective import Objective
+from retrievalkit.training.options import TrainingOptions
+from retrievalkit.training.refresh import NegativeMiner, NegativeRefresh
+from retrievalkit.training.rehearsal import first_draws, rehearse
+from retrievalkit.training.sampling import ExampleSampler, StepAssembler, example_sampler
+from retrievalkit.training.selection import DevSet
+from retrievalkit.training.step import Backward, Key, Log, Say, TrainingStep
+
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The inputs of a step: tokenised, padded, in chunks.
+
+    Attributes:
+        chunks: The queries and documents that this process encodes, in batches of similar length. Their rows are
+            positions within this process's share.
+        shares: Rows of the step's queries and documents that each process encodes.
+        positives: (Q,) long: the document row that answers each query.
+        ignore: (Q, D) bool, or None.
+        teacher: (Q, D) float, NaN for a missing score, or None.
+    """
+
+    chunks: list[Chunk]
+    shares: Mapping[Side, list[list[int]]]
+    positives: Tensor
+    ignore: Tensor | None
+    teacher: Tensor | None
+
+    @property
+    def texts(self) -> int:
+        """How many queries and documents the whole step has."""
+        return sum(len(share) for side in SIDES for share in self.shares[side])
+
+    def to(self, device: torch.device) -> StepInputs:
+        """The same step on another device."""
+        chunks = [replace(chunk, batch=chunk.batch.to(device)) for chunk in self.chunks]
+        ignore = None if self.ignore is None else self.ignore.to(device)
+        teacher = None if self.teacher is None else self.teacher.to(device)
+        return replace(self, chunks=chunks, positives=self.positives.to(device), ignore=ignore, teacher=teacher)
+
+
+class StepCollator:
+    """Makes the inputs of a step from the positions of its examples.
+
+    Args:
+        sampler: Draws positives and negatives.
+        assembler: Looks up the texts.
+        retriever: Tokenises.
+        batch_tokens: Maximum number of tokens per chunk, padding included.
+        micro_batch_size: Maximum number of texts per chunk; None = the token budget decides.
+    """
+
+    def __init__(
+        self,
+        sampler: ExampleSampler,
+        assembler: StepAssembler,
+        retriever: Retriever,
+        *,
+        batch_tokens: int,
+        micro_batch_size: int | None,
+    ) -> None:
+        self.sampler = sampler
+        self.assembler = assembler
+        self.retriever = retriever
+        self.batch_tokens = batch_tokens
+        self.micro_batch_size = micro_batch_size
+
+    def __call__(self, keys: Sequence[Key]) -> StepInputs:
+        """The inputs of a step."""
+        step = self.assembler.assemble([self.sampler.draw(position, epoch) for epoch, position in keys])
+        texts: dict[Side, list[Text]] = {"query": step.queries, "document": step.documents}
+        shares = {side: self._divided(texts[side]) for side in SIDES}
+        chunks = [chunk for side in SIDES for chunk in self._chunks(texts[side], side, shares[side][processes.rank()])]
+        return StepInputs(chunks, shares, *step.tensors())
+
+    def _divided(self, texts: Sequence[Text]) -> list[list[int]]:
+        # By characters: a process tokenises its own texts only.
+        return processes.divide([len(title) + len(body) for title, body in texts], processes.count())
+
+    def _chunks(self, texts: Sequence[Text], side: Side, share: Sequence[int]) -> Iterator[Chunk]:
+        tower = self.retriever.tower(side)
+        # A process without a text encodes one of the others', for the shape of its representation.
+        texts = [texts[row] for row in share] or texts[:1]
+        token_ids = tower.tokenize(texts, side)
+        lengths = [len(ids) for ids in token_ids]
+        if self.micro_batch_size is None:
+            groups = token_budget_batches(lengths, self.batch_tokens)
+        else:
+            groups = token_budget_batches(lengths, _UNLIMITED, most=self.micro_batch_size)
+        for rows in groups:
+            yield Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side))
+
+
+def train_batch_tokens(device: torch.device) -> int:
+    """The default token budget of a chunk in training."""
+    return CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS
+
+
+class RetrieverStep(TrainingStep[StepInputs]):
+    """Trains a retriever with a loss over the representations of the whole step.
+
+    Args:
+        objective: Retriever and loss.
+        data: What it is trained and judged on.
+        options: Options of the training.
+        described: Kind -> what is known of encoder, pooler and loss, for error messages.
+        miner: Mines new negatives during the training, or None.
+        sharded: Whether the processes divide the weights among them.
+    """
+
+    samples: ExampleSampler
+    dev: DevSet | None
+
+    def __init__(
+        self,
+        objective: Objective,
+        data: ExampleData,
+        options: TrainingOptions,
+        described: Mapping[str, Any],
+        miner: NegativeMiner | None = None,
+        *,
+        sharded: bool = False,
+    ) -> None:
+        self.sharded = sharded
+        device = default_device()
+        self.module = self.objective = objective
+        self.data = data
+        self.options = options
+        self.described = described
+        self.precision = resolve_precision(options.precision, device)
+        self.samples = example_sampler(data.train.rows, options, sampling=options.sampling)
+        mask = options.false_negatives == "mask"
+        self.collator = StepCollator(
+            self.samples,
+            StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask),
+            objective.retriever,
+            batch_tokens=options.batch_tokens or train_batch_tokens(device),
+            micro_batch_size=options.micro_batch_size,
+        )
+        self.dev = None
+        if data.dev is not None:
+            sizes = {"batch_size": options.batch_size, "rank_from": options.rank_from}
+            self.dev = DevSet(data.dev.rows, data.passage, mask_false_negatives=mask, **sizes)
+        self.refresh = None if miner is None else NegativeRefresh(miner, objective.retriever, self.samples)
+
+    def rehearse(self) -> None:
+        """Refuse what would fail in the first step, when dev questions are judged, or when negatives are mined."""
+        loss = self.objective.loss
+        if self.sharded:
+            also = {"--dev": self.dev is not None, "--refresh-negatives": self.refresh is not None}
+            sharding.check(self.objective, also=also)
+        if self.refresh is not None:
+            if loss.needs_teacher:
+                msg = (
+                    "the loss learns from a teacher's scores, which negatives mined during training lack. Leave "
+                    "--refresh-negatives out, or choose another --loss."
+                )
+                raise OptionError(msg)
+            self.refresh.miner.check()
+        if loss.needs_teacher:
+            check_teacher(self.data.train, negatives=self.options.negatives)
+        self.objective.to(default_device())
+        texts = self.collator.assembler.assemble(first_draws(self.samples))
+        rehearse(self.objective, texts, self.described, precision=self.precision, dev=self.dev)
+
+    def shard(self) -> None:
+        """Divide the weights of retriever and loss."""
+        sharding.shard(self.objective)
+
+    def collate(self, keys: Sequence[Key]) -> StepInputs:
+        """The texts that this process encodes."""
+        return self.collator(keys)
+
+    def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
+        """Encode, exchange representations with the other processes, and take the loss of the whole step."""
+        objective = self.objective
+
+        def encode(batch: Batch, side: Side) -> Representation:
+            with autocast(self.precision, batch.input_ids.device):
+                representation: Representation = objective.retriever(batch, side)
+            return representation
+
+        def compare(queries: Representation, documents: Representation) -> LossValue:
+            if processes.count() > 1:
+                queries = processes.gather(queries, inputs.shares["query"])
+                documents = processes.gather(documents, inputs.shares["document"])
+            targets = (inputs.positives, progress, inputs.ignore, inputs.teacher)
+            with processes.same_draws(progress.step, queries.device):
+                value: LossValue = objective.loss(queries, documents, *targets)
+            return value
+
+        if self.sharded:
+            idle = processes.lacking(len(inputs.chunks))
+            value = cached_step(encode, inputs.chunks, compare, backward, idle)
+        else:
+            run = plain_step if self.options.micro_batch_size is None else cached_step
+            value = run(encode, inputs.chunks, compare, backward)
+        self._divide_gradients_of_loss()
+        return {**value.terms, "loss": value.total}
+
+    def _divide_gradients_of_loss(self) -> None:
+        # The loss's own weights get the gradient of the whole step in every process, and gradients are added up.
+        for parameter in self.objective.loss.parameters():
+            if parameter.grad is not None and processes.count() > 1:
+                parameter.grad /= processes.count()
+
+    def save(self, folder: Path) -> None:
+        """Write the retriever."""
+        self.objective.retriever.save(folder)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of examples."""
+        return {"examples": len(self.samples)}
+
+    def measure(self, epoch: int) -> tuple[str, float]:
+        """The loss on the dev questions, or the average rank of the gold passage."""
+        assert self.dev is not None
+        return self.dev.measure(self.objective.retriever, self.objective.loss, epoch, self.precision)
+
+    def end_epoch(self, epoch: int, folder: Path, log: Log, say: Say) -> None:
+        """Mine new negatives if that is due."""
+        if self.refresh is not None:
+            self.refresh.end_epoch(epoch, folder, log, say)
+
+    def restore(self, epochs: int, folder: Path) -> None:
+        """Use the negatives that were mined last."""
+        if self.refresh is not None:
+            self.refresh.restore(epochs, folder)

@@ -1,0 +1,261 @@
+"""From training examples to the texts of a step: which positive, which negatives, and which documents are ignored.
+
+A draw depends on the seed, the epoch and the example alone, so that a resumed training sees what the uninterrupted one
+would have seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.examples import Example
+from retrievalkit.training.examples import chosen, hash_of, hashes_of
+from retrievalkit.training.options import ExampleOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Text = tuple[str, str]
+_REMEMBERED = 1 << 16
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What an example contributes to a step: its query, one positive and some negatives, by id."""
+
+    example: Example
+    positive: str
+    negatives: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepTexts:
+    """The texts of a training step.
+
+    Attributes:
+        queries: Q texts.
+        documents: D texts; each query's positive is followed by its own negatives.
+        positives: For each query, the row of `documents` that answers it.
+        ignore: (query row, document row) pairs that do not count as negatives: another known positive of the query,
+            or the same title and text as one of its known positives, in the step or not.
+        teacher: (query row, document row) -> a teacher's score.
+    """
+
+    queries: list[Text]
+    documents: list[Text]
+    positives: list[int]
+    ignore: list[tuple[int, int]]
+    teacher: dict[tuple[int, int], float]
+
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The targets of a loss: positives (Q,); ignore (Q, D) or None; teacher (Q, D), NaN = no score, or None."""
+        import torch
+
+        ignore = teacher = None
+        size = (len(self.queries), len(self.documents))
+        if self.ignore:
+            ignore = torch.zeros(size, dtype=torch.bool)
+            ignore[tuple(torch.tensor(self.ignore).T)] = True
+        if self.teacher:
+            teacher = torch.full(size, float("nan"))
+            teacher[tuple(torch.tensor(list(self.teacher)).T)] = torch.tensor(list(self.teacher.values()))
+        return torch.tensor(self.positives), ignore, teacher
+
+
+class ExampleSampler:
+    """Draws a positive and negatives for an example, anew in each epoch.
+
+    Args:
+        examples: Each with at least one positive.
+        negatives: How many to draw; an example with fewer contributes all of its own.
+        pool: Draw only from the first so many negatives of an example; None = from all.
+        positive: The "first" of an example's positives (DPR, MLR), or a "random" one in each epoch.
+        sampling: "random" draws without replacement; "window" is Tevatron's rule, where a window slides over a
+            pool that is shuffled once.
+        seed: Of all draws and of the order of examples.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        *,
+        negatives: int = 1,
+        pool: int | None = None,
+        positive: Literal["first", "random"] = "first",
+        sampling: Literal["random", "window"] = "random",
+        seed: int = 42,
+    ) -> None:
+        self.examples = examples
+        self.negatives = negatives
+        self.pool = pool
+        self.positive = positive
+        self.sampling = sampling
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def order(self, epoch: int) -> Sequence[int]:
+        """The positions of all examples in the order of an epoch, four bytes each."""
+        positions = array("I", range(len(self.examples)))
+        random.Random(f"order {self.seed} {epoch}").shuffle(positions)
+        return positions
+
+    def draw(self, position: int, epoch: int) -> Draw:
+        """The positive and negatives of one example in one epoch."""
+        example = self.examples[position]
+        pool = example.negatives[: self.pool]
+        if self.sampling == "window":
+            index, negatives = window_sample(
+                position, epoch, seed=self.seed, positives=len(example.positives), pool=pool, count=self.negatives
+            )
+            return Draw(example, example.positives[0 if self.positive == "first" else index], tuple(negatives))
+        source = random.Random(f"draw {self.seed} {epoch} {position}")
+        positive = example.positives[0] if self.positive == "first" else source.choice(example.positives)
+        return Draw(example, positive, tuple(source.sample(pool, min(self.negatives, len(pool)))))
+
+
+def window_sample(
+    item: int, epoch: int, *, seed: int, positives: int, pool: Sequence[str], count: int
+) -> tuple[int, list[str]]:
+    """Tevatron's sampling: the positive's index and the negatives of an item in an epoch.
+
+    With h = item + seed, the positive is (h + epoch) mod n; the pool is shuffled by Random(h), and a window of `count`
+    moves on by `count` each epoch over the pool repeated twice. A pool smaller than the window is drawn from with
+    replacement.
+    """
+    mixed = item + seed
+    index = (mixed + epoch) % positives
+    if count == 0 or not pool:
+        return index, []
+    source = random.Random(mixed)
+    if len(pool) < count:
+        return index, source.choices(list(pool), k=count)
+    shuffled = list(pool)
+    source.shuffle(shuffled)
+    start = epoch * count % len(shuffled)
+    return index, (shuffled * 2)[start : start + count]
+
+
+class StepAssembler:
+    """Looks up the texts of a step's draws, and which documents do not count as negatives.
+
+    Args:
+        passage: Id -> passage.
+        examples: All examples, from which the known positives of every query are collected.
+        mask_false_negatives: Whether known positives and their duplicates are ignored as negatives; the papers' own
+            code does not ignore them.
+    """
+
+    def __init__(
+        self, passage: Callable[[str], Passage], examples: Sequence[Example], *, mask_false_negatives: bool = True
+    ) -> None:
+        self.passage = passage
+        self.mask_false_negatives = mask_false_negatives
+        self._known = Known(examples)
+        # Of known positives that were not in their query's step: what was looked up lately is not again.
+        self._digest_of = lru_cache(_REMEMBERED)(self._look_up)
+
+    def assemble(self, draws: Sequence[Draw]) -> StepTexts:
+        """The texts of a step."""
+        ids: list[str] = []
+        positives: list[int] = []
+        teacher: dict[tuple[int, int], float] = {}
+        for row, draw in enumerate(draws):
+            positives.append(len(ids))
+            own = (draw.positive, *draw.negatives)
+            teacher.update(_teacher_scores(draw.example.teacher, own, row, len(ids)))
+            ids.extend(own)
+        passages = [self.passage(identifier) for identifier in ids]
+        documents = [(passage.title, passage.text) for passage in passages]
+        ignore = list(self._false_negatives(draws, ids, documents, positives)) if self.mask_false_negatives else []
+        return StepTexts([("", draw.example.query) for draw in draws], documents, positives, ignore, teacher)
+
+    def _false_negatives(
+        self, draws: Sequence[Draw], ids: Sequence[str], documents: Sequence[Text], positives: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
+        digests = {identifier: _digest(text) for identifier, text in zip(ids, documents, strict=True)}
+        rows_of_id: dict[str, list[int]] = {}
+        rows_of_text: dict[bytes, list[int]] = {}
+        for row, identifier in enumerate(ids):
+            rows_of_id.setdefault(identifier, []).append(row)
+            rows_of_text.setdefault(digests[identifier], []).append(row)
+        for row, draw in enumerate(draws):
+            own = positives[row]
+            same: set[int] = set()
+            for known in self._known.positives(draw.example) | {draw.positive}:
+                same.update(rows_of_id.get(known, ()))
+                same.update(rows_of_text.get(digests.get(known) or self._digest_of(known), ()))
+            yield from ((row, other) for other in sorted(same - {own}))
+
+    def _look_up(self, identifier: str) -> bytes:
+        passage = self.passage(identifier)
+        return _digest((passage.title, passage.text))
+
+
+class Known:
+    """The known positives of every query; only those of queries that occur more than once take memory.
+
+    Args:
+        examples: All examples.
+    """
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._examples = examples
+        hashes = hashes_of(examples)
+        ordered = np.sort(hashes)
+        repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+        rows = np.flatnonzero(np.isin(hashes, repeated))
+        order = rows[np.argsort(hashes[rows], kind="stable")]
+        self._hashes, self._rows = hashes[order], order
+
+    def positives(self, example: Example) -> set[str]:
+        """Those of the example, and of all others with its query."""
+        wanted = np.uint32(hash_of(example.query))
+        first, last = (int(self._hashes.searchsorted(wanted, side=side)) for side in ("left", "right"))
+        others = (self._examples[row] for row in self._rows[first:last].tolist())
+        return set(example.positives).union(*(one.positives for one in others if one.query == example.query))
+
+
+def _digest(text: Text) -> bytes:
+    return hashlib.blake2b("\0".join(text).encode(), digest_size=16).digest()
+
+
+def _teacher_scores(
+    scores: Mapping[str, float] | None, ids: Sequence[str], row: int, start: int
+) -> Iterator[tuple[tuple[int, int], float]]:
+    for offset, identifier in enumerate(ids):
+        if scores is not None and identifier in scores:
+            yield (row, start + offset), scores[identifier]
+
+
+def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[Example]:
+    """`limit` of the examples, drawn with the seed, in their order; None = all."""
+    if limit is None or limit >= len(rows):
+        return rows
+    kept = random.Random(f"limit {seed}").sample(range(len(rows)), limit)
+    return chosen(rows, sorted(kept))
+
+
+def example_sampler(
+    rows: Sequence[Example], options: ExampleOptions, *, sampling: Literal["random", "window"] = "random"
+) -> ExampleSampler:
+    """The sampler of a training."""
+    return ExampleSampler(
+        limited(rows, options.limit, options.seed),
+        negatives=options.negatives,
+        pool=options.negative_pool,
+        positive=options.positive,
+        sampling=sampling,
+        seed=options.seed,
+    )

@@ -1,0 +1,207 @@
+"""Selection of the best state of a training, by DPR's rule on held-out questions.
+
+In early epochs the loss on the dev questions is compared; from a given epoch on, the average rank of the gold passage
+among all dev passages, which is closer to search but costs more. The best value is reset at the switch, since the two
+are not comparable (Karpukhin et al. 2020; the released code of MLR omits the reset).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retrievalkit import artifacts
+from retrievalkit.contracts import Loss, Progress, Representation, Text
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.examples import Example, unscored
+from retrievalkit.model.precision import Precision
+from retrievalkit.model.pretrained import save_weights
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.score import scores
+from retrievalkit.training.sampling import Draw, StepAssembler
+from retrievalkit.training.step import Log, TrainingStep
+
+BEST, SELECTION = "best.safetensors", "selection.json"
+_DO = "Start the training anew, without --resume."
+_RANKED_QUESTIONS = 10_000
+_HARD_NEGATIVES_RANKED = 30
+# Questions scored at once, and passages encoded at once: weights over a vocabulary are large.
+_BLOCK, _POOL_BLOCK = 256, 2_048
+
+
+@dataclass
+class Best:
+    """The best state so far: after which epoch, by which measure, and its value (lower is better)."""
+
+    epoch: int = -1
+    measure: str = ""
+    value: float = float("inf")
+
+    def improve(self, epoch: int, measure: str, value: float) -> bool:
+        """Record a new value if it is better, or the first of its measure; returns whether it was recorded."""
+        # NaN is worse than any number.
+        if measure == self.measure and not (value < self.value or math.isnan(self.value)):
+            return False
+        self.epoch, self.measure, self.value = epoch, measure, value
+        return True
+
+    def as_dict(self) -> dict[str, object]:
+        """For a file."""
+        return asdict(self)
+
+
+def best_of(folder: Path) -> Best | None:
+    """The best state of a training in this folder; None if it judged none."""
+    path = folder / SELECTION
+    return artifacts.read_document(path, Best, do=_DO, nan=True) if path.exists() else None
+
+
+class DevSet:
+    """Held-out questions with a gold passage each, and hard negatives if the examples have any.
+
+    Args:
+        examples: The questions; the first positive is the gold passage.
+        passage: Id -> passage.
+        batch_size: Questions that share their passages when the loss is computed.
+        rank_from: The first epoch (counted from 0) after which the average rank is used.
+        mask_false_negatives: Whether known positives and their duplicates are ignored as negatives in the
+            loss, as in training.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        passage: Callable[[str], Passage],
+        *,
+        batch_size: int,
+        rank_from: int = 30,
+        mask_false_negatives: bool = True,
+    ) -> None:
+        self.examples = examples
+        self.passage = passage
+        self.batch_size = batch_size
+        self.rank_from = rank_from
+        self.has_teacher = not any(unscored(row) for row in examples)
+        self.assembler = StepAssembler(passage, examples, mask_false_negatives=mask_false_negatives)
+
+    def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> tuple[str, float]:
+        """The measure of this epoch and its value; lower is better for both.
+
+        If the loss needs a teacher's scores and the dev questions lack them, the average rank is used from the start.
+        """
+        if epoch >= self.rank_from or (loss.needs_teacher and not self.has_teacher):
+            return "average_rank", self.average_rank(retriever, precision)
+        return "loss", self.loss(retriever, loss, precision)
+
+    def loss(self, retriever: Retriever, loss: Loss, precision: Precision) -> float:
+        """The training loss on the dev questions, each with its gold passage and first hard negative.
+
+        If the loss needs a teacher, the first negative that the teacher scored is used. The loss is computed as at the
+        start of training, so that values stay comparable if its temperature falls over time.
+        """
+        was_training = loss.training
+        loss.eval()
+        total = 0.0
+        for start in range(0, len(self.examples), self.batch_size):
+            rows = self.examples[start : start + self.batch_size]
+            step = self.assembler.assemble(
+                [Draw(row, row.positives[0], _first_negative(row, scored=loss.needs_teacher)) for row in rows]
+            )
+            queries, documents = _encode(retriever, step.queries, step.documents, precision)
+            with torch.inference_mode():
+                positives, ignore, teacher = (
+                    one if one is None else one.to(retriever.device) for one in step.tensors()
+                )
+                value = loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
+            total += float(value.total) * len(rows)
+        loss.train(was_training)
+        return total / len(self.examples)
+
+    def average_rank(self, retriever: Retriever, precision: Precision) -> float:
+        """The mean rank (from 0) of the gold passage among the gold passages and hard negatives of all questions.
+
+        A passage with an equal score ranks before it, so that a model which maps all texts to one vector is the worst.
+        """
+        rows = self.examples[:_RANKED_QUESTIONS]
+        golds = {one: row for row, one in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
+        negatives = dict.fromkeys(one for example in rows for one in example.negatives[:_HARD_NEGATIVES_RANKED])
+        others = [one for one in negatives if one not in golds]
+        asked = [("", example.query) for example in rows]
+        queries, documents = _encode(retriever, asked, self._texts(list(golds)), precision)
+        place = torch.tensor([golds[example.positives[0]] for example in rows], device=queries.device)
+        own = torch.cat(
+            [
+                block.gather(1, some[:, None])
+                for block, some in zip(_blocks(queries, documents), torch.split(place, _BLOCK), strict=True)
+            ]
+        )
+        # The gold passage counted itself.
+        before = _at_least(own, queries, documents) - 1
+        for start in range(0, len(others), _POOL_BLOCK):
+            texts = self._texts(others[start : start + _POOL_BLOCK])
+            before += _at_least(own, queries, retriever.encode(texts, "document", precision=precision))
+        return float(before.double().mean())
+
+    def _texts(self, ids: Sequence[str]) -> list[Text]:
+        return [(passage.title, passage.text) for passage in map(self.passage, ids)]
+
+
+def _blocks(queries: Representation, documents: Representation) -> Iterator[Tensor]:
+    """(queries, documents) scores, some queries at a time."""
+    for start in range(0, len(queries), _BLOCK):
+        yield scores(queries.rows(slice(start, start + _BLOCK)), documents)
+
+
+def _at_least(own: Tensor, queries: Representation, documents: Representation) -> Tensor:
+    """(queries,): the number of documents whose score is at least the query's own, given as (queries, 1)."""
+    documents = documents.to(queries.device)
+    counts = [
+        (block >= some).sum(dim=1)
+        for block, some in zip(_blocks(queries, documents), torch.split(own, _BLOCK), strict=True)
+    ]
+    return torch.cat(counts)
+
+
+def _first_negative(row: Example, *, scored: bool) -> tuple[str, ...]:
+    known = row.teacher if scored and row.teacher else row.negatives
+    return tuple(one for one in row.negatives if one in known)[:1]
+
+
+class BestState:
+    """Judges states on the dev questions, and stores the best one.
+
+    Args:
+        step: What is trained.
+        folder: Where to store the best state, and its value.
+    """
+
+    def __init__(self, step: TrainingStep[Any], folder: Path) -> None:
+        self.step = step
+        self.folder = folder
+
+    def judge(self, epoch: int, log: Log) -> None:
+        """Measure the state after an epoch, log the value, and store the state if it is the best so far."""
+        measure, value = self.step.measure(epoch)
+        log({f"dev_{measure}": value})
+        path = self.folder / SELECTION
+        best = best_of(self.folder) or Best()
+        if best.improve(epoch, measure, value):
+            with artifacts.write_file(self.folder / BEST) as staging:
+                save_weights(self.step.module, staging)
+            artifacts.write_json(path, best.as_dict(), indent=None)
+
+
+def _encode(
+    retriever: Retriever, queries: Sequence[Text], documents: Sequence[Text], precision: Precision
+) -> tuple[Representation, Representation]:
+    encoded = (
+        retriever.encode(queries, "query", precision=precision),
+        retriever.encode(documents, "document", precision=precision),
+    )
+    return encoded[0].to(retriever.device), encoded[1].to(retriever.device)

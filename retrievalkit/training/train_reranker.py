@@ -1,0 +1,55 @@
+"""`rkit rerank train`: examples and a pretrained encoder in, a re-ranker's folder out.
+
+    rkit rerank train --model bert-base-uncased --corpus CORPUS --examples TRAIN --output DIR [--dev DEV]
+
+The examples are those of `rkit train`, with hard negatives. `--resume` continues a training that was cut off; torchrun
+starts several processes. The output is an ordinary Hugging Face folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any
+
+from retrievalkit.artifacts.folder import Folder
+from retrievalkit.command import Flag, Reads, command
+from retrievalkit.data import inputs
+from retrievalkit.modules import large_imports
+from retrievalkit.training.options import RerankerOptions, RunOptions
+
+
+@dataclass(frozen=True)
+class TrainRerankerOptions(RerankerOptions, RunOptions):
+    """Options of `train_reranker`.
+
+    Args:
+        model: Pretrained encoder to start from: a hub name, a folder, package:NAME/FOLDER; or a cross-encoder.
+        examples: Training examples with negatives (rkit mine-negatives); in Python also rows.
+        corpus: The passages that the examples name; not needed where the examples hold texts.
+        dev: Held-out examples for selecting the best state.
+    """
+
+    model: Annotated[Any, Flag(("--model",)), Reads(inputs.model)]
+    examples: Annotated[Any, Flag(("--examples",)), Reads(inputs.examples)]
+    _: KW_ONLY
+    corpus: Annotated[Any, Reads(inputs.passages)] = None
+    dev: Annotated[Any, Reads(inputs.examples)] = None
+
+    adapted = staticmethod(inputs.with_corpus)
+
+
+@command("rerank train", TrainRerankerOptions)
+def train_reranker(options: TrainRerankerOptions) -> Folder:
+    """Train a cross-encoder on examples, and write its folder.
+
+    Several GPUs share a training: torchrun --nproc-per-node 2 --no-python rkit rerank train ...
+    """
+    with large_imports():
+        from retrievalkit.training.reranker import prepare
+        from retrievalkit.training.session import run_training
+
+    manifest = run_training(lambda: prepare(options), options)
+    counts = manifest["counts"]
+    dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
+    summary = f"{options.output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
+    return Folder(options.output, manifest, summary)

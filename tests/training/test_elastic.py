@@ -1,0 +1,179 @@
+"""Processes that torchrun starts again after a loss go on with the training by themselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from killed_processes import forks, in_another_process, kill_at_call
+from retrievalkit import artifacts
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import Example, write_examples
+from retrievalkit.errors import ArtifactError
+from retrievalkit.training import loop, parent, session
+from retrievalkit.training.pretrain import pretrain
+from retrievalkit.training.train import train
+from retrievalkit.training.train_reranker import train_reranker
+from trainings import bytes_of, quick_training
+
+pytestmark = forks
+
+QUICK = {"batch_size": 8, "precision": "fp32", "save_steps": 2, "epochs": 1, "logging_steps": 1}
+
+
+@pytest.fixture
+def programs(tiny_model, tiny_collection, tmp_path_factory):
+    """Name -> trains for some steps, with dropout."""
+    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus)}
+    folder = tmp_path_factory.mktemp("examples")
+    source = tiny_collection.folder
+    mined = folder / "train.jsonl"
+    ids = open_corpus(tiny_collection.corpus).ids()
+    write_examples(mined, [Example(f"q{row}", "lima", (ids[row],), (ids[row + 1],)) for row in range(40)])
+    examples = places | {"examples": str(source)}
+    pretraining = places | {"pretrainer": "retromae"}
+    return {
+        "train": quick_training(train, QUICK | {"limit": 40}, **examples),
+        "rerank": quick_training(train_reranker, QUICK | {"negatives": 1}, **examples | {"examples": str(mined)}),
+        "pretrain": quick_training(pretrain, QUICK | {"steps": 5}, **pretraining),
+    }
+
+
+def as_by_torchrun(monkeypatch, run="job", restarts=0):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", run)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+    monkeypatch.setattr(parent, "_parent", os.getpid())
+
+
+def cut_off(run, output):
+    """A training that is killed in its fourth step; the state after the second is saved."""
+
+    def killed():
+        kill_at_call(loop.StepTrainer, "training_step", 4)
+        run(output)
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    assert [one.name for one in (artifacts.partial_folder(output) / "trainer").glob("check*")] == ["checkpoint-2"]
+
+
+@pytest.mark.parametrize("name", ["train", "rerank", "pretrain"])
+def test_a_training_that_torchrun_starts_again_goes_on(programs, name, tmp_path, monkeypatch):
+    """Without --resume, and ends with the same bytes."""
+    programs[name](tmp_path / "whole")
+    as_by_torchrun(monkeypatch, run="none")
+    cut_off(programs[name], tmp_path / "out")
+    as_by_torchrun(monkeypatch, run="none", restarts=1)
+    steps = []
+    original = loop.StepTrainer.training_step
+    monkeypatch.setattr(loop.StepTrainer, "training_step", lambda *rest: steps.append(1) or original(*rest))
+    programs[name](tmp_path / "out")
+    assert len(steps) == 3
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+    programs[name](tmp_path / "out")
+    assert len(steps) == 3, "a loss after the end does not train again"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "goes_on"),
+    [("job", "job", True), ("job", "other", False), ("none", "none", False), ("", "job", False)],
+)
+def test_what_another_torchrun_left_is_not_gone_on_with(programs, tmp_path, monkeypatch, first, then, goes_on):
+    """A machine that joins makes torchrun start the processes again without counting it: then the name says it."""
+    as_by_torchrun(monkeypatch, run=first)
+    cut_off(programs["train"], tmp_path / "out")
+    as_by_torchrun(monkeypatch, run=then)
+    found = []
+    monkeypatch.setattr(session, "_train", lambda *given: found.append(given[3]) or 0)
+    programs["train"](tmp_path / "out")
+    assert [last is not None for last in found] == [goes_on]
+
+
+def test_other_options_are_not_gone_on_with_by_themselves(programs, tmp_path, monkeypatch):
+    """They are a new training, whose torchrun may have the name of an old one; only --resume refuses them."""
+    as_by_torchrun(monkeypatch)
+    cut_off(programs["train"], tmp_path / "out")
+    with pytest.raises(ArtifactError, match="had other options"):
+        programs["train"](tmp_path / "out", seed=7, resume=True)
+    programs["train"](tmp_path / "whole", seed=7)
+    programs["train"](tmp_path / "out", seed=7)
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+
+
+def test_another_number_of_processes_goes_on_with_a_note(programs, together, tmp_path, monkeypatch, capfd):
+    """Machines come and go; by hand, with --resume, it is refused."""
+    as_by_torchrun(monkeypatch)
+    cut_off(programs["train"], tmp_path / "out")
+    shutil.copytree(artifacts.partial_folder(tmp_path / "out"), artifacts.partial_folder(tmp_path / "by hand"))
+    made = together(lambda: programs["train"](tmp_path / "out"))
+    assert "The state after step 2 is that of 1 process, and 2 processes go on from it" in capfd.readouterr().err
+    assert (made[0]["counts"]["steps"], made[0]["processes"]) == (5, 2)
+    as_by_torchrun(monkeypatch, run="other")
+    with pytest.raises(AssertionError):
+        together(lambda: programs["train"](tmp_path / "by hand", resume=True))
+    assert "had 1 process, and this one has 2 processes" in capfd.readouterr().err
+
+
+# --- real torchruns -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def machines(words, folder, count=2):
+    """As many torchruns as machines, each with a process, that find each other by a port of this one."""
+    port = 29500 + os.getpid() % 1000
+    options = (f"--nnodes={count}", "--max-restarts=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=job")
+    where = (
+        f"--rdzv-endpoint=localhost:{port}",
+        "--rdzv-conf=is_host={}",
+        "--local-addr=localhost",
+        "--monitor-interval=1",
+    )
+    started = []
+    for number in range(count):
+        command = [*options, *(word.format(int(not number)) for word in where), "-m", "retrievalkit", *map(str, words)]
+        with (folder / f"{number}.log").open("w") as log:
+            torchrun = [sys.executable, "-m", "torch.distributed.run", *command]
+            started.append(
+                subprocess.Popen(torchrun, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+            )
+    try:
+        yield started
+    finally:
+        for one in started:
+            one.terminate()
+            one.wait()
+
+
+def until(found, seconds=200):
+    end = time.monotonic() + seconds
+    while not (answer := found()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return answer
+
+
+@pytest.mark.slow
+def test_two_machines_go_on_after_a_process_was_killed(programs, together, tmp_path, tiny_model, tiny_collection):
+    """And write the bytes that they write undisturbed."""
+    together(lambda: programs["train"](tmp_path / "whole", epochs=12.0))
+    settings = QUICK | {"limit": 40, "epochs": 12.0}
+    words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
+    words += ["--output", tmp_path / "out", *(f"--set={name}={value}" for name, value in settings.items())]
+    states = artifacts.partial_folder(tmp_path / "out") / "trainer"
+    with machines(words, tmp_path) as (first, second):
+        until(lambda: any(states.glob("checkpoint-*")))
+        (lost,) = psutil.Process(second.pid).children()
+        lost.kill()
+        ended = [first.wait(200), second.wait(200)]
+    said = [(tmp_path / f"{number}.log").read_text() for number in range(2)]
+    assert ended == [0, 0], said
+    assert "resuming after step" in "".join(said)
+    assert "".join(said).count("failed (exitcode") <= 2, "those started again met at once"
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")

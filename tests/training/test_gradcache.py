@@ -1,0 +1,401 @@
+"""Cached gradients are the plain ones."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from retrievalkit import registry
+from retrievalkit.contracts import Batch, Loss, LossValue, Progress, Representation
+from retrievalkit.lexical import keep_top_k, text_mask
+from retrievalkit.model.batches import token_budget_batches
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.score import scores
+from retrievalkit.training.gradcache import Chunk, RandomState, cached_step, plain_step
+
+QUERIES = [("", "what is the capital of france"), ("", "rome"), ("", "which language is spoken in iceland and peru")]
+DOCUMENTS = [
+    ("France", "The seat of government is the city of Paris."),
+    ("Peru", "lima"),
+    ("Italy", "People pay with the euro, and the language that is spoken most is Italian."),
+    ("", "rome"),
+    ("Iceland", "Icelandic"),
+]
+POSITIVES = torch.tensor([0, 2, 4])
+IGNORE = torch.zeros(3, 5, dtype=torch.bool)
+IGNORE[1, 3] = True
+# Each query's own two passages; the last query has but one.
+TEACHER = torch.full((3, 5), float("nan"))
+TEACHER[0, :2], TEACHER[1, 2:4], TEACHER[2, 4] = torch.tensor([2.0, -1.0]), torch.tensor([0.5, 1.0]), 3.0
+
+
+def one_vector(states, side):
+    return Representation(states.last[:, :1])
+
+
+def many_vectors(states, side):
+    """A vector a token, as many as the batch is long: texts of a step have different numbers of them."""
+    return Representation(
+        states.last[:, :1] if side == "query" else states.last,
+        None if side == "query" else states.attention_mask.bool(),
+    )
+
+
+def vectors_and_weights(states, side):
+    return Representation(states.last[:, 1:3], weights=states.last[:, 0].relu())
+
+
+def weights_alone(states, side):
+    return Representation(weights=states.last[:, 0].relu())
+
+
+def top_weights(states, side):
+    """As SPLADE pools, with exactly five weights a text."""
+    hidden = states.last.masked_fill(~text_mask(states)[:, :, None], float("-inf"))
+    return Representation(weights=keep_top_k(hidden.amax(dim=1).relu().log1p(), 5))
+
+
+def many_vectors_and_top_weights(states, side):
+    many = many_vectors(states, side)
+    return Representation(many.vectors, many.vector_mask, top_weights(states, side).weights)
+
+
+def first_in_training(states, side):
+    return Representation(torch.stack([layer[:, 0] for layer in states.layers.values()], dim=1), kept=0)
+
+
+def named_parts(states, side):
+    return Representation(states.last[:, :1], parts={"left": slice(0, 8), "right": slice(8, 32)})
+
+
+POOLERS = [
+    one_vector, many_vectors, vectors_and_weights, weights_alone, top_weights, many_vectors_and_top_weights,
+    first_in_training, named_parts, "cls", "mean", "last", "colbert",
+]  # fmt: skip
+
+
+class BatchStatistics(Loss):
+    """Looks at all that a representation has: parts, the vector kept, and a statistic of the whole batch's weights."""
+
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        total = torch.nn.functional.cross_entropy(scores(queries, documents), positives)
+        for one in (queries, documents):
+            if one.weights is not None:
+                total = total + (one.weights.mean(dim=0) ** 2).sum()
+            if one.kept is not None:
+                total = total + one.vectors[:, one.kept].square().mean()
+            for columns in (one.parts or {}).values():
+                total = total + one.vectors[..., columns].square().mean() * columns.stop
+        return LossValue(total)
+
+
+LOSSES = {
+    "contrastive": lambda: registry.create("loss", "contrastive", temperature=0.7),
+    "distill_kl": lambda: registry.create("loss", "distill_kl", temperature=0.7, contrastive=0.2),
+    "margin_mse": lambda: registry.create("loss", "margin_mse", contrastive=0.2),
+    "batch_statistics": BatchStatistics,
+}
+
+
+class Setting:
+    """A model, the chunks of a step, and the gradients that a step leaves."""
+
+    def __init__(self, model, pooler, *, most, separate=False, dropout=0.3, precision=None, loss="contrastive"):
+        self.retriever = Retriever.create(
+            model,
+            pooler=pooler if isinstance(pooler, str) else "cls",
+            separate_towers=separate,
+            encoder_options={"dropout": dropout, "query_length": 16},
+            seed=1,
+        )
+        self.retriever.train()
+        self.loss = LOSSES[loss]()
+        self.pooler = pooler
+        self.precision = precision
+        self.chunks = [
+            chunk
+            for side, texts in (("query", QUERIES), ("document", DOCUMENTS))
+            for chunk in self.cut(side, texts, most)
+        ]
+
+    def cut(self, side, texts, most):
+        tower = self.retriever.tower(side)
+        ids = tower.tokenize(texts, side)
+        for rows in token_budget_batches([len(one) for one in ids], 10_000, most=most):
+            yield Chunk(side, rows, tower.collate([ids[row] for row in rows], side))
+
+    def encode(self, batch, side):
+        with torch.autocast("cpu", dtype=self.precision or torch.bfloat16, enabled=self.precision is not None):
+            if isinstance(self.pooler, str):
+                return self.retriever(batch, side)
+            return self.pooler(self.retriever.tower(side)(batch, [1, 2]), side)
+
+    def compare(self, queries, documents, ignore=None):
+        return self.loss(queries, documents, POSITIVES, Progress(0, 0.0, 1), ignore, TEACHER)
+
+    def run(self, step, ignore=None, seed=0):
+        torch.manual_seed(seed)
+        self.retriever.zero_grad()
+        loss = step(
+            self.encode,
+            self.chunks,
+            lambda queries, documents: self.compare(queries, documents, ignore),
+            torch.autograd.backward,
+        )
+        named = self.retriever.named_parameters()
+        gradients = {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
+        return loss.total.detach(), gradients, torch.get_rng_state()
+
+
+def assert_equal_gradients(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    assert any(gradient.abs().max() > 1e-4 for gradient in one.values())
+    for name, gradient in one.items():
+        torch.testing.assert_close(gradient, other[name], msg=name, **tolerance or {"rtol": 1e-4, "atol": 1e-6})
+
+
+# Chunks of a text each, and of all texts, with the poolers whose outputs differ in size from chunk to chunk.
+ENDS = [(pooler, most) for pooler in (many_vectors, top_weights) for most in (1, 100)]
+
+
+@pytest.mark.parametrize(("pooler", "most"), [*((pooler, 2) for pooler in POOLERS), *ENDS])
+def test_cached_gradients_equal_plain_ones_with_the_same_dropout(tiny_model, pooler, most):
+    setting = Setting(tiny_model, pooler, most=most)
+    plain, cached = setting.run(plain_step), setting.run(cached_step)
+    torch.testing.assert_close(plain[0], cached[0])
+    assert_equal_gradients(plain[1], cached[1])
+
+
+# Losses that ship are tried with all that ship of poolers in tests/test_combinations.py.
+WITH_A_TEACHER = [
+    (pooler, loss) for pooler in ("cls", many_vectors_and_top_weights) for loss in ("distill_kl", "margin_mse")
+]
+
+
+@pytest.mark.parametrize(("pooler", "loss"), [*((pooler, "batch_statistics") for pooler in POOLERS), *WITH_A_TEACHER])
+def test_losses_of_every_kind(tiny_model, pooler, loss):
+    setting = Setting(tiny_model, pooler, most=2, loss=loss)
+    plain, cached = setting.run(plain_step, IGNORE), setting.run(cached_step, IGNORE)
+    torch.testing.assert_close(plain[0], cached[0])
+    assert_equal_gradients(plain[1], cached[1])
+
+
+@pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_for_every_kind_of_towers(request, model, separate):
+    setting = Setting(request.getfixturevalue(model), one_vector, most=2, separate=separate)
+    plain, cached = setting.run(plain_step), setting.run(cached_step)
+    assert_equal_gradients(plain[1], cached[1])
+    towers = {name.split(".")[1] for name in plain[1]}
+    assert towers == ({"query", "document"} if separate else {"shared"})
+
+
+def test_without_dropout_the_size_of_the_chunks_changes_nothing(tiny_model):
+    """Nor whether gradients are cached: a step is one batch, however it is cut."""
+
+    def step_of(step, most):
+        setting = Setting(tiny_model, one_vector, most=most, dropout=0.0)
+        setting.retriever.double()
+        return setting.run(step)
+
+    whole = step_of(plain_step, 100)
+    for most in (1, 2, 3):
+        cut = step_of(cached_step, most)
+        torch.testing.assert_close(whole[0], cut[0])
+        assert_equal_gradients(whole[1], cut[1])
+
+
+def test_what_is_ignored_is_ignored_in_both(tiny_model):
+    setting = Setting(tiny_model, one_vector, most=2, dropout=0.0)
+    free, plain, cached = setting.run(plain_step), setting.run(plain_step, IGNORE), setting.run(cached_step, IGNORE)
+    torch.testing.assert_close(plain[0], cached[0])
+    assert not torch.isclose(plain[0], free[0])
+    assert_equal_gradients(plain[1], cached[1])
+
+
+@pytest.mark.parametrize("pooler", [many_vectors_and_top_weights, "colbert"])
+def test_in_half_precision_too(tiny_model, pooler):
+    setting = Setting(tiny_model, pooler, most=2, precision=torch.bfloat16)
+    plain, cached = setting.run(plain_step), setting.run(cached_step)
+    torch.testing.assert_close(plain[0], cached[0])
+    assert_equal_gradients(plain[1], cached[1], rtol=0.05, atol=0.01)
+
+
+@pytest.mark.parametrize("pooler", [one_vector, top_weights])
+def test_a_scaled_loss_scales_the_gradients(tiny_model, pooler):
+    """As mixed precision in fp16 does."""
+    setting = Setting(tiny_model, pooler, most=2)
+    _, expected, _ = setting.run(cached_step)
+
+    def scaled(encode, chunks, compare, backward):
+        return cached_step(encode, chunks, compare, lambda total: backward(total * 8))
+
+    _, gradients, _ = setting.run(scaled)
+    assert_equal_gradients({name: 8 * one for name, one in expected.items()}, gradients)
+
+
+def test_the_random_numbers_go_on_as_after_a_plain_step(tiny_model):
+    """So that a training with gradient caching sees the same dropout as one without."""
+    setting = Setting(tiny_model, one_vector, most=2)
+    states = [setting.run(step)[2] for step in (plain_step, cached_step)]
+    assert torch.equal(*states)
+
+
+def test_dropout_differs_from_step_to_step(tiny_model):
+    setting = Setting(tiny_model, one_vector, most=2)
+    assert setting.run(cached_step, seed=0)[0] != setting.run(cached_step, seed=1)[0]
+
+
+def test_a_loss_with_weights_of_its_own_is_trained_too(tiny_model):
+    setting = Setting(tiny_model, one_vector, most=2)
+    scale = torch.ones((), requires_grad=True)
+    found = []
+    for step in (plain_step, cached_step):
+        torch.manual_seed(0)
+        scale.grad = None
+
+        def compare(queries, documents):
+            loss = setting.loss(queries, documents, POSITIVES, Progress(0, 0.0, 1))
+            loss.total = loss.total * scale
+            return loss
+
+        step(setting.encode, setting.chunks, compare, torch.autograd.backward)
+        found.append(scale.grad.clone())
+    torch.testing.assert_close(*found)
+    assert found[0] != 0
+
+
+def test_representations_come_in_the_order_of_the_texts(tiny_model):
+    setting = Setting(tiny_model, one_vector, most=2, dropout=0.0)
+    seen = []
+
+    def compare(queries, documents):
+        seen.append((queries.vectors.detach(), documents.vectors.detach()))
+        return setting.loss(queries, documents, POSITIVES, Progress(0, 0.0, 1))
+
+    for step in (plain_step, cached_step):
+        step(setting.encode, setting.chunks, compare, torch.autograd.backward)
+    for queries, documents in seen:
+        for texts, side, vectors in ((QUERIES, "query", queries), (DOCUMENTS, "document", documents)):
+            expected = setting.retriever.encode(texts, side, precision="fp32").vectors
+            torch.testing.assert_close(vectors, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_side_that_the_loss_does_not_use_gets_no_gradient(tiny_model):
+    setting = Setting(tiny_model, one_vector, most=2, separate=True)
+
+    def documents_alone(queries, documents):
+        return setting.loss(queries.detach(), documents, POSITIVES, Progress(0, 0.0, 1))
+
+    cached_step(setting.encode, setting.chunks, documents_alone, torch.autograd.backward)
+    assert all(parameter.grad is None for parameter in setting.retriever.tower("query").parameters())
+    assert any(parameter.grad is not None for parameter in setting.retriever.tower("document").parameters())
+
+
+def test_only_one_chunk_has_a_graph_at_a_time(tiny_model):
+    """Which is what bounds the memory."""
+    setting = Setting(tiny_model, one_vector, most=1)
+    with_graph = []
+
+    def encode(batch, side):
+        with_graph.append(torch.is_grad_enabled())
+        return setting.encode(batch, side)
+
+    cached_step(encode, setting.chunks, setting.compare, torch.autograd.backward)
+    assert with_graph == [False] * 8 + [True] * 8
+
+
+def tensors_where(condition):
+    """All tensors of Python's heap that are so."""
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is torch.Tensor and condition(one)]
+
+
+def test_weights_are_kept_compactly(tiny_model):
+    """Whole they are there for the loss alone: nothing of the vocabulary's size waits for the second pass."""
+    setting = Setting(tiny_model, one_vector, most=1)
+    vocabulary, found, made = 4_999, [], []
+
+    def whole():
+        return len(tensors_where(lambda one: one.dim() == 2 and one.shape[1] == vocabulary))
+
+    def encode(batch, side):
+        if torch.is_grad_enabled() and len(made) == len(setting.chunks):
+            found.append(whole())
+        hidden = setting.retriever.tower(side)(batch, [2]).last[:, 0]
+        weights = torch.nn.functional.pad(hidden.relu(), (0, vocabulary - hidden.shape[1]))
+        made.append(weakref.ref(weights))
+        return Representation(weights=weights)
+
+    def compare(queries, documents):
+        found.append((sum(one() is not None for one in made), whole()))
+        return setting.compare(queries, documents)
+
+    cached_step(encode, setting.chunks, compare, torch.autograd.backward)
+    # None of the first pass, those of both sides in the loss, and none at the start of the second pass.
+    assert found == [(0, 2), 0]
+
+
+def test_vectors_are_kept_without_what_they_were_cut_from(tiny_model):
+    setting = Setting(tiny_model, one_vector, most=2)
+    found = []
+
+    def leaf(one):
+        return one.dim() == 3 and one.is_leaf and one.requires_grad
+
+    others = tensors_where(leaf)  # those of other tests, which stay alive until the comparison
+
+    def compare(queries, documents):
+        leaves = [one for one in tensors_where(leaf) if not any(one is other for other in others)]
+        found.extend(one.untyped_storage().nbytes() - one.numel() * one.element_size() for one in leaves)
+        return setting.compare(queries, documents)
+
+    cached_step(setting.encode, setting.chunks, compare, torch.autograd.backward)
+    assert found == [0] * len(setting.chunks)
+
+
+def test_an_absent_term_gets_no_gradient():
+    """A weight of 0 is not kept, so that a pooler which would learn from it learns from the others alone."""
+    weights = torch.tensor([[0.0, 1.0, 2.0]], requires_grad=True)
+    batch = token_batch()
+    chunks = [Chunk("query", [0], batch), Chunk("document", [0], batch)]
+
+    def encode(batch, side):
+        return Representation(weights=weights)
+
+    cached_step(encode, chunks, lambda q, d: LossValue(scores(q, d).sum() + q.weights.sum()), torch.autograd.backward)
+    assert weights.grad.tolist() == [[0.0, 3.0, 5.0]]
+
+
+def test_a_text_without_any_term():
+    """Beside one that has some, and alone."""
+    weights = torch.tensor([[0.0, 0.0], [0.0, 3.0]], requires_grad=True)
+    chunks = [Chunk(side, [row], token_batch(row)) for side in ("query", "document") for row in (0, 1)]
+    seen = []
+
+    def encode(batch, side):
+        row = int(batch.input_ids)
+        return Representation(weights=weights[row : row + 1])
+
+    def compare(queries, documents):
+        seen.append((queries.weights.tolist(), documents.weights.tolist()))
+        return LossValue(scores(queries, documents).sum())
+
+    cached_step(encode, chunks, compare, torch.autograd.backward)
+    assert seen == [(weights.tolist(), weights.tolist())]
+    assert weights.grad.tolist() == [[0.0, 0.0], [0.0, 6.0]]
+
+
+def token_batch(token=0):
+    one = torch.full((1, 1), token)
+    return Batch(one, torch.ones_like(one), torch.zeros_like(one, dtype=torch.bool))
+
+
+def test_a_random_state_draws_again_what_was_drawn():
+    state = RandomState.now(torch.device("cpu"))
+    first = torch.rand(3)
+    state.restore()
+    assert torch.equal(torch.rand(3), first)

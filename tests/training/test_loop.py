@@ -1,0 +1,127 @@
+"""What surrounds a training step: which examples it has, how they are cut into chunks, and which state is whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.examples import Example
+from retrievalkit.model.pretrained import load_weights, save_weights
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.training.loop import StepSampler
+from retrievalkit.training.objective import Objective
+from retrievalkit.training.retriever_step import StepCollator
+from retrievalkit.training.sampling import ExampleSampler, StepAssembler
+
+EXAMPLES = [
+    Example(str(row), "what is the capital of peru " * (row % 3 + 1), (f"p{row}",), (f"n{row}",)) for row in range(9)
+]
+
+
+def passage(name):
+    return Passage(name, "", f"the city of {name} " * (int(name[1:]) % 4 + 1))
+
+
+def step_sampler(examples, batch_size):
+    return StepSampler(ExampleSampler(examples), batch_size)
+
+
+# --- which examples ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch_size", "sizes"),
+    [(9, 3, [3, 3, 3]), (8, 3, [3, 3, 2]), (7, 3, [3, 3]), (2, 3, [2]), (1, 3, [1]), (2, 1, [1, 1])],
+)
+def test_a_last_step_of_one_example_is_dropped(examples, batch_size, sizes):
+    """It has nothing to be contrasted with, unless it is all there is."""
+    sampler = step_sampler(EXAMPLES[:examples], batch_size)
+    assert [len(step) for step in sampler] == sizes
+    assert len(sampler) == len(sizes)
+
+
+def test_each_epoch_has_every_example_once_in_its_own_order():
+    sampler = step_sampler(EXAMPLES, 3)
+    orders = []
+    for epoch in (0, 1):
+        sampler.epoch = epoch
+        keys = [key for step in sampler for key in step]
+        assert {number for number, _ in keys} == {epoch}
+        orders.append([position for _, position in keys])
+        assert sorted(orders[-1]) == list(range(9))
+    assert orders[0] != orders[1]
+
+
+# --- chunks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def retriever(tiny_model):
+    return Retriever.create(tiny_model)
+
+
+def collated(retriever, examples=EXAMPLES, **options):
+    sampler = ExampleSampler(examples)
+    assembler = StepAssembler(passage, examples)
+    options = {"batch_tokens": 1000, "micro_batch_size": None} | options
+    return StepCollator(sampler, assembler, retriever, **options)([(0, position) for position in range(len(examples))])
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_tokens": 40}, {"micro_batch_size": 2}], ids=str)
+def test_chunks_hold_every_text_once(retriever, options):
+    inputs = collated(retriever, **options)
+    for side, texts in (("query", 9), ("document", 18)):
+        rows = [row for chunk in inputs.chunks if chunk.side == side for row in chunk.rows]
+        assert sorted(rows) == list(range(texts))
+    assert all(len(chunk.batch) == len(chunk.rows) for chunk in inputs.chunks)
+    assert inputs.positives.tolist() == list(range(0, 18, 2))
+
+
+def test_a_chunk_stays_within_its_budget(retriever):
+    sizes = [chunk.batch.input_ids.numel() for chunk in collated(retriever, batch_tokens=60).chunks]
+    assert max(sizes) <= 60
+    assert len(sizes) > 4
+    counts = [len(chunk.rows) for chunk in collated(retriever, micro_batch_size=4).chunks]
+    assert counts == [4, 4, 1, 4, 4, 4, 4, 2]
+
+
+def test_a_chunk_holds_the_texts_of_its_rows(retriever):
+    tower = retriever.tower("document")
+    for chunk in collated(retriever, micro_batch_size=4).chunks:
+        if chunk.side == "document":
+            texts = [("", passage(f"{'pn'[row % 2]}{row // 2}").text) for row in chunk.rows]
+            expected = tower.collate(tower.tokenize(texts, "document"), "document")
+            assert torch.equal(chunk.batch.input_ids, expected.input_ids)
+
+
+def test_masks_and_teacher_scores_come_along(retriever):
+    inputs = collated(retriever, EXAMPLES[:3])
+    assert inputs.ignore is None
+    assert inputs.teacher is None
+    same = [
+        Example("1", "a", ("p1",), ("n1",), teacher={"p1": 2.0}),
+        Example("2", "b", ("p1",), ("n2",)),
+    ]
+    inputs = collated(retriever, same)
+    assert inputs.ignore.tolist() == [[False, False, True, False], [True, False, False, False]]
+    assert inputs.teacher[0, 0] == 2.0
+    assert inputs.teacher.isnan().sum() == 7
+    moved = inputs.to(torch.device("meta"))
+    tensors = [moved.positives, moved.ignore, moved.teacher, *(chunk.batch.input_ids for chunk in moved.chunks)]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
+def test_weights_come_back_also_where_two_modules_share_them(request, tmp_path, model):
+    made = [Objective(Retriever.create(request.getfixturevalue(model)), torch.nn.Linear(2, 2)) for _ in range(2)]
+    with torch.no_grad():
+        for parameter in made[0].parameters():
+            parameter += 1
+    save_weights(made[0], tmp_path / "weights")
+    load_weights(made[1], tmp_path / "weights")
+    for one, other in zip(made[0].state_dict().values(), made[1].state_dict().values(), strict=True):
+        assert torch.equal(one, other)

@@ -1,0 +1,536 @@
+"""Several processes share a step, and train what one process trains: real ones, which talk through gloo."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch.distributed import TCPStore
+
+from killed_processes import forks, kill_at_call, start
+from retrievalkit import artifacts, cli
+from retrievalkit.contracts import Representation
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import Example, read_examples, write_examples
+from retrievalkit.errors import InputError, RetrievalkitError
+from retrievalkit.model import retriever
+from retrievalkit.training import loop, processes, selection, session
+from retrievalkit.training.train import train
+from trainings import bytes_of, quick_training
+
+pytestmark = forks
+
+
+def test_a_process_whose_others_end_while_it_joins_says_so(monkeypatch):
+    """In one line: rank 0, which keeps the others' addresses, was killed."""
+    store = [TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)]
+    placed = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store[0].port), "WORLD_SIZE": "2", "RANK": "1"}
+    for name, value in (placed | {"LOCAL_RANK": "1", "TORCHELASTIC_USE_AGENT_STORE": "False"}).items():
+        monkeypatch.setenv(name, value)
+    threading.Timer(1.0, store.clear).start()
+    with pytest.raises(RetrievalkitError, match="process 1 cannot reach the others at"), processes.joined():
+        pass
+
+
+# --- who is who ----------------------------------------------------------------------------------------------------
+
+
+def test_one_process_is_the_main_one():
+    processes.join()
+    assert (processes.count(), processes.rank(), processes.is_main()) == (1, 0, True)
+    assert processes.from_main("value") == "value"
+    with pytest.raises(KeyError), processes.together():
+        raise KeyError
+    processes.leave()
+
+
+def test_each_process_knows_its_number(together):
+    assert together(lambda: (processes.rank(), processes.count(), processes.is_main()), 3) == [
+        (0, 3, True),
+        (1, 3, False),
+        (2, 3, False),
+    ]
+
+
+def test_the_main_process_decides(together):
+    assert together(lambda: processes.from_main(["main", "other"][processes.rank()])) == ["main", "main"]
+
+
+def test_another_starter_than_torchrun_is_refused(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match=r"one of 2 processes .*RANK is not set.*torchrun"):
+        processes.join()
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    environment = {"WORLD_SIZE": 4, "RANK": 3, "LOCAL_RANK": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match=r"no GPU for process 3 .*has 2\. Use --nproc-per-node 2"):
+        processes.join()
+
+
+def test_what_one_process_finds_wrong_ends_all_and_the_first_tells(together):
+    def check():
+        if processes.rank() > 0:
+            msg = f"process {processes.rank()}"
+            raise InputError(msg)
+
+    def fail():
+        try:
+            with processes.together():
+                check()
+        except (InputError, SystemExit) as error:
+            return type(error).__name__, str(error)
+
+    assert together(fail, 3) == [("SystemExit", "2"), ("InputError", "process 1"), ("SystemExit", "2")]
+
+
+# --- dealing -------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 5))
+def test_texts_are_dealt_once_and_evenly(sizes, count):
+    shares = processes.divide(sizes, count)
+    assert sorted(text for share in shares for text in share) == list(range(len(sizes)))
+    assert all(share == sorted(share) for share in shares)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    loads = [sum(sizes[text] for text in share) for share in shares]
+    assert max(loads) - min(loads) <= max(sizes, default=0)
+
+
+def test_one_process_has_all_texts_in_their_order():
+    assert processes.divide([5, 9, 1], 1) == [[0, 1, 2]]
+
+
+# --- gathering -----------------------------------------------------------------------------------------------------
+
+PARTS = {"first": slice(0, 2), "rest": slice(2, 4)}
+
+
+def made(texts, vectors=None, masked=False, weights=False, dtype=torch.float32):
+    """A representation whose values say which text it is of; a process that has none makes one with more vectors."""
+    count = vectors or max((text % 3 + 1 for text in texts), default=7)
+    rows = texts or [0]
+    numbers = torch.tensor(rows, dtype=dtype)
+    mask = torch.arange(count) <= torch.tensor(rows)[:, None] % 3
+    return Representation(
+        (numbers[:, None, None] + torch.arange(count)[:, None] / 8 + torch.arange(4) / 64).to(dtype).requires_grad_(),
+        mask if masked else None,
+        (numbers[:, None] * torch.arange(5)).to(dtype).requires_grad_() if weights else None,
+        kept=0,
+        parts=PARTS,
+    )
+
+
+# Whose texts are which; in the last two, one process has none.
+SHARES = [[[0, 3, 4], [1, 2]], [[1], [0, 2, 3, 4]], [[0, 1, 2, 3, 4], []], [[], [0, 1]]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"vectors": 1},
+        {"vectors": 3, "masked": True},
+        {"masked": True},
+        {},
+        {"vectors": 2, "weights": True},
+        {"vectors": 1, "dtype": torch.bfloat16},
+    ],
+    ids=str,
+)
+def test_every_process_has_all_representations_in_order(together, options):
+    def gathered(shares):
+        own = made(shares[processes.rank()], **options)
+        whole = processes.gather(own, shares)
+        total = whole.vectors.float().sum() + (0 if whole.weights is None else whole.weights.float().sum())
+        torch.autograd.backward(total)
+        return whole.detach(), [one.grad for one in (own.vectors, own.weights) if one is not None]
+
+    for rank, found in enumerate(together(lambda: [gathered(shares) for shares in SHARES])):
+        for (whole, gradients), shares in zip(found, SHARES, strict=True):
+            texts = sorted(text for share in shares for text in share)
+            assert (whole.kept, whole.parts, len(whole)) == (0, PARTS, len(texts))
+            for row, text in enumerate(texts):
+                check_row(whole, row, made([text], **options), exact=bool(options))
+            if options:
+                assert (whole.vector_mask is not None) == options.get("masked", False)
+            # A text that was made for its shape alone has no part in the sum.
+            for gradient in gradients:
+                assert torch.equal(gradient, torch.full_like(gradient, float(bool(shares[rank]))))
+
+
+def check_row(whole, row, part, exact):
+    """A text has its own vectors; without a mask, also those that its process made in the same chunk."""
+    mask = torch.ones(whole.vectors.shape[1], dtype=torch.bool)
+    mask = mask if whole.vector_mask is None else whole.vector_mask[row]
+    expected = part.vectors[0] if part.vector_mask is None else part.vectors[0][part.vector_mask[0]]
+    assert torch.equal(whole.vectors[row][mask][: len(expected)], expected)
+    if exact:
+        assert len(expected) == mask.sum()
+    if part.weights is not None:
+        assert torch.equal(whole.weights[row], part.weights[0])
+
+
+def test_weights_alone_can_be_gathered(together):
+    def gathered():
+        own = torch.full((1, 4), float(processes.rank()))
+        return processes.gather(Representation(weights=own), [[1], [0]])
+
+    for whole in together(gathered):
+        assert whole.vectors is None
+        assert whole.weights.tolist() == [[1.0] * 4, [0.0] * 4]
+
+
+# --- gradients -----------------------------------------------------------------------------------------------------
+
+
+def test_gradients_are_added_and_a_missing_one_counts_as_nothing(together, monkeypatch):
+    monkeypatch.setattr(processes, "_BUCKET", 4)
+
+    def added():
+        rank = processes.rank()
+        parameters = [torch.nn.Parameter(torch.zeros(2, 3).to(dtype)) for dtype in (torch.float32, torch.float64) * 2]
+        parameters.append(torch.nn.Parameter(torch.zeros(())))
+        for number, parameter in enumerate(parameters[:3]):
+            if number != 1 or rank == 1:
+                parameter.grad = torch.full_like(parameter, float(10**number * (rank + 1)))
+        processes.add_gradients(parameters)
+        return [None if one.grad is None else (one.grad.flatten()[0].item(), one.grad.shape) for one in parameters]
+
+    expected = [(3.0, (2, 3)), (20.0, (2, 3)), (300.0, (2, 3)), None, None]
+    assert together(added) == [expected, expected]
+
+
+def test_all_processes_start_with_the_weights_of_the_main_one(together):
+    def shared():
+        torch.manual_seed(processes.rank())
+        module = torch.nn.BatchNorm1d(3)
+        torch.nn.init.normal_(module.weight)
+        module.running_mean += processes.rank()
+        module.num_batches_tracked += processes.rank()
+        processes.share_weights(module)
+        return module.state_dict()
+
+    main, other = together(shared)
+    assert other["num_batches_tracked"] == 0
+    assert main["weight"].std() > 0
+    for name, tensor in main.items():
+        assert torch.equal(tensor, other[name])
+
+
+def test_draws_can_be_the_same_in_all_processes_and_go_on_as_before(together):
+    def drawn():
+        torch.manual_seed(processes.rank())
+        before = torch.get_rng_state()
+        with processes.same_draws(3, torch.device("cpu")):
+            same = torch.rand(2)
+        return same, torch.equal(before, torch.get_rng_state())
+
+    (one, kept), (other, other_kept) = together(drawn)
+    assert torch.equal(one, other)
+    assert kept
+    assert other_kept
+    before = torch.get_rng_state()
+    with processes.same_draws(3, torch.device("cpu")):
+        torch.rand(2)
+    assert not torch.equal(before, torch.get_rng_state()), "one process draws on as if nothing were"
+
+
+# --- a step --------------------------------------------------------------------------------------------------------
+
+PLUGIN = '''
+import torch
+from retrievalkit import hookimpl
+from retrievalkit.contracts import Loss, LossValue, Pooler, Representation
+from retrievalkit.score.rule import scores
+
+
+@hookimpl
+def register_poolers(register):
+    register("all_tokens", "local_shared:AllTokens")
+    register("both", "local_shared:Both")
+
+
+@hookimpl
+def register_losses(register):
+    register("scaled", "local_shared:Scaled")
+
+
+class AllTokens(Pooler):
+    """A vector a token of documents: another number of them in each chunk."""
+
+    def __init__(self, info):
+        super().__init__()
+
+    def forward(self, states, side):
+        if side == "query":
+            return Representation(states.last[:, :1])
+        return Representation(states.last, states.attention_mask.bool())
+
+
+class Both(Pooler):
+    def __init__(self, info):
+        super().__init__()
+        self.terms = torch.nn.Linear(info.width, 50)
+
+    def forward(self, states, side):
+        return Representation(states.last[:, :1], weights=self.terms(states.last[:, 0]).relu())
+
+
+class Scaled(Loss):
+    """With a weight of its own, and noise."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        noise = torch.rand(()) * 0.0
+        total = torch.nn.functional.cross_entropy(scores(queries, documents) * self.scale + noise, positives)
+        return LossValue(total, {"drawn": torch.rand(())})
+'''
+
+# Eight queries and sixteen documents; in the last, two texts of a side for three processes.
+STEP = {
+    "epochs": 1,
+    "limit": 8,
+    "batch_size": 8,
+    "learning_rate": 1e-2,
+    "precision": "fp32",
+    "logging_steps": 1,
+    "warmup_ratio": 0.0,
+    # So that what rounding there is does not decide the sign of an update where a gradient is nearly 0.
+    "adam_epsilon": 1e-2,
+}
+STEPS = {
+    "plain": {"pooler": "mean"},
+    "cached": {"pooler": "mean", "micro_batch_size": 3, "separate_towers": True},
+    "many vectors": {"pooler": "all_tokens", "batch_tokens": 60},
+    "many vectors, cached": {"pooler": "all_tokens", "micro_batch_size": 2},
+    "dense and weights": {"pooler": "both"},
+    "dense and weights, cached": {"pooler": "both", "micro_batch_size": 3},
+    "a loss with weights": {"pooler": "mean", "loss": "scaled", "max_gradient_norm": 0.01},
+    "fewer texts than processes": {"pooler": "mean", "limit": 2, "negatives": 0},
+    "fewer texts than processes, cached": {"pooler": "both", "limit": 2, "negatives": 0, "micro_batch_size": 1},
+}
+
+
+@pytest.fixture(scope="session")
+def examples(tiny_collection, tmp_path_factory):
+    """Examples with negatives; two questions share their passage, so that something is to be ignored."""
+    ids = open_corpus(tiny_collection.corpus).ids()
+    rows = []
+    for row in read_examples(tiny_collection.folder, split="train").rows:
+        place = ids.index(row.positives[0])
+        rows.append(Example(row.query_id, row.query, row.positives, (ids[place - 1], ids[place - 2])))
+    path = tmp_path_factory.mktemp("shared") / "train.jsonl"
+    write_examples(path, rows)
+    return str(path)
+
+
+@pytest.fixture
+def quick(tiny_model, tiny_collection, examples, tmp_path_factory, monkeypatch, fresh_registry):
+    """Trains for some steps; keywords are options of training, or arguments of `train`."""
+    plugin = tmp_path_factory.mktemp("plugin") / "local_shared.py"
+    plugin.write_text(PLUGIN)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(plugin))
+    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": examples}
+    run = quick_training(train, STEP, **places)
+    return lambda output, dropout=0.0, **changes: run(output, encoder_options={"dropout": dropout}, **changes)
+
+
+def one_step(quick, output, **changes):
+    """The gradients of a step, the weights after it, and the values that were logged."""
+    seen = {}
+
+    class Watching(loop.StepTrainer):
+        def __init__(self, step, *arguments, **options):
+            # So that rounding does not hide a mistake.
+            step.module.double()
+            super().__init__(step, *arguments, **options)
+
+        def training_step(self, model, *arguments):
+            assert model is self.model, "not wrapped: nothing else takes a mean of the gradients"
+            loss = super().training_step(model, *arguments)
+            named = self.model.named_parameters()
+            seen["gradients"] = {name: one.grad.clone() for name, one in named if one.grad is not None}
+            seen["terms"] = {name: float(values[-1]) for name, values in self._terms.items()}
+            seen["seed"] = torch.initial_seed()
+            return loss
+
+        def _maybe_log_save_evaluate(self, *arguments, **options):
+            super()._maybe_log_save_evaluate(*arguments, **options)
+            seen["weights"] = {name: one.detach().clone() for name, one in self.model.named_parameters()}
+
+    original = session.StepTrainer
+    session.StepTrainer = Watching
+    try:
+        manifest = quick(output, **changes)
+    finally:
+        session.StepTrainer = original
+    assert manifest["counts"]["steps"] == 1
+    return seen
+
+
+def assert_close(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_processes_have_the_gradients_and_the_weights_of_one(together, quick, tmp_path, count):
+    steps = {name: options for name, options in STEPS.items() if count == 2 or "fewer" in name}
+
+    def all_steps():
+        folder = tmp_path / f"{processes.count()}"
+        return {name: one_step(quick, folder / name, **options) for name, options in steps.items()}
+
+    alone, found = all_steps(), together(all_steps, count)
+    for name in steps:
+        expected = alone[name]
+        assert max(gradient.abs().max() for gradient in expected["gradients"].values()) > 1e-5
+        for rank, one in enumerate(seen[name] for seen in found):
+            assert_close(expected["gradients"], one["gradients"], rtol=1e-7, atol=1e-12)
+            assert_close(expected["weights"], one["weights"], rtol=1e-7, atol=1e-12)
+            assert_close(found[0][name]["weights"], one["weights"], rtol=0.0, atol=0.0)
+            assert one["terms"] == found[0][name]["terms"], "also what is drawn in the loss"
+            assert one["terms"]["loss"] == pytest.approx(expected["terms"]["loss"], rel=1e-5)
+            assert one["seed"] == STEP.get("seed", 42) + rank
+        manifests = [artifacts.read_manifest(tmp_path / part / name) for part in ("1", str(count))]
+        assert [manifest.get("processes") for manifest in manifests] == [None, count]
+        assert manifests[0]["options"] == manifests[1]["options"]
+
+
+# --- going on ------------------------------------------------------------------------------------------------------
+
+RESUMED = {"limit": 24, "epochs": 2, "save_steps": 2, "logging_steps": 4, "pooler": "mean", "dropout": 0.3}
+
+
+# Of six steps, states are saved after 2, 4 and 6; dev questions are judged after 3 and 6.
+MOMENTS = {
+    "in a step": (1, lambda: kill_at_call(loop.StepTrainer, "training_step", 4)),
+    "before its random state is written": (1, lambda: kill_at_call(torch, "save", 2)),
+    "while dev questions are judged": (0, lambda: kill_at_call(selection.DevSet, "measure", 2)),
+    "while the folder is finished": (0, lambda: kill_at_call(retriever.Retriever, "save", 1)),
+}
+
+
+@pytest.mark.slow
+def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes(
+    together, quick, tmp_path, examples, tmp_path_factory
+):
+    """The random state of each process too: there is dropout."""
+    together(lambda: quick(tmp_path / "whole", dev=examples, **RESUMED))
+    expected = bytes_of(tmp_path / "whole")
+    for number, (rank, moment) in enumerate(MOMENTS.values()):
+        output = tmp_path / f"out{number}"
+
+        def killed(output=output, rank=rank, moment=moment):
+            if processes.rank() == rank:
+                moment()
+            quick(output, dev=examples, **RESUMED)
+
+        started = start(killed, tmp_path_factory.mktemp("killed"), 2)
+        started[rank].join(timeout=300)
+        assert started[rank].exitcode == -signal.SIGKILL
+        # As torchrun does.
+        started[1 - rank].terminate()
+        started[1 - rank].join(timeout=300)
+        assert not output.exists()
+        together(lambda output=output: quick(output, dev=examples, resume=True, **RESUMED))
+        assert bytes_of(output) == expected
+        assert not artifacts.partial_folder(output).exists()
+
+
+def test_a_finished_training_is_not_done_again(together, quick, tmp_path):
+    manifests = together(lambda: quick(tmp_path / "out", pooler="mean"))
+    before = bytes_of(tmp_path / "out")
+    again = together(lambda: quick(tmp_path / "out", pooler="mean", resume=True))
+    assert manifests == again
+    assert manifests[0] == manifests[1]
+    assert bytes_of(tmp_path / "out") == before
+
+
+def test_wrong_input_ends_all_processes_and_leaves_nothing(together, quick, tmp_path):
+    def refused():
+        try:
+            quick(tmp_path / "out", pooler="maen")
+        except (InputError, SystemExit) as error:
+            return type(error).__name__, str(error)[:22]
+
+    assert together(refused) == [("UnknownNameError", "unknown pooler 'maen';"), ("SystemExit", "2")]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- torchrun ------------------------------------------------------------------------------------------------------
+
+
+def torchrun(*words, count=2):
+    started = ("-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m", "retrievalkit")
+    return subprocess.run([sys.executable, *started, *map(str, words)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, tiny_collection, examples):
+    options = {"limit": 16, "batch_size": 8, "epochs": 2, "pooler": "both", "micro_batch_size": 4, "dev": examples}
+    quick(tmp_path / "alone", **options)
+    settings = {name: STEP[name] for name in ("learning_rate", "precision", "logging_steps", "warmup_ratio")}
+    settings |= {"adam_epsilon": STEP["adam_epsilon"], "limit": 16, "batch_size": 8, "epochs": 2, "micro_batch_size": 4}
+    words = [f"--set={name}={value}" for name, value in (settings | {"encoder.dropout": 0.0}).items()]
+    words += ["--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", examples, "--dev", examples]
+    ended = torchrun("train", *words, "--pooler", "both", "--output", tmp_path / "two")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"{tmp_path / 'two'}: trained on 16 examples in 4 steps\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "two"]
+    manifests = [artifacts.read_manifest(tmp_path / name) for name in ("alone", "two")]
+    assert manifests[0]["options"] == manifests[1]["options"]
+    assert manifests[0]["inputs"] == manifests[1]["inputs"]
+    assert set(bytes_of(tmp_path / "alone")) == set(bytes_of(tmp_path / "two"))
+    for file in ("encoder/model.safetensors", "pooler.safetensors"):
+        alone, two = (load_file(tmp_path / name / file) for name in ("alone", "two"))
+        assert_close(alone, two, rtol=1e-3, atol=1e-4)
+    loaded = retriever.Retriever.load(tmp_path / "two")
+    assert loaded.encode([("", "lima")], "query").weights.isfinite().all()
+
+
+@pytest.mark.slow
+def test_torchrun_says_what_is_wrong_once(tmp_path, tiny_model, tiny_collection):
+    words = ["--model", tiny_model, "--examples", tiny_collection.folder, "--corpus", tiny_collection.corpus]
+    words += ["--output", tmp_path / "out", "--set", "learning_rat=1"]
+    ended = torchrun("train", *words)
+    assert ended.returncode != 0
+    assert ended.stderr.count("did you mean 'learning_rate'?") == 1
+    assert ended.stderr.count("Error: ") - ended.stderr.count("ChildFailedError: ") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command", [["run", "recipe.yaml"], ["rerank", "apply", "model"], ["encode", "model"]], ids=str
+)
+def test_other_commands_are_not_started_by_torchrun(monkeypatch, command):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    ended = CliRunner().invoke(cli.main, [*command, "--output", "out"])
+    assert ended.exit_code == 2
+    name = " ".join(command[:-1])
+    assert f"rkit {name} runs in one process. Start it without torchrun, which is for rkit train, " in ended.output
+
+
+@pytest.mark.parametrize("command", [["train"], ["pretrain"], ["rerank", "train"]], ids=str)
+def test_every_training_may_be_started_by_torchrun(monkeypatch, command):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert CliRunner().invoke(cli.main, [*command, "--help"]).exit_code == 0

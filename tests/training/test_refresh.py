@@ -1,0 +1,260 @@
+"""`rkit train --refresh-negatives`: new negatives by the model itself, the same after a resume, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+
+import pytest
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from killed_processes import first_fast, forks, in_another_process, kill_at_call
+from mining_by_name import mine_by_name
+from retrievalkit.cli import main
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import Example, read_examples, write_examples
+from retrievalkit.errors import InputError, OptionError
+from retrievalkit.mine import parts as mining
+from retrievalkit.training import loop, processes, refresh, sampling
+from retrievalkit.training.refresh import RefreshOptions, refresh_options, share_changed
+from retrievalkit.training.train import train
+from trainings import bytes_of, log_of
+
+# Two steps an epoch: epochs end with steps 2, 4, 6 and 8.
+QUICK = {"epochs": 4, "limit": 16, "batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 3}
+REFRESH = {"every": 2, "depth": 8, "negatives": 4}
+
+
+@pytest.fixture(scope="module")
+def examples(tiny_collection, tmp_path_factory):
+    """Each with its positive and the four passages behind it in the corpus as negatives."""
+    ids = open_corpus(tiny_collection.corpus).ids()
+    rows = []
+    for row in read_examples(tiny_collection.folder).rows:
+        place = ids.index(row.positives[0])
+        around = tuple(ids[(place + step) % len(ids)] for step in range(1, 5))
+        rows.append(Example(row.query_id, row.query, row.positives, around))
+    path = tmp_path_factory.mktemp("examples") / "train.jsonl"
+    write_examples(path, rows)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def quick(tiny_model, tiny_collection, examples):
+    """Trains for a second or so."""
+
+    def quick(output, *, refresh=REFRESH, resume=False, corpus=str(tiny_collection.corpus), loss=None, **options):
+        arguments = {"model": tiny_model, "corpus": corpus, "examples": examples, "pooler": "mean", "loss": loss}
+        return train(**arguments, output=output, refresh_options=refresh, resume=resume, **(QUICK | options)).manifest
+
+    return quick
+
+
+@pytest.fixture(scope="module")
+def refreshed(quick, tmp_path_factory):
+    """A training that mined once, after its second epoch."""
+    output = tmp_path_factory.mktemp("refreshed") / "out"
+    quick(output, save_steps=3)
+    return output
+
+
+def weights_of(folder):
+    tensors = load_file(folder / "encoder" / "model.safetensors")
+    return {name: tensor.tolist() for name, tensor in tensors.items()}
+
+
+def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
+    """After the second of four, and not after the last; what is logged is the share of new ones."""
+    files = sorted(path.name for path in (refreshed / "negatives").iterdir())
+    assert files == ["epoch-2.audit.json", "epoch-2.jsonl"]
+    before = {row.query_id: row for row in read_examples(examples).rows}
+    after = read_examples(refreshed / "negatives" / "epoch-2.jsonl").rows
+    assert len(after) == 16
+    assert all(row.positives == before[row.query_id].positives for row in after)
+    assert all(set(row.negatives).isdisjoint(row.positives) for row in after)
+    (told,) = [line for line in log_of(refreshed) if "negatives_changed" in line]
+    assert told["step"] == 4
+    assert told["negatives_changed"] == share_changed([before[row.query_id] for row in after], after) > 0
+    audit = json.loads((refreshed / "negatives" / "epoch-2.audit.json").read_text())
+    assert audit["source"] == {"source": "the model after epoch 2", "kind": "checkpoint"}
+    assert audit["options"]["depth"] == 8
+    assert sorted(path.name for path in refreshed.iterdir() if path.is_dir() and path.name != "logs") == [
+        "encoder",
+        "negatives",
+    ]
+
+
+def test_the_training_goes_on_with_the_new_negatives(quick, tmp_path, monkeypatch):
+    """Of the steps after the refresh all negatives are among the new ones; before it, among the old ones."""
+    drawn = []
+    assemble = sampling.StepAssembler.assemble
+
+    def watched(self, draws):
+        drawn.append([(draw.example.query_id, draw.negatives, draw.example.negatives) for draw in draws])
+        return assemble(self, draws)
+
+    monkeypatch.setattr(sampling.StepAssembler, "assemble", watched)
+    quick(tmp_path / "out")
+    rows = {row.query_id: row for row in read_examples(tmp_path / "out" / "negatives" / "epoch-2.jsonl").rows}
+    steps = drawn[-8:]
+    for number, step in enumerate(steps, 1):
+        pools = {query: pool for query, _, pool in step}
+        new = {query: rows[query].negatives for query in pools}
+        assert (pools == new) == (number > 4)
+        assert all(set(negatives) <= set(pools[query]) for query, negatives, _ in step)
+
+
+def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, examples, monkeypatch):
+    """The negatives are those that `rkit mine-negatives` finds with a checkpoint of that moment."""
+    save = refresh._save
+    monkeypatch.setattr(refresh, "_save", lambda model, folder: save(model, tmp_path / "kept") and save(model, folder))
+    quick(tmp_path / "out", refresh={"every": 1, "depth": 8, "negatives": 4}, epochs=2)
+    mined = tmp_path / "out" / "negatives" / "epoch-1.jsonl"
+    places = {"corpus": tiny_collection.corpus, "examples": mined, "output": tmp_path / "mined.jsonl"}
+    mine_by_name(tmp_path / "kept", **places, depth=8, negatives=4, precision="fp32")
+    assert read_examples(tmp_path / "mined.jsonl").rows == read_examples(mined).rows
+
+
+def test_without_the_option_nothing_changes(quick, refreshed, tmp_path):
+    """The log has no such line, the folder no such files, and until the refresh the trainings are the same one."""
+    quick(tmp_path / "out", refresh={}, save_steps=3)
+    assert not (tmp_path / "out" / "negatives").exists()
+    assert "refresh" not in json.loads((tmp_path / "out" / "manifest.json").read_text())["options"]
+    logs = [(folder / "training.jsonl").read_text().splitlines() for folder in (tmp_path / "out", refreshed)]
+    assert logs[0][0] == logs[1][0]
+    assert not any("negatives" in line for line in logs[0])
+    assert weights_of(tmp_path / "out") != weights_of(refreshed)
+
+
+# --- resuming ------------------------------------------------------------------------------------------------------
+
+
+# States are saved after steps 3, 6 and 8, and negatives are mined after step 4.
+MOMENTS = {
+    "before the refresh": lambda: kill_at_call(loop.StepTrainer, "training_step", 4),
+    "while the corpus is encoded": lambda: kill_at_call(refresh.Mining, "run", 1),
+    "between two parts": lambda: kill_at_call(mining.MinedParts, "write", 1, after=True),
+    "before the negatives are written": lambda: kill_at_call(refresh, "write_examples", 1),
+    "after the negatives are written": lambda: kill_at_call(refresh, "write_examples", 1, after=True),
+    "after the refresh, before a state": lambda: kill_at_call(loop.StepTrainer, "training_step", 6),
+    "after the refresh and a state": lambda: kill_at_call(loop.StepTrainer, "training_step", 7),
+}
+
+
+@forks
+@pytest.mark.parametrize("moment", first_fast(MOMENTS))
+def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp_path, moment):
+    """It ends with the bytes of the training that was not killed."""
+
+    def killed():
+        MOMENTS[moment]()
+        quick(tmp_path / "out", save_steps=3)
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    quick(tmp_path / "out", save_steps=3, resume=True)
+    assert bytes_of(tmp_path / "out") == bytes_of(refreshed)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+# --- wrong input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"refresh": {"every": 0}}, "refresh.every is 0, and must be at least 1"),
+        ({"refresh": {"every": 4}}, "refresh.every is 4, and the training has 4 epochs"),
+        ({"refresh": {"every": 1, "depth": 0}}, "depth is 0"),
+        ({"refresh": {"every": 1, "positives": "retrieved"}}, "a training keeps its positives"),
+        ({"refresh": {"every": 1, "keep": 3}}, "there is no other set"),
+        ({"refresh": {"every": 1, "reranker": "nowhere", "reranker_above": 0}}, "cannot load the model 'nowhere'"),
+        ({"negatives": 0}, "there are none to mine anew"),
+        ({"loss": "distill_kl"}, "a teacher's scores, which negatives mined"),
+    ],
+)
+def test_a_refresh_that_cannot_be_is_refused_before_anything_is_written(quick, tmp_path, options, problem):
+    """One message, and nothing in the folder."""
+    with pytest.raises(InputError, match=problem):
+        quick(tmp_path / "out", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_corpus_is_needed(tiny_model, tmp_path):
+    """Also where the examples bring their passages along."""
+    row = {"anchor": "which?", "positive": "this one", "negative": "that one"}
+    rows = [row | {"anchor": f"which {number}?"} for number in range(4)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    arguments = ["train", "--model", str(tiny_model), "--examples", str(tmp_path / "train.jsonl")]
+    arguments += ["--output", str(tmp_path / "out"), "--refresh-negatives", "every=1", "--epochs", "3"]
+    ran = CliRunner().invoke(main, arguments)
+    assert (ran.exit_code, "Give it: --corpus CORPUS" in ran.output) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
+
+
+def test_the_command_line_says_when_and_which():
+    """The flag and --set refresh.OPTION go together."""
+    assert refresh_options(None, {}) is None
+    assert refresh_options("every=2", {"depth": "50"}) == RefreshOptions(every=2, depth=50)
+    assert refresh_options("every=3,skip_top=5", {}) == RefreshOptions(every=3, skip_top=5)
+    assert refresh_options(None, {"every": 1}) == RefreshOptions(every=1)
+
+
+@pytest.mark.parametrize(
+    ("flag", "settings", "problem"),
+    [
+        ("2", {}, "such as every=2"),
+        ("evry=2", {}, "did you mean 'every'"),
+        ("every=two", {}, "cannot be 'two'"),
+        (None, {"depth": 5}, "needs the option 'every'"),
+        ("every=2", {"dept": 5}, "did you mean 'depth'"),
+    ],
+)
+def test_a_flag_of_another_form_is_refused(flag, settings, problem):
+    """The message says which form."""
+    with pytest.raises(OptionError, match=problem):
+        refresh_options(flag, settings)
+
+
+@forks
+def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp_path):
+    """They share the steps, so they have to draw alike."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def run(rank):
+        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in own.items()})
+        mined, drawn = refresh.NegativeMiner.mine, loop.StepTrainer.training_step
+        calls = []
+
+        def watched(*arguments):
+            calls.append("mined")
+            return mined(*arguments)
+
+        def stepped(self, *arguments):
+            rows = self.step.samples.examples
+            calls.append([row.negatives for row in rows])
+            return drawn(self, *arguments)
+
+        refresh.NegativeMiner.mine, loop.StepTrainer.training_step = watched, stepped
+        quick(tmp_path / "out")
+        (tmp_path / f"{rank}.json").write_text(json.dumps(calls))
+        processes.leave()
+
+    started = [multiprocessing.get_context("fork").Process(target=run, args=(rank,), daemon=True) for rank in (0, 1)]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join(timeout=300)
+    assert [one.exitcode for one in started] == [0, 0]
+    calls = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert "mined" in calls[0]
+    assert "mined" not in calls[1]
+    assert [one for one in calls[0] if one != "mined"] == calls[1]
+    rows = read_examples(tmp_path / "out" / "negatives" / "epoch-2.jsonl").rows
+    assert calls[1][-1] == [list(row.negatives) for row in rows] != calls[1][0]

@@ -1,0 +1,243 @@
+"""Parts that do not fit together are found before anything is written, and the message names the part."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from retrievalkit.contracts import Loss, LossValue, Representation
+from retrievalkit.data.examples import Example, read_examples, write_examples
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.training.objective import Objective
+from retrievalkit.training.rehearsal import _note_alike, first_draws, rehearse
+from retrievalkit.training.sampling import ExampleSampler
+from retrievalkit.training.selection import DevSet
+from retrievalkit.training.train import train
+
+PLUGIN = '''
+import torch
+from retrievalkit import hookimpl
+from retrievalkit.contracts import Encoder, Loss, LossValue, Pooler, Representation
+from retrievalkit.builtin.encoders.transformer import Transformer
+
+
+@hookimpl
+def register_encoders(register):
+    register("deaf", "local_parts:Deaf")
+
+
+@hookimpl
+def register_poolers(register):
+    for name in ("narrow", "short", "bare", "late", "picky_when_judged"):
+        register(name, f"local_parts:{name.title().replace('_', '')}")
+
+
+@hookimpl
+def register_losses(register):
+    for name in ("wordless", "many", "nothing"):
+        register(name, f"local_parts:{name.title()}")
+
+
+class Deaf(Transformer):
+    def forward(self, batch, layers):
+        return {}["hidden states"]
+
+
+class Plain(Pooler):
+    def __init__(self, info):
+        super().__init__()
+        self.projection = torch.nn.Linear(info.width, 4)
+
+    def forward(self, states, side):
+        return Representation(self.projection(states.last[:, :1]))
+
+
+class Narrow(Plain):
+    def __init__(self, info):
+        super().__init__(info)
+        self.projection = torch.nn.Linear(99, 4)
+
+
+class Short(Plain):
+    def forward(self, states, side):
+        return super().forward(states, side).rows(slice(1))
+
+
+class Bare(Plain):
+    def forward(self, states, side):
+        return states.last[:, 0]
+
+
+class Late(Plain):
+    """Fails in the second step, which no rehearsal sees."""
+
+    calls = 0
+
+    def forward(self, states, side):
+        self.calls += 1
+        if self.calls > 4:
+            raise RuntimeError("too late")
+        return super().forward(states, side)
+
+
+class PickyWhenJudged(Plain):
+    def forward(self, states, side):
+        if not self.training:
+            raise ValueError("not while I am judged")
+        return super().forward(states, side)
+
+
+class Wordless(Loss):
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        raise AssertionError
+
+
+class Many(Loss):
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        return LossValue(queries.vectors.sum(dim=(1, 2)))
+
+
+class Nothing(Loss):
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        return queries.vectors.sum()
+'''
+
+FITS = r"may not fit the other parts \(encoder 'transformer', pooler 'cls', loss '{loss}'\); or it is a mistake of its "
+
+
+@pytest.fixture
+def parts(tmp_path_factory, monkeypatch, fresh_registry):
+    path = tmp_path_factory.mktemp("plugin") / "local_parts.py"
+    path.write_text(PLUGIN)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
+
+
+def trained(tiny_model, tiny_collection, output, **more):
+    options = {"epochs": 1, "limit": 8, "batch_size": 4, "precision": "fp32"}
+    folder = str(tiny_collection.folder)
+    return train(tiny_model, folder, corpus=folder, output=output, **options, **more).manifest
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": "deaf"}, r"encoder 'deaf' fails on the first examples: KeyError \(local_parts.py:\d+\): 'hidden"),
+        (
+            {"pooler": "narrow"},
+            r"pooler 'narrow' fails .* RuntimeError .*shapes cannot be multiplied \(2x32 and 99x4\)",
+        ),
+        ({"pooler": "short"}, r"pooler 'short' .*returned a Representation of 1, .* a Representation of 2 texts"),
+        ({"pooler": "bare"}, r"pooler 'bare' .*returned a Tensor, and must return a Representation of 2 texts"),
+        (
+            {"loss": "wordless"},
+            r"loss 'wordless' .*AssertionError \(local_parts.py:\d+\): no reason given. Its options",
+        ),
+        ({"loss": "many"}, r"loss 'many' .*a LossValue with a total of shape \(2,\), and must return a LossValue"),
+        ({"loss": "nothing"}, r"loss 'nothing' .*returned a Tensor, and must return a LossValue"),
+        ({"loss": "nothing"}, FITS.format(loss="nothing")),
+        ({"loss": "contrastive+many"}, r"loss 'contrastive\+many' fails"),
+        ({"loss": "self_contrastive"}, r"'self_contrastive' needs a pooler that keeps one"),
+    ],
+    ids=str,
+)
+def test_a_part_that_fails_is_named_and_nothing_is_left(tiny_model, tiny_collection, tmp_path, parts, changes, message):
+    with pytest.raises(UnsupportedError, match=message):
+        trained(tiny_model, tiny_collection, tmp_path / "out", **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_judging_of_dev_questions_is_rehearsed_too(tiny_model, tiny_collection, tmp_path, parts):
+    trained(tiny_model, tiny_collection, tmp_path / "out", pooler="picky_when_judged")
+    dev = tmp_path / "dev.jsonl"
+    write_examples(dev, read_examples(tiny_collection.folder, split="test").rows)
+    with pytest.raises(InputError, match=r"pooler 'picky_when_judged' fails when dev .* judged: ValueError \(local"):
+        trained(tiny_model, tiny_collection, tmp_path / "dev", pooler="picky_when_judged", dev=str(dev))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.jsonl", "out"]
+
+
+def test_what_fails_later_keeps_its_traceback(tiny_model, tiny_collection, tmp_path, parts):
+    with pytest.raises(RuntimeError, match="too late"):
+        trained(tiny_model, tiny_collection, tmp_path / "out", pooler="late")
+
+
+# --- what a rehearsal may not do -----------------------------------------------------------------------------------
+
+
+class Remembering(Loss):
+    """Keeps a count in a buffer, and draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.modes = []
+
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        self.count += 1
+        self.modes.append((self.training, torch.is_grad_enabled()))
+        torch.rand(3)
+        return LossValue(queries.vectors.sum() + self.count)
+
+
+EXAMPLES = [Example(str(row), f"question {row}", (f"p{row}",), (f"n{row}",)) for row in range(4)]
+DESCRIBED = {kind: {"name": kind} for kind in ("encoder", "pooler", "loss")}
+
+
+def test_a_rehearsal_changes_neither_buffers_nor_modes_nor_random_numbers(tiny_model):
+    from retrievalkit.data.corpus import Passage
+
+    objective = Objective(Retriever.create(tiny_model), Remembering())
+    objective.retriever.eval()
+    dev = DevSet(EXAMPLES, lambda one: Passage(one, "", one), batch_size=4)
+    step = dev.assembler.assemble(first_draws(ExampleSampler(EXAMPLES)))
+    before = torch.get_rng_state()
+    rehearse(objective, step, DESCRIBED, precision="fp32", dev=dev)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert objective.loss.count == 0
+    assert objective.loss.modes == [(True, False), (False, False)], "as in training, then as in judging"
+    assert objective.loss.training
+    assert not objective.retriever.pooler.training
+    assert len(dev.examples) == 4
+
+
+def noted(vectors, capfd):
+    _note_alike(Representation(torch.tensor(vectors)), "layers")
+    return capfd.readouterr().err
+
+
+def test_vectors_that_tell_no_document_from_another_are_noted(capfd):
+    assert "2 vectors that pooler 'layers' makes of a text, number 2 is the same for all" in noted(
+        [[[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [2.0, 2.0]]], capfd
+    )
+    assert noted([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [2.0, 2.5]]], capfd) == ""
+    assert noted([[[1.0, 0.0], [1.0, 1.0]]] * 2, capfd) == "", "one text twice, or random weights"
+
+
+def test_vectors_of_a_document_that_equal_each_other_are_noted(capfd):
+    assert "the 2 vectors that pooler 'layers' makes of a text are all the same" in noted(
+        [[[1.0, 0.0], [3.0, 0.0]], [[0.0, 1.0], [0.0, 2.0]]], capfd
+    )
+    assert noted([[[1.0, 0.0]], [[0.0, 1.0]]], capfd) == "", "a single vector"
+
+
+# --- which examples ------------------------------------------------------------------------------------------------
+
+
+def drawn(examples, **options):
+    return [(draw.example.query_id, draw.negatives) for draw in first_draws(ExampleSampler(examples, **options))]
+
+
+def test_the_first_examples_with_negatives_are_taken():
+    bare = [Example(str(row), "q", ("p",)) for row in range(4)]
+    assert drawn([bare[0], EXAMPLES[1], bare[2], EXAMPLES[3]]) == [("1", ("n1",)), ("3", ("n3",))]
+    assert drawn([*bare[:2], EXAMPLES[2]]) == [("0", ()), ("2", ("n2",))]
+    assert drawn(bare[:1]) == [("0", ())]
+
+
+def test_negatives_that_the_teacher_scored_come_first():
+    """In a step of many queries some are drawn; two examples may have bad luck."""
+    example = Example("0", "q", ("p",), ("a", "b", "c"), teacher={"p": 1.0, "c": 0.0})
+    assert drawn([example]) == [("0", ("c",))]
+    assert drawn([example], negatives=2) == [("0", ("c", "a"))]
+    assert drawn([example], negatives=0) == [("0", ())]
+    assert drawn([example], pool=2) == [("0", ("a",))]

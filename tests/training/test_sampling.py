@@ -1,0 +1,230 @@
+"""Which positive and negatives a step gets, and which documents are no negatives of a query."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from retrievalkit.builtin.losses.contrastive import Contrastive
+from retrievalkit.contracts import Progress, Representation
+from retrievalkit.data.corpus import Passage
+from retrievalkit.data.examples import Example
+from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler, window_sample
+
+NEGATIVES = tuple(f"n{number}" for number in range(20))
+EXAMPLES = [Example(f"q{row}", f"query {row}", (f"p{row}", f"r{row}"), NEGATIVES) for row in range(30)]
+
+
+def sampler(examples=EXAMPLES, **options):
+    return ExampleSampler(examples, **options)
+
+
+# --- Tevatron's rule -----------------------------------------------------------------------------------------------
+
+GOLDEN = {0: (1, [0, 4]), 1: (0, [1, 3]), 2: (1, [2, 0]), 3: (0, [4, 1])}
+
+
+@pytest.mark.parametrize("epoch", GOLDEN)
+def test_window_sampling_golden(epoch):
+    """Item 3, seed 42, 2 positives, negatives 0 to 4, two an epoch."""
+    assert window_sample(3, epoch, seed=42, positives=2, pool=range(5), count=2) == GOLDEN[epoch]
+
+
+def test_the_window_meets_every_negative_before_one_comes_again():
+    draws = [window_sample(0, epoch, seed=1, positives=1, pool=range(6), count=2)[1] for epoch in range(3)]
+    assert sorted(itertools.chain(*draws)) == list(range(6))
+    assert window_sample(0, 3, seed=1, positives=1, pool=range(6), count=2)[1] == draws[0]
+
+
+def test_a_pool_smaller_than_the_window_is_drawn_from_with_replacement():
+    _, negatives = window_sample(0, 0, seed=1, positives=1, pool=["a"], count=3)
+    assert negatives == ["a", "a", "a"]
+
+
+def test_the_window_rule_without_negatives():
+    assert window_sample(0, 1, seed=0, positives=2, pool=[], count=2) == (1, [])
+    assert window_sample(0, 1, seed=0, positives=2, pool=range(3), count=0) == (1, [])
+
+
+def test_the_sampler_applies_the_window_rule_to_ids():
+    examples = [Example("q", "q", ("p0", "p1"), tuple("abcde"))] * 4
+    draw = sampler(examples, sampling="window", negatives=2, positive="random", seed=42).draw(3, 0)
+    assert (draw.positive, draw.negatives) == ("p1", ("a", "e"))
+    assert sampler(examples, sampling="window", negatives=2, seed=42).draw(3, 0).positive == "p0"
+
+
+# --- random draws --------------------------------------------------------------------------------------------------
+
+
+def test_a_draw_depends_on_seed_epoch_and_example_alone():
+    """Not on what was drawn before: a resumed training sees what the uninterrupted one saw."""
+    one, other = sampler(negatives=3), sampler(negatives=3)
+    for position in range(30):
+        other.draw(position, 0)
+    assert one.draw(4, 2) == other.draw(4, 2)
+
+
+@pytest.mark.parametrize("what", ["epoch", "position", "seed"])
+def test_draws_differ_by(what):
+    base = {"epoch": 0, "position": 0, "seed": 0}
+    changed = base | {what: 1}
+    drawn = [
+        sampler(negatives=5, seed=one["seed"]).draw(one["position"], one["epoch"]).negatives for one in (base, changed)
+    ]
+    assert drawn[0] != drawn[1]
+
+
+def test_negatives_are_drawn_without_replacement_from_the_whole_pool():
+    drawn = [sampler(negatives=8).draw(0, epoch).negatives for epoch in range(50)]
+    assert all(len(set(negatives)) == 8 for negatives in drawn)
+    assert set(itertools.chain(*drawn)) == set(NEGATIVES)
+
+
+def test_one_negative_is_drawn_anew_each_epoch():
+    drawn = [sampler().draw(0, epoch).negatives for epoch in range(40)]
+    assert {len(negatives) for negatives in drawn} == {1}
+    assert len(set(drawn)) > 10
+
+
+@pytest.mark.parametrize("sampling", ["random", "window"])
+def test_the_pool_is_the_first_negatives(sampling):
+    drawn = {one for epoch in range(40) for one in sampler(pool=3, sampling=sampling).draw(0, epoch).negatives}
+    assert drawn == {"n0", "n1", "n2"}
+
+
+def test_an_example_with_too_few_negatives_gives_those_it_has():
+    few = [Example("q", "q", ("p",), ("n",)), Example("q", "q", ("p",))]
+    assert sampler(few, negatives=3).draw(0, 0).negatives == ("n",)
+    assert sampler(few, negatives=3).draw(1, 0).negatives == ()
+
+
+def test_the_positive_is_the_first_or_a_random_one():
+    assert {sampler().draw(0, epoch).positive for epoch in range(20)} == {"p0"}
+    assert {sampler(positive="random").draw(0, epoch).positive for epoch in range(20)} == {"p0", "r0"}
+
+
+def test_the_order_is_a_shuffle_that_differs_by_epoch_and_seed():
+    orders = [sampler(seed=seed).order(epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert all(sorted(order) == list(range(30)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 4
+    assert sampler(seed=1).order(1) == orders[3]
+
+
+# --- steps ---------------------------------------------------------------------------------------------------------
+
+
+def passage(name):
+    """`same-1` and `same-2` are two passages of one text."""
+    return Passage(name, f"title of {name.split('-')[0]}", f"text of {name.split('-')[0]}")
+
+
+def step(draws, known=None, **options):
+    return StepAssembler(passage, known or [draw.example for draw in draws], **options).assemble(draws)
+
+
+def draw(query, positive, *negatives, known=(), teacher=None):
+    return Draw(Example(query, query, (positive, *known), negatives, teacher=teacher), positive, negatives)
+
+
+def test_each_positive_is_followed_by_its_own_negatives():
+    made = step([draw("a", "p", "n1", "n2"), draw("b", "q"), draw("c", "r", "n3")])
+    assert made.queries == [("", "a"), ("", "b"), ("", "c")]
+    assert [text for _, text in made.documents] == [f"text of {one}" for one in ("p", "n1", "n2", "q", "r", "n3")]
+    assert made.documents[0] == ("title of p", "text of p")
+    assert made.positives == [0, 3, 4]
+    assert made.ignore == []
+    assert made.teacher == {}
+
+
+def test_another_known_positive_is_no_negative():
+    """Query a also has q as a positive, which comes as the positive of b."""
+    assert step([draw("a", "p", "n", known=("q",)), draw("b", "q")]).ignore == [(0, 2)]
+
+
+def test_a_positive_that_another_example_of_the_query_names_is_known():
+    examples = [Example("1", "a", ("p",)), Example("2", "a", ("q",)), Example("3", "b", ("r",))]
+    draws = [Draw(examples[0], "p", ()), Draw(examples[2], "r", ("q",))]
+    assert step(draws, examples).ignore == [(0, 2)]
+
+
+def test_the_same_text_as_the_positive_is_no_negative():
+    """By id (two queries of one passage) and by text (two ids of one text)."""
+    assert step([draw("a", "p"), draw("b", "p")]).ignore == [(0, 1), (1, 0)]
+    assert step([draw("a", "same-1", "same-2"), draw("b", "q")]).ignore == [(0, 1)]
+
+
+def test_a_copy_of_another_known_positive_is_no_negative():
+    """Query a also has same-1 as a positive: its copy same-2 is no negative, whether same-1 is in the step or not."""
+    assert step([draw("a", "p", known=("same-1",)), draw("b", "same-2")]).ignore == [(0, 1)]
+    made = step([draw("a", "p", "same-2", known=("same-1",)), draw("b", "same-1")])
+    assert made.ignore == [(0, 1), (0, 2), (1, 1)]
+
+
+def test_a_known_positive_outside_of_the_step_is_looked_up_once():
+    looked_up = []
+
+    def look_up(name):
+        looked_up.append(name)
+        return passage(name)
+
+    draws = [draw("a", "p", known=("same-1",)), draw("b", "same-2")]
+    made = StepAssembler(look_up, [one.example for one in draws])
+    assert made.assemble(draws).ignore == made.assemble(draws).ignore == [(0, 1)]
+    assert looked_up.count("same-1") == 1
+
+
+def test_the_loss_does_not_push_a_copy_of_a_known_positive_away():
+    """Worked: of the scores 1, 2, 0 of query a (p; same-2, a copy of its same-1; n) the softmax has 1 and 0 alone."""
+    made = step([draw("a", "p", known=("same-1",)), draw("b", "same-2", "n")])
+    positives, ignore, _ = made.tensors()
+    queries = torch.tensor([[[1.0]], [[0.0]]])
+    documents = torch.tensor([[[1.0]], [[2.0]], [[0.0]]], requires_grad=True)
+    loss = Contrastive()(Representation(queries), Representation(documents), positives, Progress(0, 0.0, 1), ignore)
+    loss.total.backward()
+    e = math.e
+    # Query b scores 0 everywhere, and its own vector of 0 moves nothing.
+    assert loss.total.item() == pytest.approx((math.log((e + 1) / e) + math.log(3)) / 2)
+    assert documents.grad.flatten().tolist() == pytest.approx([-1 / (e + 1) / 2, 0.0, 1 / (e + 1) / 2])
+
+
+def test_the_positive_itself_is_never_ignored():
+    made = step([draw("a", "p", "p", "q", known=("q", "p")), draw("b", "q", "p")])
+    assert all(row != made.positives[query] for query, row in made.ignore)
+    assert made.ignore == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
+
+
+def test_masking_can_be_turned_off():
+    """The papers' own code masks nothing."""
+    assert step([draw("a", "p"), draw("b", "p")], mask_false_negatives=False).ignore == []
+
+
+def test_teacher_scores_come_at_the_rows_of_their_documents():
+    made = step([draw("a", "p", "n1"), draw("b", "q", "n2", teacher={"q": 2.0, "n2": -1.0, "other": 5.0})])
+    assert made.teacher == {(1, 2): 2.0, (1, 3): -1.0}
+
+
+def test_a_passage_of_two_queries_has_each_ones_own_score():
+    """In its own rows alone: as a passage of another query it has none, though the teacher knows it."""
+    shared = {"p": 1.0, "n": 2.0}
+    made = step([draw("a", "p", "n", teacher=shared), draw("b", "q", "n", teacher={"n": 3.0, "q": 4.0, "p": 9.0})])
+    _, _, teacher = made.tensors()
+    assert teacher.nan_to_num(nan=0.0).tolist() == [[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 4.0, 3.0]]
+    assert teacher.isnan().tolist() == [[False, False, True, True], [True, True, False, False]]
+
+
+def test_tensors_are_what_a_loss_is_given():
+    made = step([draw("a", "p", "n", known=("q",)), draw("b", "q", teacher={"q": 2.0})])
+    positives, ignore, teacher = made.tensors()
+    assert positives.tolist() == [0, 2]
+    assert ignore.tolist() == [[False, False, True], [False, False, False]]
+    assert torch.equal(teacher.isnan(), torch.tensor([[True, True, True], [True, True, False]]))
+    assert teacher[1, 2] == 2.0
+
+
+def test_tensors_without_anything_to_ignore_or_to_learn_from():
+    _, ignore, teacher = step([draw("a", "p"), draw("b", "q")]).tensors()
+    assert ignore is None
+    assert teacher is None

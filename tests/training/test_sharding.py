@@ -1,0 +1,78 @@
+"""Weights divided among processes by FSDP train what whole ones train: two real processes by gloo."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from killed_processes import forks, kill_at_call, start
+from retrievalkit import artifacts
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.examples import Example, write_examples
+from retrievalkit.errors import OptionError
+from retrievalkit.model.retriever import Retriever
+from retrievalkit.training import loop, processes
+from retrievalkit.training.train import train
+from trainings import bytes_of, log_of, quick_training
+
+pytestmark = [forks, pytest.mark.slow]
+
+QUICK = {"batch_size": 5, "precision": "fp32", "epochs": 1, "logging_steps": 1, "learning_rate": 1e-2}
+QUICK |= {"adam_epsilon": 1e-2, "save_steps": 2}
+
+
+@pytest.fixture
+def quick(tiny_model, tiny_collection, tmp_path_factory):
+    ids = open_corpus(tiny_collection.corpus).ids()
+    rows = [Example(f"q{row}", f"lima {row}", (ids[row],), (ids[row + 1],)) for row in range(20)]
+    examples = tmp_path_factory.mktemp("examples") / "train.jsonl"
+    write_examples(examples, rows)
+    places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": str(examples), "pooler": "mean"}
+    run = quick_training(train, QUICK, **places)
+    return lambda output, dropout=0.0, **changes: run(output, encoder_options={"dropout": dropout}, **changes)
+
+
+@pytest.mark.parametrize("size", [None, 3], ids=["whole", "cached"])
+def test_divided_weights_are_trained_as_whole_ones(together, quick, tmp_path, size):
+    """The same losses and weights, but for rounding; and the checkpoint has whole weights."""
+    together(lambda: quick(tmp_path / "whole", micro_batch_size=size))
+    together(lambda: quick(tmp_path / "divided", micro_batch_size=size, sharding="full"))
+    logs = [log_of(tmp_path / name) for name in ("whole", "divided")]
+    assert len(logs[0]) == 4
+    for one, other in zip(*logs, strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
+    one, other = (load_file(tmp_path / name / "encoder" / "model.safetensors") for name in ("whole", "divided"))
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5)
+    assert artifacts.read_manifest(tmp_path / "divided")["options"]["sharding"] == "full"
+    assert Retriever.load(tmp_path / "divided").encode([("", "lima")], "query").vectors.isfinite().all()
+
+
+def test_a_killed_training_of_divided_weights_goes_on_with_the_same_bytes(together, quick, tmp_path, tmp_path_factory):
+    """Optimizer states and dropout too."""
+    options = {"dropout": 0.3, "sharding": "full", "micro_batch_size": 3}
+    together(lambda: quick(tmp_path / "whole", **options))
+
+    def killed():
+        if processes.rank() == 1:
+            kill_at_call(loop.StepTrainer, "training_step", 4)
+        quick(tmp_path / "out", **options)
+
+    started = start(killed, tmp_path_factory.mktemp("killed"), 2)
+    started[1].join(timeout=300)
+    assert started[1].exitcode == -signal.SIGKILL
+    started[0].terminate()
+    started[0].join(timeout=300)
+    assert (artifacts.partial_folder(tmp_path / "out") / "trainer" / "checkpoint-2").exists()
+    together(lambda: quick(tmp_path / "out", resume=True, **options))
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+
+
+def test_what_does_not_go_with_divided_weights_is_refused(quick, tmp_path):
+    with pytest.raises(OptionError, match=r"does not go with a single process and --separate-towers\."):
+        quick(tmp_path / "out", sharding="full", separate_towers=True)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,293 @@
+"""A training goes on from a state that is as it was written, or says which file is not and what to do: never otherwise.
+
+States lie in `.out.partial/trainer/checkpoint-N`. Each file of one is needed, and nothing in one runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import struct
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from killed_processes import forks, in_another_process, kill_at_call
+from retrievalkit import artifacts, cli
+from retrievalkit.data.examples import read_examples, write_examples
+from retrievalkit.errors import ArtifactError
+from retrievalkit.training import loop, session, states
+from retrievalkit.training.train import train
+from trainings import bytes_of
+
+SETTINGS = {"epochs": 4.0, "limit": 24, "batch_size": 8, "learning_rate": 1e-2, "logging_steps": 1, "save_steps": 4}
+
+
+@pytest.fixture(scope="module")
+def places(tiny_model, tiny_collection, tmp_path_factory):
+    """Model, data, and dev questions."""
+    dev = tmp_path_factory.mktemp("dev") / "dev.jsonl"
+    write_examples(dev, read_examples(tiny_collection.folder, split="test").rows[:8])
+    folder = str(tiny_collection.folder)
+    return {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": folder, "dev": str(dev)}
+
+
+@pytest.fixture(scope="module")
+def resume(places):
+    """Trains to a folder; negatives are mined anew twice before the state after step 8."""
+    options = {"pooler": "mean", "refresh_options": {"every": 1, "depth": 5}, "precision": "fp32", **SETTINGS}
+    return lambda output: train(**places, **options, output=output, resume=True)
+
+
+@pytest.fixture(scope="module")
+def words(places):
+    """The same as a command."""
+    named = [f"--{name}={place}" for name, place in places.items()]
+    settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
+    refresh = ["--refresh-negatives", "every=1", "--set", "refresh.depth=5"]
+    return ["train", *named, *settings, *refresh, "--pooler", "mean", "--precision", "fp32", "--resume"]
+
+
+@pytest.fixture(scope="module")
+def whole(resume, tmp_path_factory):
+    """The bytes of the training that was not cut off."""
+    output = tmp_path_factory.mktemp("whole") / "out"
+    resume(output)
+    return bytes_of(output)
+
+
+@pytest.fixture(scope="module")
+def killed(resume, tmp_path_factory):
+    """What a training of twelve steps left that was killed in the eleventh."""
+    output = tmp_path_factory.mktemp("killed") / "out"
+
+    def run():
+        kill_at_call(loop.StepTrainer, "training_step", 11)
+        resume(output)
+
+    assert in_another_process(run) == -signal.SIGKILL
+    return artifacts.partial_folder(output)
+
+
+@pytest.fixture
+def cut_off(killed, tmp_path):
+    """A copy of it, to be damaged; the state is the one after step 8."""
+    return shutil.copytree(killed, tmp_path / ".out.partial") / "trainer" / "checkpoint-8"
+
+
+def files_of(state):
+    return sorted(path for path in state.rglob("*") if path.is_file())
+
+
+def cut(path):
+    data = path.read_bytes()
+    path.unlink()  # it may be linked
+    path.write_bytes(data[: len(data) // 2])
+
+
+def alter(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+
+
+DAMAGES = {"missing": lambda path: path.unlink(), "truncated": cut, "altered": alter}
+
+
+# --- going on ------------------------------------------------------------------------------------------------------
+
+
+@forks
+def test_a_state_holds_all_that_a_training_goes_on_with(cut_off, resume, whole, tmp_path):
+    """What lies beside the states comes back with them: the log, the best state so far, the negatives in use."""
+    names = {path.relative_to(cut_off).as_posix() for path in files_of(cut_off)}
+    expected = {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}
+    expected |= {"terms.json", "state.json", *(f"beside/{name}" for name in ("training.jsonl", "best.safetensors"))}
+    expected |= {"beside/selection.json", *(f"beside/negatives/epoch-{epoch}.jsonl" for epoch in (1, 2))}
+    assert names == expected | {f"beside/negatives/epoch-{epoch}.audit.json" for epoch in (1, 2)}
+    for name in ("training.jsonl", "best.safetensors", "selection.json", "negatives/epoch-2.jsonl"):
+        (tmp_path / ".out.partial" / name).unlink()
+    resume(tmp_path / "out")
+    assert bytes_of(tmp_path / "out") == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@forks
+def test_without_any_state_a_training_starts_from_its_beginning(cut_off, resume, whole, tmp_path):
+    """As the message on a damaged state advises; the best state of before has no part in it."""
+    shutil.rmtree(cut_off)
+    selection = tmp_path / ".out.partial" / "selection.json"
+    selection.write_text(json.dumps(json.loads(selection.read_text()) | {"value": float("-inf")}))
+    resume(tmp_path / "out")
+    assert bytes_of(tmp_path / "out") == whole
+
+
+@forks
+def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, tmp_path, monkeypatch):
+    """It was killed while its states were removed: half of one is still there."""
+
+    def killed():
+        kill_at_call(session, "_tidy", 1)
+        resume(tmp_path / "out")
+
+    assert in_another_process(killed) == -signal.SIGKILL
+    partial = artifacts.partial_folder(tmp_path / "out")
+    (partial / "options.json").unlink()
+    (partial / "trainer" / "checkpoint-12" / "optimizer.pt").unlink()
+    monkeypatch.setattr(session, "_train", None)
+    assert resume(tmp_path / "out").manifest["counts"]["steps"] == 12
+    assert bytes_of(tmp_path / "out") == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+# --- damage --------------------------------------------------------------------------------------------------------
+
+
+@forks
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_state_with_any_file_damaged_is_refused_by_name(killed, tmp_path, damage):
+    whole = killed / "trainer" / "checkpoint-8"
+    for number, path in enumerate(files_of(whole)):
+        folder = tmp_path / str(number)
+        state = shutil.copytree(whole, folder / "checkpoint-8")
+        DAMAGES[damage](state / path.relative_to(whole))
+        # The description, altered, may name another file.
+        named = state if path.name == states.STATE else state / path.relative_to(whole)
+        with pytest.raises(ArtifactError, match=rf"^'{named}.*delete the state's folder"):
+            states.choose(folder, processes=1)
+
+
+@forks
+def test_a_refused_state_leaves_everything_as_it_was(cut_off, resume, tmp_path):
+    (cut_off / "optimizer.pt").unlink()
+    before = bytes_of(tmp_path)
+    with pytest.raises(ArtifactError, match=r"optimizer\.pt' is missing"):
+        resume(tmp_path / "out")
+    assert bytes_of(tmp_path) == before
+
+
+@forks
+def test_an_older_state_that_is_whole_is_used_with_a_note(cut_off, resume, whole, tmp_path, capfd):
+    """It is there if the training was killed before it was removed."""
+    newer = shutil.copytree(cut_off, cut_off.with_name("checkpoint-9"))
+    (newer / "rng_state.pth").unlink()
+    resume(tmp_path / "out")
+    said = capfd.readouterr().err
+    assert f"rng_state.pth' is missing: '{newer}' is damaged; going on from the state before it\n" in said
+    assert "resuming after step 8 of 12\n" in said
+    assert bytes_of(tmp_path / "out") == whole
+
+
+@forks
+def test_a_state_of_another_step_is_refused(cut_off):
+    cut_off.rename(cut_off.with_name("checkpoint-9"))
+    with pytest.raises(ArtifactError, match=r"trainer_state\.json is that of step 8"):
+        states.choose(cut_off.parent, processes=1)
+
+
+@forks
+def test_a_state_of_two_processes_is_not_resumed_by_another_number(cut_off):
+    """Each process has a random state of its own."""
+    with pytest.raises(ArtifactError, match=r"had 1 process, and this one has 2 processes; .*without torchrun"):
+        states.choose(cut_off.parent, processes=2)
+
+
+@forks
+def test_a_state_that_is_not_whole_has_no_name(cut_off, resume, monkeypatch, tmp_path):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(states.artifacts, "write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        resume(tmp_path / "out")
+    assert [path.name for path in cut_off.parent.iterdir()] == ["checkpoint-8"]
+
+
+# --- what a stranger put there --------------------------------------------------------------------------------------
+
+
+class Runs:
+    """What runs code when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def described_anew(state):
+    """Make `state.json` say that the files are as they were written."""
+    recorded = json.loads((state / "state.json").read_text())
+    recorded["files"] = {name: artifacts.describe_file(state / name) for name in recorded["files"]}
+    (state / "state.json").write_text(json.dumps(recorded))
+
+
+@forks
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "legacy"])
+def test_no_pickle_runs(cut_off, tmp_path, name, old):
+    """Also where the state says that it was written so."""
+    torch.save(Runs(tmp_path / "ran"), cut_off / name, _use_new_zipfile_serialization=not old)
+    with pytest.raises(ArtifactError, match=f"{name}' (was altered|has)"):
+        states.choose(cut_off.parent, processes=1)
+    described_anew(cut_off)
+    with pytest.raises(ArtifactError, match=f"{name} holds something else than tensors and numbers"):
+        states.choose(cut_off.parent, processes=1)
+    assert not (tmp_path / "ran").exists()
+
+
+@forks
+@pytest.mark.parametrize("name", ["scaler.pt", "optimizer.bin", "pytorch_model.bin", "training_args.bin"])
+def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off, tmp_path, name):
+    torch.save(Runs(tmp_path / "ran"), cut_off / name)
+    with pytest.raises(ArtifactError, match=f"{name}' is no file of"):
+        states.choose(cut_off.parent, processes=1)
+    assert not (tmp_path / "ran").exists()
+
+
+@forks
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "null", "[]", "{}", "[" * 100_000, '{"processes": 1}', '{"processes": 1, "files": []}'),
+        '{"processes": 1, "files": {"terms.json": 3}}',
+        '{"processes": 1, "files": {"terms.json": {"bytes": {}, "blake2b": ""}}}',
+        '{"processes": 1, "files": {"../../training.jsonl": {"bytes": 0, "blake2b": "%s"}}}' % ("0" * 32),
+        '{"processes": 1, "files": {"/etc/passwd": {"bytes": 0, "blake2b": "%s"}}}' % ("0" * 32),
+    ],
+    ids=lambda text: text[:40] or "empty",
+)
+def test_a_description_of_any_form_is_refused_with_a_message(cut_off, text):
+    (cut_off / "state.json").write_text(text)
+    with pytest.raises(ArtifactError, match=r"state\.json' is (damaged|not valid JSON)"):
+        states.choose(cut_off.parent, processes=1)
+
+
+@forks
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors", "terms.json"])
+def test_a_file_of_another_form_that_is_said_to_be_whole_is_refused(cut_off, resume, tmp_path, name):
+    """No traceback: the state was made by hand."""
+    if name.endswith(".safetensors"):
+        (cut_off / name).write_bytes(struct.pack("<Q", 2) + b"{}")
+    elif name.endswith(".json"):
+        (cut_off / name).write_text("[]")
+    else:
+        torch.save({"state": [1]}, cut_off / name)
+    described_anew(cut_off)
+    with pytest.raises(ArtifactError, match=r"does not fit this training|is damaged: it is"):
+        resume(tmp_path / "out")
+
+
+@forks
+def test_the_command_line_says_in_one_line_what_to_do(cut_off, words, tmp_path):
+    """Exit code 2."""
+    (cut_off / "optimizer.pt").unlink()
+    ended = CliRunner().invoke(cli.main, [*words, "--output", str(tmp_path / "out")])
+    assert ended.exit_code == 2
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith(f"Error: '{cut_off}/optimizer.pt' is missing: '{cut_off}' is damaged. ")

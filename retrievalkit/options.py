@@ -112,7 +112,7 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
     """
     import pydantic
 
-    adapter = pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True})
+    adapter = pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True, "allow_inf_nan": False})
     problem = ""
     for candidate in _readings(annotation, value):
         try:

@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from retrievalkit import artifacts
 from retrievalkit.artifacts.places import descriptor
 from retrievalkit.cli.group import STARTED_BY_TORCHRUN
-from retrievalkit.command import Argument, Command, Flag, Named, Reads, mark
+from retrievalkit.declarations import Argument, Command, Flag, Named, Reads, mark
 from retrievalkit.errors import OptionError
 from retrievalkit.options import Option, convert, options
 
@@ -51,7 +51,7 @@ class DerivedCommand(click.Command):
         text = "Set any option by its name, or one of a component, such as pooler.layers=4,6 (rkit plugins show)."
         params.append(click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help=text))
         params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
-        super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.__doc__)
+        super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
     def _called(self, *, as_json: bool, settings: tuple[str, ...], **given: Any) -> Any:
         from retrievalkit.recipe.settings import parse_set

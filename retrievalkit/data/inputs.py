@@ -70,7 +70,8 @@ def examples(data: Any) -> str:
         InputError: They are of an unknown type.
     """
     if hasattr(data, "address"):
-        return str(data.address)  # rk.Examples
+        address: str = data.address  # of rk.Examples
+        return address
     return _address(data) or InMemory.of("memory:examples", examples=Rows(data, "examples"))
 
 

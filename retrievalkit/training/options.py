@@ -10,13 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le
 
-from retrievalkit.command import Flag, WritingOptions
+from retrievalkit.declarations import Flag, WritingOptions
 from retrievalkit.errors import InputError
 
 Count = Annotated[int, Ge(1)]
-Amount = Annotated[float, Ge(0), Lt(math.inf)]
+Amount = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
 
 LARGEST_SEED = 2**32 - 1

@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any
 
 from retrievalkit.artifacts.folder import Folder
-from retrievalkit.command import Flag, Named, Reads, command
 from retrievalkit.data import inputs
+from retrievalkit.declarations import Flag, Named, Reads, command
 from retrievalkit.modules import large_imports
 from retrievalkit.training.options import PretrainingOptions, RunOptions
 

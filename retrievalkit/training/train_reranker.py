@@ -12,8 +12,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 from retrievalkit.artifacts.folder import Folder
-from retrievalkit.command import Flag, Reads, command
 from retrievalkit.data import inputs
+from retrievalkit.declarations import Flag, Reads, command
 from retrievalkit.modules import large_imports
 from retrievalkit.training.options import RerankerOptions, RunOptions
 

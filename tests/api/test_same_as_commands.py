@@ -130,7 +130,7 @@ def test_mined_examples(made, tiny_collection, passages, tmp_path):
 def test_checkpoints_and_scores(made, command, tiny_model, tiny_collection, passages, tmp_path):
     """A training, a re-ranker, and its scores of a run and of examples, of data in memory."""
     examples = rk.Examples(made / "mined.jsonl", tiny_collection.corpus)
-    train = {"epochs": 1, "batch_size": 16, "pooler": "cls", "set": {"warmup_ratio": 0.2}}
+    train = {"epochs": 1, "batch_size": 16, "pooler": "cls", "warmup_ratio": 0.2}
     here = rk.train(tiny_model, list(examples), corpus=passages, output=tmp_path / "here", **train)
     words = ("--model", tiny_model, "--examples", made / "mined.jsonl", "--corpus", tiny_collection.corpus)
     flags = ("--epochs", 1, "--batch-size", 16, "--pooler", "cls", "--set", "warmup_ratio=0.2")

@@ -36,9 +36,11 @@ MISTAKES = {
     "train --model {model} --examples examples.jsonl --corpus vectors -o out": "the folder holds vectors, and no data",
     "train --model {model} --examples {corpus} --corpus {corpus} -o out": "no form of a training example",
     "train --model {model} --examples examples.jsonl -o out": "Give the corpus: --corpus",
-    "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --seed 4294967296": "at most 4,294,967",
-    "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --epochs 1e300": "at most 1,000,000",
-    "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --learning-rate inf": "must be a number",
+    "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --seed 4294967296": (
+        "equal to 4294967295"
+    ),
+    "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --epochs 1e300": "equal to 1000000",
+    "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --learning-rate inf": "finite number",
     "pretrain --pretrainer mlm --model checkpoint --corpus {corpus} -o out": "give 'checkpoint/encoder'",
     "pretrain --pretrainer nope --model {model} --corpus {corpus} -o out": "unknown pretrainer 'nope'",
     "rerank apply checkpoint --run run.trec --queries {queries} --corpus {corpus} -o out": "is a retriever (rkit",

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import retrievalkit as rk
 from retrievalkit.cli import main
 from retrievalkit.cli.derived import DerivedCommand
-from retrievalkit.command import CommandOptions, command
+from retrievalkit.declarations import CommandOptions, command
 from retrievalkit.errors import OptionError
 from retrievalkit.options import options
 

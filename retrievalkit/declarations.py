@@ -124,6 +124,7 @@ class Command(Generic[Parameters, Options, Result]):
     Attributes:
         declaration: The dataclass.
         name: The command's words, such as "rerank train".
+        help: Its documentation without its arguments.
     """
 
     def __init__(
@@ -134,6 +135,9 @@ class Command(Generic[Parameters, Options, Result]):
         self.declaration: type = declaration
         self._program = program
         functools.update_wrapper(self, program)
+        self.help = inspect.cleandoc(program.__doc__ or "")
+        described = (f"    {one.name}: {one.description}" for one in options(self.declaration).values())
+        self.__doc__ = "\n".join([self.help, "", "Args:", *described])
 
     @functools.cached_property
     def __signature__(self) -> inspect.Signature:

@@ -28,7 +28,7 @@ from retrievalkit.model.cross_encoder import CrossEncoder
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.rerank import Settings, rerank_run, score_examples
 from retrievalkit.training import selection
-from retrievalkit.training.loop import StepTrainer
+from retrievalkit.training.loop import Loop
 from retrievalkit.training.options import RerankerOptions
 from retrievalkit.training.reranker_step import DevLists, RerankerStep, listwise, pointwise, sum_of_losses
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler
@@ -291,8 +291,8 @@ RESUMED = {"epochs": 3, "save_steps": 2, "logging_steps": 4}
 
 
 MOMENTS = {
-    "before any state": (StepTrainer, "training_step", 2),
-    "in the middle of an epoch": (StepTrainer, "training_step", 6),
+    "before any state": (Loop, "compute_step", 2),
+    "in the middle of an epoch": (Loop, "compute_step", 6),
     "while the best state is written": (selection, "save_weights", 1),
     "before the folder gets its name": (artifacts.outputs, "_replace_folder", 1),
 }
@@ -325,7 +325,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(quick, tmp_path,
 
 def test_a_finished_training_is_not_done_again(quick, tmp_path, monkeypatch):
     returned = quick(tmp_path / "out")
-    monkeypatch.setattr(StepTrainer, "training_step", None)
+    monkeypatch.setattr(Loop, "compute_step", None)
     assert quick(tmp_path / "out", resume=True) == json.loads(json.dumps(returned))
     with pytest.raises(ArtifactError, match="exists already"):
         quick(tmp_path / "out", resume=True, seed=1)

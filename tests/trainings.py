@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from retrievalkit import artifacts
-from retrievalkit.training.loop import StepTrainer
+from retrievalkit.training.loop import Loop
 
 
 def quick_training(program, quick, **places):
@@ -37,13 +37,13 @@ def interrupt_at(monkeypatch, count):
     """Interrupt a training in a step; returns a list that grows with each step."""
     calls = []
 
-    def step(self, *rest, original=StepTrainer.training_step):
+    def step(self, *rest, original=Loop.compute_step):
         calls.append(1)
         if len(calls) == count:
             raise KeyboardInterrupt
         return original(self, *rest)
 
-    monkeypatch.setattr(StepTrainer, "training_step", step)
+    monkeypatch.setattr(Loop, "compute_step", step)
     return calls
 
 
@@ -51,9 +51,9 @@ def saved_states(monkeypatch):
     """A list that grows with each state that is saved."""
     saved = []
 
-    def save(self, *rest, original=StepTrainer._save_checkpoint):
+    def save(self, *rest, original=Loop.save):
         saved.append(1)
         original(self, *rest)
 
-    monkeypatch.setattr(StepTrainer, "_save_checkpoint", save)
+    monkeypatch.setattr(Loop, "save", save)
     return saved

@@ -80,7 +80,7 @@ def show_plugin(name: str) -> str:
     """The documentation of a component and its options.
 
     Args:
-        name: Such as "self_contrastive" or "flat"; "trainer", "pretraining" and "reranker_training" have the options
+        name: Such as "self_contrastive" or "flat".
             of the trainings.
 
     Raises:

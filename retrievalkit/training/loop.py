@@ -1,350 +1,229 @@
 """The training loop, the only one: for retrievers, pre-training and re-rankers, whose differences are a `TrainingStep`.
 
-The Hugging Face Trainer brings the optimiser, the schedule, clipping, states, resuming and logging. Ours: the samples
-of a step come from the step object, which computes forward and backward on its own terms (whole, in parts, or with
-cached gradients), and several processes share each step (`retrievalkit.training.processes`).
+A step computes forward and backward on its own terms: whole, in parts, or with cached gradients. The rest is here:
+AdamW, linear warm-up and decay, clipping by the global norm, logging, and saving states from which a training that was
+cut off ends with the same bytes. Several processes share each step (`retrievalkit.training.processes`).
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import itertools
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+from accelerate.utils import ProjectConfiguration
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
+from transformers.trainer_pt_utils import get_parameter_names
 
-from retrievalkit import artifacts
 from retrievalkit.contracts import Progress
-from retrievalkit.errors import ArtifactError, MissingDependencyError, RetrievalkitError, check_choice
+from retrievalkit.errors import MissingDependencyError, check_choice
 from retrievalkit.model.allocation import Surplus
 from retrievalkit.model.batches import prefetch
-from retrievalkit.model.pretrained import load_weights, save_weights
-from retrievalkit.training import processes, sharding, states
+from retrievalkit.training import processes, states
 from retrievalkit.training.options import LoopOptions
 from retrievalkit.training.progress import Bar, Pace
-from retrievalkit.training.resume import PACE, WEIGHTS, beside
+from retrievalkit.training.resume import LOG, LOGS, PACE, STATES, beside, interruption
 from retrievalkit.training.selection import BestState
-from retrievalkit.training.step import Inputs, Key, Samples, TrainingStep
+from retrievalkit.training.step import Inputs, Key, TrainingStep
 
-_TERMS, _OPTIMIZER, _SCHEDULER = "terms.json", "optimizer.pt", "scheduler.pt"
+_WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
-class StepSampler(Sampler[list[Key]]):
-    """The keys of each step, shuffled anew in each epoch; a last step of a single sample is dropped.
-
-    Its length is the number of steps per epoch.
+@dataclass
+class Loop:
+    """A training under way.
 
     Args:
-        samples: The samples and their order.
-        batch_size: Samples per step, over all processes.
+        step: What is trained, and how.
+        options: Batch size, schedule, when to log and to save.
+        folder: The folder that is trained in.
+        total: Steps of the whole training.
+        bar: Shows progress.
+        state: The state to continue from; None = from the beginning.
+        trackers: Trackers that get what is logged.
     """
 
-    def __init__(self, samples: Samples, batch_size: int) -> None:
-        self.samples = samples
-        self.batch_size = batch_size
-        self.epoch = 0
+    step: TrainingStep[Any]
+    options: LoopOptions
+    folder: Path
+    total: int
+    bar: Bar
+    state: Path | None = None
+    trackers: tuple[str, ...] = ()
+    done: int = 0
+    terms: dict[str, list[Tensor]] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        whole, rest = divmod(len(self.samples), self.batch_size)
-        # A single example has nothing to be contrasted with; it is kept only if there is no other.
-        return max(1, whole + (rest > 1))
+    def __post_init__(self) -> None:
+        self.epoch_steps = steps_per_epoch(len(self.step.samples), self.options.batch_size)
+        # Each process draws its own dropout.
+        transformers.set_seed(self.options.seed + processes.rank())
+        self.module: nn.Module = self.step.module
+        if self.state is not None:
+            self.done = states.step_of(self.state)
+            states.load_module(self.state, self.module)
+        if self.step.sharded:
+            self.step.shard()
+        AcceleratorState._reset_state()  # of an earlier training of this process, perhaps in another precision
+        self.accelerator = Accelerator(
+            mixed_precision="fp16" if self.options.precision == "fp16" else "no",
+            cpu=not torch.cuda.is_available(),
+            log_with=list(self.trackers) or None,
+            project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
+        )
+        self.optimizer = self.accelerator.prepare_optimizer(_adamw(self.module, self.options), device_placement=False)
+        warmup = int(self.options.warmup_ratio * self.total)
+        # The schedule of the optimizer itself: accelerate's wrapper would skip a step for each process.
+        self.schedule = transformers.get_linear_schedule_with_warmup(self.optimizer.optimizer, warmup, self.total)
+        self.best = BestState(self.step, self.folder) if self.step.dev is not None and processes.is_main() else None
+        self.surplus, self.pace = Surplus(), Pace()
 
-    def __iter__(self) -> Iterator[list[Key]]:
-        order = self.samples.order(self.epoch)
-        for step in range(len(self)):
-            positions = order[step * self.batch_size : (step + 1) * self.batch_size]
-            yield [(self.epoch, int(position)) for position in positions]
+    def run(self) -> None:
+        """Train to the end."""
+        self.accelerator.init_trackers(self.folder.name)
+        self.bar.start(self.total, self.done)
+        if self.done:
+            self.step.restore(self.done // self.epoch_steps, self.folder)
+            self.bar.say(f"resuming after step {self.done:,} of {self.total:,}")
+        try:
+            while self.done < self.total:
+                epoch, skipped = divmod(self.done, self.epoch_steps)
+                batches = iter(self._loader(epoch, skipped))
+                if self.state is not None:
+                    states.load(self.state, self)
+                    self.state = None
+                for inputs in islice(prefetch(batches), self.total - self.done):
+                    norm, rate = self.compute_step(inputs.to(self.accelerator.device))
+                    ends_epoch = self.done % self.epoch_steps == 0
+                    ends = self.done == self.total
+                    if ends_epoch and not ends:
+                        self.step.end_epoch(epoch + 1, self.folder, self.log, self.bar.say)
+                    if self.best is not None and (ends_epoch or ends):
+                        self.best.judge(epoch, self.log)
+                    if self.done % self.options.logging_steps == 0:
+                        self.log_terms(norm, rate)
+                    save_steps = self.options.save_steps
+                    if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):
+                        self.save()
+                    self.bar.update(self.done)
+            self.accelerator.end_training()
+        except KeyboardInterrupt as error:
+            error.add_note(interruption(self.done, self.folder / STATES))
+            raise
+        finally:
+            self.bar.stop()
+
+    def compute_step(self, inputs: Inputs) -> tuple[float, float]:
+        """Forward, backward and update of one step.
+
+        Returns:
+            The norm of the gradient before clipping, and the learning rate.
+        """
+        self.module.train()
+        self.pace.begin()
+        progress = Progress(self.done, self.done / self.epoch_steps, self.total)
+        values = self.step.run(inputs, progress, self.accelerator.backward)
+        weights = [one for one in self.module.parameters() if one.requires_grad]
+        if processes.count() > 1 and not self.step.sharded:
+            processes.add_gradients(weights)
+        norm = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
+        rate = self.schedule.get_last_lr()[0]
+        self.optimizer.step()
+        if not self.accelerator.optimizer_step_was_skipped:  # by the scaler of fp16, after an overflow
+            self.schedule.step()
+        self.module.zero_grad()
+        self.done += 1
+        for name, value in values.items():
+            self.terms.setdefault(name, []).append(value.detach().float())
+        self.surplus.after_step()
+        self.pace.add(inputs.texts)
+        return float(norm), rate
+
+    def log_terms(self, norm: float, rate: float) -> None:
+        """Log the means of the loss and of its terms since the last time."""
+        means = {name: float(torch.stack(values).mean()) for name, values in self.terms.items()}
+        self.terms.clear()
+        self.log({"loss": means.pop("loss"), "grad_norm": norm, "learning_rate": rate, **means})
+        measured = self.pace.measured()
+        self.accelerator.log(measured, step=self.done)
+        # Times differ between equal trainings, which write equal files but for `logs`.
+        self._append(self.folder / PACE, measured)
+
+    def log(self, values: dict[str, float]) -> None:
+        """Append values to the log, hand them to the trackers, and show the loss and the dev measure."""
+        values = {**values, "epoch": self.done / self.epoch_steps}
+        self.accelerator.log(values, step=self.done)
+        self._append(self.folder / LOG, values)
+        shown = [f"{name} {value:.4f}" for name, value in values.items() if name == "loss" or name.startswith("dev_")]
+        if shown:
+            self.bar.update(self.done, ", ".join(shown))
+
+    def _append(self, path: Path, values: dict[str, float]) -> None:
+        if values and processes.is_main():
+            path.parent.mkdir(exist_ok=True)
+            with path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"step": self.done, **values}) + "\n")
+
+    def save(self) -> None:
+        """Save a state to continue from; older ones are removed."""
+        states.save(self, self.folder / STATES, beside(self.folder))
+
+    def _loader(self, epoch: int, skipped: int) -> DataLoader[Any]:
+        """The inputs of an epoch's steps, in the order that the samples give it."""
+
+        def batches() -> Iterator[list[Key]]:
+            order = self.step.samples.order(epoch)
+            for start in range(skipped, self.epoch_steps):
+                positions = order[start * self.options.batch_size : (start + 1) * self.options.batch_size]
+                yield [(epoch, int(position)) for position in positions]
+
+        return DataLoader(_Keys(), batch_sampler=batches(), collate_fn=self.step.collate)
 
 
-class _Keys(Dataset[Key]):
-    """Passes keys through to the collator, which does the work for a whole step at once."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
+class _Keys(torch.utils.data.Dataset[Key]):
+    """Passes keys through to the collation, which does the work for a whole step at once."""
 
     def __getitem__(self, key: Key) -> Key:
         return key
 
 
-class StepTrainer(transformers.Trainer):
-    """The Hugging Face Trainer around a `TrainingStep`.
+def steps_per_epoch(samples: int, batch_size: int) -> int:
+    """Whole steps, and a last one of two samples or more: a single one has nothing to be contrasted with."""
+    whole, rest = divmod(samples, batch_size)
+    return max(1, whole + (rest > 1))
+
+
+def _adamw(module: nn.Module, options: LoopOptions) -> torch.optim.AdamW:
+    decayed = set(get_parameter_names(module, [nn.LayerNorm], _WITHOUT_DECAY))
+    named = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
+    groups = [
+        {"params": [one for name, one in named if name in decayed], "weight_decay": options.weight_decay},
+        {"params": [one for name, one in named if name not in decayed], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=options.learning_rate, eps=options.adam_epsilon, fused=True)
+
+
+def trackers(names: str) -> tuple[str, ...]:
+    """The trackers to log to: TensorBoard, if it is installed, and those that are named.
 
     Args:
-        step: What is trained, and how.
-        arguments: Training arguments of transformers.
-        sampler: Which samples each step has.
-        log_file: File to which a line of JSON is appended at each logging.
-    """
-
-    def __init__(
-        self,
-        step: TrainingStep[Any],
-        arguments: transformers.TrainingArguments,
-        *,
-        sampler: StepSampler,
-        log_file: Path,
-    ) -> None:
-        self.step = step
-        self.sampler = sampler
-        self.log_file = log_file
-        self._terms: dict[str, list[Tensor]] = {}
-        self._prefetched: tuple[Iterator[Inputs], Iterator[Inputs]] | None = None
-        self._surplus = Surplus()
-        self._pace = Pace()
-        super().__init__(model=step.module, args=arguments, callbacks=[])
-        # The progress display is ours.
-        self.remove_callback(transformers.PrinterCallback)
-
-    def create_accelerator_and_postprocess(self) -> None:
-        """As the Trainer does, but the model is not wrapped when there are several processes."""
-        super().create_accelerator_and_postprocess()
-        # DistributedDataParallel would average the gradients, and take memory for that.
-        self.accelerator.prepare_model = functools.partial(self.accelerator.prepare_model, evaluation_mode=True)
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """The steps of an epoch, the same in every process."""
-        return DataLoader(
-            _Keys(len(self.step.samples)), batch_sampler=self.sampler, collate_fn=lambda keys: self.step.collate(keys)
-        )
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[Inputs], num_batches: int, device: torch.device
-    ) -> tuple[list[dict[str, Inputs]], None]:
-        """The next steps, which a thread prepares while the model computes."""
-        if self._prefetched is None or self._prefetched[0] is not epoch_iterator:
-            self._prefetched = (epoch_iterator, prefetch(epoch_iterator))
-        # The Trainer treats the inputs as a mapping.
-        steps = [{"step": step.to(device)} for step in itertools.islice(self._prefetched[1], num_batches)]
-        return steps, None
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Inputs], num_items_in_batch: Any = None) -> Tensor:  # noqa: ARG002
-        """Forward and backward of one step; afterwards all processes have the gradient of the whole step."""
-        self.model.train()
-        self._pace.begin()
-        progress = Progress(self.state.global_step, float(self.state.epoch or 0.0), self.state.max_steps)
-        values = self.step.run(inputs["step"], progress, self.accelerator.backward)
-        if processes.count() > 1 and not self.step.sharded:
-            processes.add_gradients([one for one in self.model.parameters() if one.requires_grad])
-        for name, value in values.items():
-            self._terms.setdefault(name, []).append(value.detach().float())
-        self._surplus.after_step()
-        self._pace.add(inputs["step"].texts)
-        return values["loss"].detach()
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the means of the loss and of its terms since the last time, and append everything to the log file."""
-        if "loss" in logs:
-            # The Trainer's own mean forgets, when it resumes, the steps since the last time.
-            logs |= {name: float(torch.stack(values).mean()) for name, values in self._terms.items()}
-            self._terms.clear()
-        measured = self._pace.measured() if "loss" in logs else {}
-        everything = logs | measured
-        super().log(everything, start_time)
-        # The Trainer logs run times at the end, and equal trainings are to write equal files; so the pace has its own.
-        if "train_runtime" not in logs and processes.is_main():
-            logs = {name: value for name, value in everything.items() if name not in measured}
-            self._append(self.log_file, logs)
-            if measured:
-                self._append(self.log_file.parent / PACE, measured)
-
-    def _append(self, path: Path, values: dict[str, float]) -> None:
-        path.parent.mkdir(exist_ok=True)
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"step": self.state.global_step, **values}) + "\n")
-
-    def _get_output_dir(self, trial: Any) -> str:
-        # Where a state is written; `states.complete` gives it its name.
-        return str(Path(super()._get_output_dir(trial)) / states.WRITING)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        if processes.is_main():
-            folder = Path(self.args.output_dir)
-            written = folder / states.WRITING / f"checkpoint-{self.state.global_step}"
-            states.complete(written, folder, beside(folder.parent), processes=processes.count())
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        if not processes.is_main():
-            return
-        # Not the Trainer's own way: T5 and tied heads share tensors, which safetensors' plain call refuses.
-        folder = Path(output_dir or self.args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_weights(self.model, folder / WEIGHTS)
-        terms = {name: torch.stack(values).tolist() for name, values in self._terms.items()}
-        (folder / _TERMS).write_text(json.dumps(terms), encoding="utf-8")
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        # What is written next completes the state, so the files of all processes must exist by then.
-        with processes.together():
-            super()._save_rng_state(output_dir)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        folder = Path(resume_from_checkpoint)
-        with _loading(folder):
-            if not self.step.sharded:  # then they were read before they were divided
-                load_weights(model or self.model, folder / WEIGHTS)
-            do = "Start the training anew, without --resume."
-            terms = artifacts.read_document(folder / _TERMS, dict[str, list[float]], do=do, nan=True)
-            self._terms = {name: list(torch.tensor(values, device=self.args.device)) for name, values in terms.items()}
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the weights; if they are divided, after the main process has received them."""
-        if not self.step.sharded:
-            super().save_model(output_dir, _internal_call)
-            return
-        with sharding.whole(self.model):
-            super().save_model(output_dir, _internal_call)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if not self.step.sharded:
-            super()._save_optimizer_and_scheduler(output_dir)
-            return
-        sharding.save_optimizer(self.model, self.optimizer, Path(output_dir) / _OPTIMIZER)
-        if processes.is_main():
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / _SCHEDULER)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with _loading(checkpoint):
-            if self.step.sharded and checkpoint is not None:
-                folder = Path(checkpoint)
-                sharding.load_optimizer(self.model, self.optimizer, folder / _OPTIMIZER)
-                self.lr_scheduler.load_state_dict(torch.load(folder / _SCHEDULER, weights_only=True))
-            else:
-                super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _has_mixed_mesh_grads(self, model: nn.Module) -> bool:
-        # The norm of divided gradients is computed as it is for gradients of several kinds.
-        return self.step.sharded or super()._has_mixed_mesh_grads(model)
-
-    def _load_scaler(self, checkpoint: str | None) -> None:
-        with _loading(checkpoint):
-            super()._load_scaler(checkpoint)
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        with _loading(checkpoint):
-            super()._load_rng_state(checkpoint)
-
-
-@contextmanager
-def _loading(state: str | Path | None) -> Iterator[None]:
-    """Name the state whose files are whole, and do not fit."""
-    try:
-        yield
-    except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        msg = f"the state '{state}' does not fit this training ({reason}). Train without --resume."
-        raise ArtifactError(msg) from error
-
-
-class EpochEnds(transformers.TrainerCallback):
-    """Tells sampler and step where an epoch begins or ends, and has the state judged on the dev questions.
-
-    All of it happens before the Trainer saves, so that a training resumed from there has not missed an epoch.
-
-    Args:
-        trainer: The trainer it is added to.
-        folder: The folder that is trained in.
-        bar: Shows what the step says.
-        best: Judges the state, in the process that does so.
-    """
-
-    def __init__(self, trainer: StepTrainer, folder: Path, bar: Bar, best: BestState | None) -> None:
-        self.trainer = trainer
-        self.folder = folder
-        self.bar = bar
-        self.best = best
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Set the epoch of the sampler, also after resuming in the middle of it."""
-        self.trainer.sampler.epoch = state.global_step // len(self.trainer.sampler)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Do what is due if an epoch, or the training, ends with this step."""
-        epochs, rest = divmod(state.global_step, len(self.trainer.sampler))
-        last = state.global_step == state.max_steps
-        if rest and not last:
-            return
-        # The Trainer takes any log line for that of this step.
-        should_log = control.should_log
-        if not last:
-            self.trainer.step.end_epoch(epochs, self.folder, self.trainer.log, self.bar.say)
-        if self.best is not None:
-            self.best.judge((state.global_step - 1) // len(self.trainer.sampler), self.trainer.log)
-        control.should_log = should_log
-
-
-def trainer_arguments(options: LoopOptions, folder: Path, steps: int, run: str) -> transformers.TrainingArguments:
-    """The arguments of Hugging Face's trainer: AdamW, linear warm-up and decay, when to log and to save.
-
-    Args:
-        options: Options of the training.
-        folder: Folder for the states.
-        steps: Steps of the whole training.
-        run: What trackers call the training.
-    """
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=options.batch_size,
-        max_steps=steps,
-        learning_rate=options.learning_rate,
-        weight_decay=options.weight_decay,
-        adam_epsilon=options.adam_epsilon,
-        max_grad_norm=options.max_gradient_norm,
-        lr_scheduler_type="linear",
-        warmup_steps=int(options.warmup_ratio * steps),
-        logging_steps=options.logging_steps,
-        save_strategy="epoch" if options.save_steps is None else "steps",
-        save_steps=options.save_steps or 500,
-        report_to=[],  # the callbacks are added where the training writes
-        run_name=run,
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        fp16=options.precision == "fp16",
-        use_cpu=not torch.cuda.is_available(),
-        ddp_backend=processes.backend(),
-        # Each process draws its own dropout.
-        seed=options.seed + processes.rank(),
-    )
-    # The Trainer would split our steps over the threads of several GPUs, and wrongly.
-    arguments._n_gpu = min(1, arguments.n_gpu)
-    return arguments
-
-
-def trackers(folder: Path, names: str) -> list[transformers.TrainerCallback]:
-    """The callbacks that log for TensorBoard, if that is installed, and for other trackers.
-
-    Args:
-        folder: Where TensorBoard's files go.
-        names: Names as `report_to` of the Trainer takes them, with commas: wandb,mlflow.
+        names: Names as accelerate has them, with commas: wandb,mlflow.
 
     Raises:
-        InputError: A tracker is unknown, not installed or not set up.
+        InputError: A tracker is unknown or not installed.
     """
-    known = transformers.integrations.integration_utils.INTEGRATION_TO_CALLBACK
+    available = [str(one) for one in get_available_trackers()]
     wanted = [name for name in map(str.strip, names.split(",")) if name]
-    if "tensorboard" not in wanted and importlib.util.find_spec("tensorboard") is not None:
-        wanted.append("tensorboard")
-    found = []
     for name in wanted:
-        check_choice("tracker", name, sorted(known))
-        try:
-            callback = known[name]()
-        except (RuntimeError, ImportError) as error:
-            raise MissingDependencyError(name, f"--report-to {name}") from error
-        if name == "tensorboard":
-            callback.logging_dir = str(folder)
-        found.append(callback)
-    return found
+        check_choice("tracker", name, sorted(LOGGER_TYPE_TO_CLASS))
+        if name not in available:
+            raise MissingDependencyError(name, f"report_to {name}")
+    return tuple(dict.fromkeys([*wanted, *(["tensorboard"] if "tensorboard" in available else [])]))

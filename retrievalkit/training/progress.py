@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from datetime import timedelta
-from typing import Any
 
 import torch
-import transformers
 
 from retrievalkit.model.allocation import held_memory
 from retrievalkit.report.progress import ProgressBar
@@ -105,26 +103,3 @@ class Pace:
 
 def _memory() -> int | None:
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else held_memory()
-
-
-class ShowProgress(transformers.TrainerCallback):
-    """Keeps a bar up to date with the Trainer."""
-
-    def __init__(self, bar: Bar) -> None:
-        self.bar = bar
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Start where the training starts."""
-        self.bar.start(state.max_steps, state.global_step)
-        if state.global_step:
-            self.bar.say(f"resuming after step {state.global_step:,} of {state.max_steps:,}")
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Move on by a step."""
-        self.bar.update(state.global_step)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
-        """Show the loss and the dev measure."""
-        shown = {name: value for name, value in (logs or {}).items() if name == "loss" or name.startswith("dev_")}
-        if shown:
-            self.bar.update(state.global_step, ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))

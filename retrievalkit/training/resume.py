@@ -20,7 +20,7 @@ from retrievalkit.errors import ArtifactError
 from retrievalkit.training import processes, states
 from retrievalkit.training.selection import BEST, SELECTION
 
-LOG, LOGS, STATES, OPTIONS, WEIGHTS = "training.jsonl", "logs", "trainer", "options.json", "model.safetensors"
+LOG, LOGS, STATES, OPTIONS = "training.jsonl", "logs", "states", "options.json"
 RUN = "torchrun.txt"
 """Which torchrun started the training, so that the processes it starts after a loss go on with it."""
 PACE = f"{LOGS}/pace.jsonl"

@@ -7,13 +7,11 @@ processes the main one writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from transformers import TrainerCallback
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts import NOT_WEIGHTS
@@ -22,24 +20,20 @@ from retrievalkit.model.pretrained import load_weights, quiet
 from retrievalkit.training import processes, sharding
 from retrievalkit.training.card import ModelCard
 from retrievalkit.training.curves import write_curves
-from retrievalkit.training.loop import EpochEnds, StepSampler, StepTrainer, trackers, trainer_arguments
+from retrievalkit.training.loop import Loop, steps_per_epoch, trackers
 from retrievalkit.training.options import LoopOptions, RunOptions
-from retrievalkit.training.progress import Bar, ShowProgress
+from retrievalkit.training.progress import Bar
 from retrievalkit.training.resume import (
-    LOG,
-    LOGS,
     OPTIONS,
     RUN,
     STATES,
-    WEIGHTS,
     complete_but_for_its_name,
     finished,
-    interruption,
     only_resumable_kept,
     prepare_partial,
 )
-from retrievalkit.training.selection import BEST, BestState, best_of
-from retrievalkit.training.states import step_of
+from retrievalkit.training.selection import BEST, best_of
+from retrievalkit.training.states import WEIGHTS, step_of
 from retrievalkit.training.step import TrainingStep
 
 Manifest = dict[str, Any]
@@ -100,8 +94,7 @@ def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
 def _run(make: Callable[[], Training], options: RunOptions, again: bool) -> Manifest:
     output, overwrite, resume = Path(options.output), options.overwrite, options.resume
     with processes.together():
-        logs = artifacts.partial_folder(output) / LOGS
-        followers = trackers(logs, options.report_to) if processes.is_main() else []
+        followers = trackers(options.report_to) if processes.is_main() else ()
         if not (resume or again):
             artifacts.check_output(output, overwrite=overwrite)
         training = make()
@@ -122,7 +115,7 @@ def _run(make: Callable[[], Training], options: RunOptions, again: bool) -> Mani
     with _staging(output, overwrite=overwrite) as staging:
         if manifest is None:
             with only_resumable_kept(staging, training.step.work), quiet():
-                steps = _train(training.step, options, staging, last, (output.name, followers))
+                steps = _train(training.step, options, staging, last, followers)
             manifest = _finish(training, options, staging, steps) if processes.is_main() else {}
         if processes.is_main():
             _tidy(staging, training.step.work)
@@ -136,66 +129,30 @@ def _staging(output: str | Path, *, overwrite: bool) -> AbstractContextManager[P
     return nullcontext(artifacts.partial_folder(output))
 
 
-Run = tuple[str, Sequence[TrainerCallback]]
-"""What trackers call a training, and the callbacks that tell them."""
-
-
-def _train(step: TrainingStep[Any], options: LoopOptions, staging: Path, last: Path | None, run: Run) -> int:
+def _train(
+    step: TrainingStep[Any], options: LoopOptions, staging: Path, last: Path | None, followers: tuple[str, ...]
+) -> int:
     """Train, from the state `last` if there is one, and leave the best state in the module.
 
     Returns:
         The number of steps.
     """
     step.open(staging)
-    sampler = StepSampler(step.samples, options.batch_size)
-    total = options.total_steps(len(sampler))
+    total = options.total_steps(steps_per_epoch(len(step.samples), options.batch_size))
     if total == 0:
         return 0
     # Equal already, unless a component draws its initial weights in a way of its own.
     processes.share_weights(step.module)
     if last and step_of(last) == total:
-        # In the middle of an epoch, the Trainer would do one step more.
         load_weights(step.module, last / WEIGHTS)
     else:
-        _loop(step, options, sampler, staging, total, last, run)
+        bar = Bar(step.title, shown=processes.is_main())
+        Loop(step, options, staging, total, bar, last, followers).run()
+        if step.sharded:
+            sharding.make_whole(step.module)
     if processes.is_main() and (staging / BEST).exists():
         load_weights(step.module, staging / BEST)
     return total
-
-
-def _loop(
-    step: TrainingStep[Any],
-    options: LoopOptions,
-    sampler: StepSampler,
-    staging: Path,
-    total: int,
-    last: Path | None,
-    run: Run,
-) -> None:
-    name, followers = run
-    if step.sharded:
-        if last is not None:
-            load_weights(step.module, last / WEIGHTS)
-        step.shard()
-    arguments = trainer_arguments(options, staging / STATES, total, name)
-    trainer = StepTrainer(step, arguments, sampler=sampler, log_file=staging / LOG)
-    bar = Bar(step.title, shown=processes.is_main())
-    best = BestState(step, staging) if step.dev is not None and processes.is_main() else None
-    trainer.add_callback(EpochEnds(trainer, staging, bar, best))
-    if processes.is_main():
-        for callback in (ShowProgress(bar), *followers):
-            trainer.add_callback(callback)
-    if last is not None:
-        step.restore(step_of(last) // len(sampler), staging)
-    try:
-        trainer.train(resume_from_checkpoint=str(last) if last else None)
-        if step.sharded:
-            sharding.make_whole(step.module)
-    except KeyboardInterrupt as error:
-        error.add_note(interruption(trainer.state.global_step, staging / STATES))
-        raise
-    finally:
-        bar.stop()
 
 
 def _finish(training: Training, options: LoopOptions, staging: Path, steps: int) -> Manifest:

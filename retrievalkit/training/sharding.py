@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -108,20 +107,11 @@ def _weights(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
     ]
 
 
-def save_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Write the state of the optimizer, whole, in the main process; all call it together."""
-    state = get_optimizer_state_dict(module, _inner(optimizer), options=_WHOLE)
-    if processes.is_main():
-        torch.save(state, path)
+def optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of the optimizer, whole in the main process; all call it together."""
+    return get_optimizer_state_dict(module, optimizer, options=_WHOLE)
 
 
-def load_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Read what `save_optimizer` wrote, each process its part."""
-    state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    set_optimizer_state_dict(module, _inner(optimizer), state, options=StateDictOptions(full_state_dict=True))
-
-
-def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Torch's own optimizer, which accelerate wraps."""
-    inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
-    return inner
+def load_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Give each process its part of what `optimizer_state` returned."""
+    set_optimizer_state_dict(module, optimizer, state, options=StateDictOptions(full_state_dict=True))

@@ -108,7 +108,7 @@ def _cut_off(folder):
     from retrievalkit.training import loop
 
     moments = {
-        "training_state": (RESUMED, lambda: kill_at_call(loop.StepTrainer, "training_step", 2)),
+        "training_state": (RESUMED, lambda: kill_at_call(loop.Loop, "compute_step", 2)),
         "mining_state": (MINED, lambda: kill_at_call(parts.MinedParts, "write", 1, after=True)),
         "recipe_state": (RECIPE_RUN, None),
     }

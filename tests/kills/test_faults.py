@@ -87,7 +87,7 @@ def change_a_text(place):
 
 
 def test_a_training_whose_data_changed_is_not_resumed(place):
-    killed(TRAIN, loop.StepTrainer, "training_step", 4)
+    killed(TRAIN, loop.Loop, "compute_step", 4)
     kept = bytes_of(artifacts.partial_folder("out"))
     change_a_text(place)
     ended = rkit(f"{TRAIN} --resume")
@@ -211,11 +211,11 @@ def test_a_clock_that_goes_back_changes_nothing(place):
     """The newest state counts by its step: the one that was written before has a later time."""
     done(TRAIN)
     (place / "out").rename(place / "whole")
-    killed(TRAIN, loop.StepTrainer, "training_step", 4)
+    killed(TRAIN, loop.Loop, "compute_step", 4)
     in_the_future(place)
-    killed(f"{TRAIN} --resume", loop.StepTrainer, "training_step", 3)
-    states = place / ".out.partial" / "trainer"
-    assert [path.name for path in states.glob("checkpoint-*")] == ["checkpoint-4"]
+    killed(f"{TRAIN} --resume", loop.Loop, "compute_step", 3)
+    states = place / ".out.partial" / "states"
+    assert [path.name for path in states.glob("step-*")] == ["step-4"]
     in_the_future(states)
     done(f"{TRAIN} --resume")
     assert bytes_of(place / "out") == bytes_of(place / "whole")
@@ -247,7 +247,7 @@ def test_a_training_goes_on_where_its_output_was_moved_to(place):
     """The hidden folder moves with the folder that it is in."""
     done(TRAIN.replace(" out", " whole"))
     (place / "before").mkdir()
-    killed(TRAIN.replace(" out", " before/out"), loop.StepTrainer, "training_step", 4)
+    killed(TRAIN.replace(" out", " before/out"), loop.Loop, "compute_step", 4)
     (place / "before").rename(place / "after")
     ended = done(f"{TRAIN.replace(' out', ' after/out')} --resume")
     assert "resuming after step 2" in ended.stderr

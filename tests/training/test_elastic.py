@@ -57,11 +57,11 @@ def cut_off(run, output):
     """A training that is killed in its fourth step; the state after the second is saved."""
 
     def killed():
-        kill_at_call(loop.StepTrainer, "training_step", 4)
+        kill_at_call(loop.Loop, "compute_step", 4)
         run(output)
 
     assert in_another_process(killed) == -signal.SIGKILL
-    assert [one.name for one in (artifacts.partial_folder(output) / "trainer").glob("check*")] == ["checkpoint-2"]
+    assert [one.name for one in (artifacts.partial_folder(output) / "states").glob("step-*")] == ["step-2"]
 
 
 @pytest.mark.parametrize("name", ["train", "rerank", "pretrain"])
@@ -72,8 +72,8 @@ def test_a_training_that_torchrun_starts_again_goes_on(programs, name, tmp_path,
     cut_off(programs[name], tmp_path / "out")
     as_by_torchrun(monkeypatch, run="none", restarts=1)
     steps = []
-    original = loop.StepTrainer.training_step
-    monkeypatch.setattr(loop.StepTrainer, "training_step", lambda *rest: steps.append(1) or original(*rest))
+    original = loop.Loop.compute_step
+    monkeypatch.setattr(loop.Loop, "compute_step", lambda *rest: steps.append(1) or original(*rest))
     programs[name](tmp_path / "out")
     assert len(steps) == 3
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
@@ -166,9 +166,9 @@ def test_two_machines_go_on_after_a_process_was_killed(programs, together, tmp_p
     settings = QUICK | {"limit": 40, "epochs": 12.0}
     words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
     words += ["--output", tmp_path / "out", *(f"--set={name}={value}" for name, value in settings.items())]
-    states = artifacts.partial_folder(tmp_path / "out") / "trainer"
+    states = artifacts.partial_folder(tmp_path / "out") / "states"
     with machines(words, tmp_path) as (first, second):
-        until(lambda: any(states.glob("checkpoint-*")))
+        until(lambda: any(states.glob("step-*")))
         (lost,) = psutil.Process(second.pid).children()
         lost.kill()
         ended = [first.wait(200), second.wait(200)]

@@ -14,7 +14,6 @@ import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
-from transformers import TrainerState
 
 from killed_processes import first_fast, forks, in_another_process, kill_at_call
 from retrievalkit import artifacts, registry, testing
@@ -26,7 +25,7 @@ from retrievalkit.model.pretrained import quiet
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.training import loop
 from retrievalkit.training import pretrain_tokens as tokens
-from retrievalkit.training.loop import StepTrainer
+from retrievalkit.training.loop import Loop
 from retrievalkit.training.options import PretrainingOptions
 from retrievalkit.training.pretrain import pretrain
 from retrievalkit.training.pretraining_step import CorpusSamples, PartCollator, PretrainingStep
@@ -408,11 +407,11 @@ def test_no_step_leaves_the_model_as_it_was(quick, tmp_path, tiny_model):
 MOMENTS = {
     "while the corpus is read": lambda: kill_at_call(tokens, "_save", 3),
     "before the corpus is whole": lambda: kill_at_call(tokens, "_finish", 1),
-    "before any state": lambda: kill_at_call(StepTrainer, "training_step", 2),
-    "in the middle": lambda: kill_at_call(StepTrainer, "training_step", 4),
+    "before any state": lambda: kill_at_call(Loop, "compute_step", 2),
+    "in the middle": lambda: kill_at_call(Loop, "compute_step", 4),
     "while the optimiser of a state is written": lambda: kill_at_call(torch, "save", 4),
-    "before the last file of a state is written": lambda: kill_at_call(TrainerState, "save_to_json", 2),
-    "after a line of the log": lambda: kill_at_call(StepTrainer, "log", 2, after=True),
+    "before the last file of a state is written": lambda: kill_at_call(states, "_write", 2),
+    "after a line of the log": lambda: kill_at_call(Loop, "log", 2, after=True),
     "while the model is written": lambda: kill_at_call(Pretrainer, "save", 1),
     "before the folder gets its name": lambda: kill_at_call(artifacts.outputs, "_replace_folder", 1),
 }

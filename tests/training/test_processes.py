@@ -356,31 +356,33 @@ def one_step(quick, output, **changes):
     """The gradients of a step, the weights after it, and the values that were logged."""
     seen = {}
 
-    class Watching(loop.StepTrainer):
-        def __init__(self, step, *arguments, **options):
+    class Watching(loop.Loop):
+        def __post_init__(self):
             # So that rounding does not hide a mistake.
-            step.module.double()
-            super().__init__(step, *arguments, **options)
+            self.step.module.double()
+            super().__post_init__()
+            clip = self.accelerator.clip_grad_norm_
 
-        def training_step(self, model, *arguments):
-            assert model is self.model, "not wrapped: nothing else takes a mean of the gradients"
-            loss = super().training_step(model, *arguments)
-            named = self.model.named_parameters()
-            seen["gradients"] = {name: one.grad.clone() for name, one in named if one.grad is not None}
-            seen["terms"] = {name: float(values[-1]) for name, values in self._terms.items()}
+            def watched(weights, most):
+                named = self.module.named_parameters()
+                seen["gradients"] = {name: one.grad.clone() for name, one in named if one.grad is not None}
+                return clip(weights, most)
+
+            self.accelerator.clip_grad_norm_ = watched
+
+        def compute_step(self, inputs):
+            returned = super().compute_step(inputs)
+            seen["terms"] = {name: float(values[-1]) for name, values in self.terms.items()}
             seen["seed"] = torch.initial_seed()
-            return loss
+            seen["weights"] = {name: one.detach().clone() for name, one in self.module.named_parameters()}
+            return returned
 
-        def _maybe_log_save_evaluate(self, *arguments, **options):
-            super()._maybe_log_save_evaluate(*arguments, **options)
-            seen["weights"] = {name: one.detach().clone() for name, one in self.model.named_parameters()}
-
-    original = session.StepTrainer
-    session.StepTrainer = Watching
+    original = session.Loop
+    session.Loop = Watching
     try:
         manifest = quick(output, **changes)
     finally:
-        session.StepTrainer = original
+        session.Loop = original
     assert manifest["counts"]["steps"] == 1
     return seen
 
@@ -423,7 +425,7 @@ RESUMED = {"limit": 24, "epochs": 2, "save_steps": 2, "logging_steps": 4, "poole
 
 # Of six steps, states are saved after 2, 4 and 6; dev questions are judged after 3 and 6.
 MOMENTS = {
-    "in a step": (1, lambda: kill_at_call(loop.StepTrainer, "training_step", 4)),
+    "in a step": (1, lambda: kill_at_call(loop.Loop, "compute_step", 4)),
     "before its random state is written": (1, lambda: kill_at_call(torch, "save", 2)),
     "while dev questions are judged": (0, lambda: kill_at_call(selection.DevSet, "measure", 2)),
     "while the folder is finished": (0, lambda: kill_at_call(retriever.Retriever, "save", 1)),

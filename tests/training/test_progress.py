@@ -49,8 +49,7 @@ def test_of_several_processes_one_shows(capsys):
 
 def test_an_interruption_says_what_is_kept(tmp_path):
     assert "no state was saved" in interruption(120, tmp_path)
-    (tmp_path / "checkpoint-100").mkdir()
-    (tmp_path / "checkpoint-100" / "trainer_state.json").write_text("{}")
+    (tmp_path / "step-100").mkdir()
     assert interruption(120, tmp_path) == (
         "Interrupted at step 120; the state after step 100 is kept: run the same command with --resume."
     )

@@ -135,13 +135,13 @@ def test_without_the_option_nothing_changes(quick, refreshed, tmp_path):
 
 # States are saved after steps 3, 6 and 8, and negatives are mined after step 4.
 MOMENTS = {
-    "before the refresh": lambda: kill_at_call(loop.StepTrainer, "training_step", 4),
+    "before the refresh": lambda: kill_at_call(loop.Loop, "compute_step", 4),
     "while the corpus is encoded": lambda: kill_at_call(refresh.Mining, "run", 1),
     "between two parts": lambda: kill_at_call(mining.MinedParts, "write", 1, after=True),
     "before the negatives are written": lambda: kill_at_call(refresh, "write_examples", 1),
     "after the negatives are written": lambda: kill_at_call(refresh, "write_examples", 1, after=True),
-    "after the refresh, before a state": lambda: kill_at_call(loop.StepTrainer, "training_step", 6),
-    "after the refresh and a state": lambda: kill_at_call(loop.StepTrainer, "training_step", 7),
+    "after the refresh, before a state": lambda: kill_at_call(loop.Loop, "compute_step", 6),
+    "after the refresh and a state": lambda: kill_at_call(loop.Loop, "compute_step", 7),
 }
 
 
@@ -229,7 +229,7 @@ def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp
     def run(rank):
         own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         os.environ.update({name: str(value) for name, value in own.items()})
-        mined, drawn = refresh.NegativeMiner.mine, loop.StepTrainer.training_step
+        mined, drawn = refresh.NegativeMiner.mine, loop.Loop.compute_step
         calls = []
 
         def watched(*arguments):
@@ -241,7 +241,7 @@ def test_of_two_processes_one_mines_and_both_go_on_with_what_it_found(quick, tmp
             calls.append([row.negatives for row in rows])
             return drawn(self, *arguments)
 
-        refresh.NegativeMiner.mine, loop.StepTrainer.training_step = watched, stepped
+        refresh.NegativeMiner.mine, loop.Loop.compute_step = watched, stepped
         quick(tmp_path / "out")
         (tmp_path / f"{rank}.json").write_text(json.dumps(calls))
         processes.leave()

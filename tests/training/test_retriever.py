@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerState
 
 from killed_processes import first_fast, forks, in_another_process, kill, kill_at_call
 from retrievalkit import artifacts
@@ -364,15 +363,15 @@ def cut_file_and_kill(model, path):
 # Where a training of nine steps is killed: states are saved after steps 2, 4, 6, 8 and 9, dev questions are judged
 # after steps 3, 6 and 9.
 MOMENTS = {
-    "before any state": lambda: kill_at_call(loop.StepTrainer, "training_step", 2),
-    "in the middle of an epoch": lambda: kill_at_call(loop.StepTrainer, "training_step", 6),
+    "before any state": lambda: kill_at_call(loop.Loop, "compute_step", 2),
+    "in the middle of an epoch": lambda: kill_at_call(loop.Loop, "compute_step", 6),
     "between the end of an epoch and dev selection": lambda: kill_at_call(DevSet, "measure", 3),
     "between the best state and what is known of it": lambda: kill_at_call(selection, "save_weights", 1, after=True),
     "while the weights of a state are written": lambda: setattr(loop, "save_weights", cut_file_and_kill),
     "while the optimiser of a state is written": lambda: kill_at_call(torch, "save", 4),
-    "before the last file of a state is written": lambda: kill_at_call(TrainerState, "save_to_json", 3),
-    "between two states, the older still there": lambda: kill_at_call(TrainerState, "save_to_json", 3, after=True),
-    "after a line of the log": lambda: kill_at_call(loop.StepTrainer, "log", 3, after=True),
+    "before the last file of a state is written": lambda: kill_at_call(states, "_write", 3),
+    "between two states, the older still there": lambda: kill_at_call(states, "_write", 3, after=True),
+    "after a line of the log": lambda: kill_at_call(loop.Loop, "log", 3, after=True),
     "while the checkpoint is written": lambda: kill_at_call(Retriever, "save", 1),
     "after the states are removed": lambda: kill_at_call(Path, "unlink", 1),
     "before the folder gets its name": lambda: kill_at_call(artifacts.outputs, "_replace_folder", 1),
@@ -412,7 +411,7 @@ def test_a_training_can_be_killed_again_and_again(quick, tmp_path, examples, uni
     output = tmp_path / "out"
 
     def killed():
-        kill_at_call(loop.StepTrainer, "training_step", 4)
+        kill_at_call(loop.Loop, "compute_step", 4)
         quick(output, dev=examples["test"], resume=True, **RESUMED)
 
     codes = []

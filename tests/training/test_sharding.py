@@ -59,7 +59,7 @@ def test_a_killed_training_of_divided_weights_goes_on_with_the_same_bytes(togeth
 
     def killed():
         if processes.rank() == 1:
-            kill_at_call(loop.StepTrainer, "training_step", 4)
+            kill_at_call(loop.Loop, "compute_step", 4)
         quick(tmp_path / "out", **options)
 
     started = start(killed, tmp_path_factory.mktemp("killed"), 2)
@@ -67,7 +67,7 @@ def test_a_killed_training_of_divided_weights_goes_on_with_the_same_bytes(togeth
     assert started[1].exitcode == -signal.SIGKILL
     started[0].terminate()
     started[0].join(timeout=300)
-    assert (artifacts.partial_folder(tmp_path / "out") / "trainer" / "checkpoint-2").exists()
+    assert (artifacts.partial_folder(tmp_path / "out") / "states" / "step-2").exists()
     together(lambda: quick(tmp_path / "out", resume=True, **options))
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 

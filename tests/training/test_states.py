@@ -65,7 +65,7 @@ def killed(resume, tmp_path_factory):
     output = tmp_path_factory.mktemp("killed") / "out"
 
     def run():
-        kill_at_call(loop.StepTrainer, "training_step", 11)
+        kill_at_call(loop.Loop, "compute_step", 11)
         resume(output)
 
     assert in_another_process(run) == -signal.SIGKILL
@@ -75,7 +75,7 @@ def killed(resume, tmp_path_factory):
 @pytest.fixture
 def cut_off(killed, tmp_path):
     """A copy of it, to be damaged; the state is the one after step 8."""
-    return shutil.copytree(killed, tmp_path / ".out.partial") / "trainer" / "checkpoint-8"
+    return shutil.copytree(killed, tmp_path / ".out.partial") / "states" / "step-8"
 
 
 def files_of(state):
@@ -105,8 +105,8 @@ DAMAGES = {"missing": lambda path: path.unlink(), "truncated": cut, "altered": a
 def test_a_state_holds_all_that_a_training_goes_on_with(cut_off, resume, whole, tmp_path):
     """What lies beside the states comes back with them: the log, the best state so far, the negatives in use."""
     names = {path.relative_to(cut_off).as_posix() for path in files_of(cut_off)}
-    expected = {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}
-    expected |= {"terms.json", "state.json", *(f"beside/{name}" for name in ("training.jsonl", "best.safetensors"))}
+    expected = {"model.safetensors", "optimizer.pt", "random-0.pt", "progress.json"}
+    expected |= {"state.json", *(f"beside/{name}" for name in ("training.jsonl", "best.safetensors"))}
     expected |= {"beside/selection.json", *(f"beside/negatives/epoch-{epoch}.jsonl" for epoch in (1, 2))}
     assert names == expected | {f"beside/negatives/epoch-{epoch}.audit.json" for epoch in (1, 2)}
     for name in ("training.jsonl", "best.safetensors", "selection.json", "negatives/epoch-2.jsonl"):
@@ -137,7 +137,7 @@ def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, t
     assert in_another_process(killed) == -signal.SIGKILL
     partial = artifacts.partial_folder(tmp_path / "out")
     (partial / "options.json").unlink()
-    (partial / "trainer" / "checkpoint-12" / "optimizer.pt").unlink()
+    (partial / "states" / "step-12" / "optimizer.pt").unlink()
     monkeypatch.setattr(session, "_train", None)
     assert resume(tmp_path / "out").manifest["counts"]["steps"] == 12
     assert bytes_of(tmp_path / "out") == whole
@@ -150,10 +150,10 @@ def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, t
 @forks
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_state_with_any_file_damaged_is_refused_by_name(killed, tmp_path, damage):
-    whole = killed / "trainer" / "checkpoint-8"
+    whole = killed / "states" / "step-8"
     for number, path in enumerate(files_of(whole)):
         folder = tmp_path / str(number)
-        state = shutil.copytree(whole, folder / "checkpoint-8")
+        state = shutil.copytree(whole, folder / "step-8")
         DAMAGES[damage](state / path.relative_to(whole))
         # The description, altered, may name another file.
         named = state if path.name == states.STATE else state / path.relative_to(whole)
@@ -173,19 +173,19 @@ def test_a_refused_state_leaves_everything_as_it_was(cut_off, resume, tmp_path):
 @forks
 def test_an_older_state_that_is_whole_is_used_with_a_note(cut_off, resume, whole, tmp_path, capfd):
     """It is there if the training was killed before it was removed."""
-    newer = shutil.copytree(cut_off, cut_off.with_name("checkpoint-9"))
-    (newer / "rng_state.pth").unlink()
+    newer = shutil.copytree(cut_off, cut_off.with_name("step-9"))
+    (newer / "random-0.pt").unlink()
     resume(tmp_path / "out")
     said = capfd.readouterr().err
-    assert f"rng_state.pth' is missing: '{newer}' is damaged; going on from the state before it\n" in said
+    assert f"random-0.pt' is missing: '{newer}' is damaged; going on from the state before it\n" in said
     assert "resuming after step 8 of 12\n" in said
     assert bytes_of(tmp_path / "out") == whole
 
 
 @forks
 def test_a_state_of_another_step_is_refused(cut_off):
-    cut_off.rename(cut_off.with_name("checkpoint-9"))
-    with pytest.raises(ArtifactError, match=r"trainer_state\.json is that of step 8"):
+    cut_off.rename(cut_off.with_name("step-9"))
+    with pytest.raises(ArtifactError, match=r"progress\.json is that of step 8"):
         states.choose(cut_off.parent, processes=1)
 
 
@@ -204,7 +204,7 @@ def test_a_state_that_is_not_whole_has_no_name(cut_off, resume, monkeypatch, tmp
     monkeypatch.setattr(states.artifacts, "write_json", full)
     with pytest.raises(OSError, match="No space left"):
         resume(tmp_path / "out")
-    assert [path.name for path in cut_off.parent.iterdir()] == ["checkpoint-8"]
+    assert [path.name for path in cut_off.parent.iterdir()] == ["step-8"]
 
 
 # --- what a stranger put there --------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def described_anew(state):
 
 
 @forks
-@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+@pytest.mark.parametrize("name", ["optimizer.pt", "random-0.pt"])
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "legacy"])
 def test_no_pickle_runs(cut_off, tmp_path, name, old):
     """Also where the state says that it was written so."""
@@ -255,8 +255,8 @@ def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off, tmp_path, na
     "text",
     [
         *("", "null", "[]", "{}", "[" * 100_000, '{"processes": 1}', '{"processes": 1, "files": []}'),
-        '{"processes": 1, "files": {"terms.json": 3}}',
-        '{"processes": 1, "files": {"terms.json": {"bytes": {}, "blake2b": ""}}}',
+        '{"processes": 1, "files": {"progress.json": 3}}',
+        '{"processes": 1, "files": {"progress.json": {"bytes": {}, "blake2b": ""}}}',
         '{"processes": 1, "files": {"../../training.jsonl": {"bytes": 0, "blake2b": "%s"}}}' % ("0" * 32),
         '{"processes": 1, "files": {"/etc/passwd": {"bytes": 0, "blake2b": "%s"}}}' % ("0" * 32),
     ],
@@ -269,7 +269,7 @@ def test_a_description_of_any_form_is_refused_with_a_message(cut_off, text):
 
 
 @forks
-@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors", "terms.json"])
+@pytest.mark.parametrize("name", ["optimizer.pt", "random-0.pt", "model.safetensors", "progress.json"])
 def test_a_file_of_another_form_that_is_said_to_be_whole_is_refused(cut_off, resume, tmp_path, name):
     """No traceback: the state was made by hand."""
     if name.endswith(".safetensors"):

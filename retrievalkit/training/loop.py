@@ -33,7 +33,7 @@ from retrievalkit.training.options import LoopOptions
 from retrievalkit.training.progress import Bar, Pace
 from retrievalkit.training.resume import LOG, LOGS, PACE, STATES, beside, interruption
 from retrievalkit.training.selection import BestState
-from retrievalkit.training.step import Inputs, Key, TrainingStep
+from retrievalkit.training.step import Inputs, Key, Samples, TrainingStep
 
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
@@ -49,6 +49,7 @@ class Loop:
         total: Steps of the whole training.
         bar: Shows progress.
         state: The state to continue from; None = from the beginning.
+        name: What trackers call the training.
         trackers: Trackers that get what is logged.
     """
 
@@ -58,6 +59,7 @@ class Loop:
     total: int
     bar: Bar
     state: Path | None = None
+    name: str = "training"
     trackers: tuple[str, ...] = ()
     done: int = 0
     terms: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class Loop:
 
     def run(self) -> None:
         """Train to the end."""
-        self.accelerator.init_trackers(self.folder.name)
+        self.accelerator.init_trackers(self.name)
         self.bar.start(self.total, self.done)
         if self.done:
             self.step.restore(self.done // self.epoch_steps, self.folder)
@@ -96,11 +98,12 @@ class Loop:
         try:
             while self.done < self.total:
                 epoch, skipped = divmod(self.done, self.epoch_steps)
-                batches = iter(self._loader(epoch, skipped))
-                if self.state is not None:
-                    states.load(self.state, self)
-                    self.state = None
-                for inputs in islice(prefetch(batches), self.total - self.done):
+                # A loader draws a random number, which a state in the middle of its epoch has behind it.
+                if not skipped:
+                    self._restore()
+                loader = iter(self._loader(epoch, skipped))
+                self._restore()
+                for inputs in islice(prefetch(loader), self.total - self.done):
                     norm, rate = self.compute_step(inputs.to(self.accelerator.device))
                     ends_epoch = self.done % self.epoch_steps == 0
                     ends = self.done == self.total
@@ -114,7 +117,8 @@ class Loop:
                     if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):
                         self.save()
                     self.bar.update(self.done)
-            self.accelerator.end_training()
+            for tracker in self.accelerator.trackers:
+                tracker.finish()
         except KeyboardInterrupt as error:
             error.add_note(interruption(self.done, self.folder / STATES))
             raise
@@ -172,20 +176,31 @@ class Loop:
             with path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps({"step": self.done, **values}) + "\n")
 
+    def _restore(self) -> None:
+        if self.state is not None:
+            states.load(self.state, self)
+            self.state = None
+
     def save(self) -> None:
         """Save a state to continue from; older ones are removed."""
         states.save(self, self.folder / STATES, beside(self.folder))
 
     def _loader(self, epoch: int, skipped: int) -> DataLoader[Any]:
-        """The inputs of an epoch's steps, in the order that the samples give it."""
+        keys = batches(self.step.samples, self.options.batch_size, epoch, skipped)
+        return DataLoader(_Keys(), batch_sampler=keys, collate_fn=self.step.collate)
 
-        def batches() -> Iterator[list[Key]]:
-            order = self.step.samples.order(epoch)
-            for start in range(skipped, self.epoch_steps):
-                positions = order[start * self.options.batch_size : (start + 1) * self.options.batch_size]
-                yield [(epoch, int(position)) for position in positions]
 
-        return DataLoader(_Keys(), batch_sampler=batches(), collate_fn=self.step.collate)
+def steps_per_epoch(samples: int, batch_size: int) -> int:
+    """Whole steps, and a last one of two samples or more: a single one has nothing to be contrasted with."""
+    whole, rest = divmod(samples, batch_size)
+    return max(1, whole + (rest > 1))
+
+
+def batches(samples: Samples, batch_size: int, epoch: int, skipped: int = 0) -> Iterator[list[Key]]:
+    """The samples of each step of an epoch, over all processes, without the first `skipped` steps."""
+    order = samples.order(epoch)
+    for step in range(skipped, steps_per_epoch(len(samples), batch_size)):
+        yield [(epoch, int(position)) for position in order[step * batch_size : (step + 1) * batch_size]]
 
 
 class _Keys(torch.utils.data.Dataset[Key]):
@@ -193,12 +208,6 @@ class _Keys(torch.utils.data.Dataset[Key]):
 
     def __getitem__(self, key: Key) -> Key:
         return key
-
-
-def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """Whole steps, and a last one of two samples or more: a single one has nothing to be contrasted with."""
-    whole, rest = divmod(samples, batch_size)
-    return max(1, whole + (rest > 1))
 
 
 def _adamw(module: nn.Module, options: LoopOptions) -> torch.optim.AdamW:

@@ -130,7 +130,7 @@ def _staging(output: str | Path, *, overwrite: bool) -> AbstractContextManager[P
 
 
 def _train(
-    step: TrainingStep[Any], options: LoopOptions, staging: Path, last: Path | None, followers: tuple[str, ...]
+    step: TrainingStep[Any], options: RunOptions, staging: Path, last: Path | None, followers: tuple[str, ...]
 ) -> int:
     """Train, from the state `last` if there is one, and leave the best state in the module.
 
@@ -147,7 +147,7 @@ def _train(
         load_weights(step.module, last / WEIGHTS)
     else:
         bar = Bar(step.title, shown=processes.is_main())
-        Loop(step, options, staging, total, bar, last, followers).run()
+        Loop(step, options, staging, total, bar, last, Path(options.output).name, followers).run()
         if step.sharded:
             sharding.make_whole(step.module)
     if processes.is_main() and (staging / BEST).exists():

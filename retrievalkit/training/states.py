@@ -78,8 +78,6 @@ def save(loop: Loop, folder: Path, beside: Sequence[Path]) -> None:
         beside: Files and folders next to the states that belong to it, whether they exist or not.
     """
     written = folder / WRITING / f"step-{loop.done}"
-    if processes.is_main():
-        shutil.rmtree(written, ignore_errors=True)
     # What is written last completes the state, so the files of all processes must exist by then.
     with processes.together():
         written.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
 from retrievalkit.model.pretrained import load_weights, save_weights
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.training.loop import StepSampler
+from retrievalkit.training.loop import batches, steps_per_epoch
 from retrievalkit.training.objective import Objective
 from retrievalkit.training.retriever_step import StepCollator
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler
@@ -23,10 +23,6 @@ def passage(name):
     return Passage(name, "", f"the city of {name} " * (int(name[1:]) % 4 + 1))
 
 
-def step_sampler(examples, batch_size):
-    return StepSampler(ExampleSampler(examples), batch_size)
-
-
 # --- which examples ------------------------------------------------------------------------------------------------
 
 
@@ -36,17 +32,17 @@ def step_sampler(examples, batch_size):
 )
 def test_a_last_step_of_one_example_is_dropped(examples, batch_size, sizes):
     """It has nothing to be contrasted with, unless it is all there is."""
-    sampler = step_sampler(EXAMPLES[:examples], batch_size)
-    assert [len(step) for step in sampler] == sizes
-    assert len(sampler) == len(sizes)
+    samples = ExampleSampler(EXAMPLES[:examples])
+    assert [len(step) for step in batches(samples, batch_size, 0)] == sizes
+    assert [len(step) for step in batches(samples, batch_size, 0, skipped=1)] == sizes[1:]
+    assert steps_per_epoch(examples, batch_size) == len(sizes)
 
 
 def test_each_epoch_has_every_example_once_in_its_own_order():
-    sampler = step_sampler(EXAMPLES, 3)
+    samples = ExampleSampler(EXAMPLES)
     orders = []
     for epoch in (0, 1):
-        sampler.epoch = epoch
-        keys = [key for step in sampler for key in step]
+        keys = [key for step in batches(samples, 3, epoch) for key in step]
         assert {number for number, _ in keys} == {epoch}
         orders.append([position for _, position in keys])
         assert sorted(orders[-1]) == list(range(9))

@@ -23,8 +23,8 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import ArtifactError, InputError
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.training import loop
 from retrievalkit.training import pretrain_tokens as tokens
+from retrievalkit.training import states
 from retrievalkit.training.loop import Loop
 from retrievalkit.training.options import PretrainingOptions
 from retrievalkit.training.pretrain import pretrain
@@ -410,7 +410,7 @@ MOMENTS = {
     "before any state": lambda: kill_at_call(Loop, "compute_step", 2),
     "in the middle": lambda: kill_at_call(Loop, "compute_step", 4),
     "while the optimiser of a state is written": lambda: kill_at_call(torch, "save", 4),
-    "before the last file of a state is written": lambda: kill_at_call(states, "_write", 2),
+    "before the last file of a state is written": lambda: kill_at_call(states, "_complete", 2),
     "after a line of the log": lambda: kill_at_call(Loop, "log", 2, after=True),
     "while the model is written": lambda: kill_at_call(Pretrainer, "save", 1),
     "before the folder gets its name": lambda: kill_at_call(artifacts.outputs, "_replace_folder", 1),
@@ -475,7 +475,7 @@ def test_a_full_disk_is_an_oserror_and_leaves_nothing(quick, tmp_path, monkeypat
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(loop, "save_weights", full)
+    monkeypatch.setattr(states, "save_weights", full)
     with pytest.raises(OSError, match="No space left on device"):
         quick(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

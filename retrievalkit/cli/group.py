@@ -78,10 +78,13 @@ class FetchingContext(click.Context):
     def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
         """As click does."""
         if callback is self.command.callback:
+            from retrievalkit.cli.kinds import explained
             from retrievalkit.cli.options import check_sent, fetched
 
             check_sent(kwargs, callback)
             kwargs = fetched(kwargs)
+            with explained(self, kwargs):
+                return super().invoke(callback, *args, **kwargs)
         return super().invoke(callback, *args, **kwargs)
 
 

@@ -77,7 +77,7 @@ def _problem(context: click.Context, values: Mapping[str, Any], message: str) ->
             expected = ("index",)
         value = values.get(str(parameter.name))
         for place in value if isinstance(value, tuple) else (value,):
-            if expected and type(place) is str and (kind := _kind(place)) and kind not in expected:
+            if expected and place and type(place) is str and (kind := _kind(place)) and kind not in expected:
                 wrong.append((_label(parameter, context), place, kind, expected))
     for label, place, kind, expected in wrong:
         for other, other_place, other_kind, others in wrong:

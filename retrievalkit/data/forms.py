@@ -11,6 +11,7 @@ from typing import NamedTuple
 from retrievalkit.data.records import Table
 
 PASSAGE_IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid")
+PASSAGE_TEXTS = ("text", "contents")
 EMBEDDED_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
 """The id fields of a passage inside a training example."""
 

@@ -83,7 +83,7 @@ def _from_fields(record: Record) -> tuple[Record, str, str, int]:
         for names in (JUDGED_QUERIES, JUDGED_DOCUMENTS, GRADES)
     )
     if query is None or document is None or grade is None:
-        raise record.unknown_form("judgement", QRELS)
+        raise record.unknown_form("judgement", QRELS, query=JUDGED_QUERIES, document=JUDGED_DOCUMENTS, grade=GRADES)
     return record, record.identifier(query), record.identifier(document), _grade(record.fields[grade], record)
 
 

@@ -42,7 +42,7 @@ def test_a_beir_folder(tmp_path):
     assert read_qrels(tmp_path) == QRELS
     assert read_qrels(tmp_path, "dev") == {"q3": {"d": 1}}
     assert open_source(tmp_path).splits() == ["dev", "test"]
-    with pytest.raises(DataError, match=r"for the split 'train' .*Splits there: dev, test"):
+    with pytest.raises(DataError, match=r"for the split 'train' .*It has dev, test"):
         read_qrels(tmp_path, "train")
 
 

@@ -28,7 +28,7 @@ async def used(client):
     assert why["hits"][0]["rank"] == 1
     for name, arguments, words in (
         ("search", {"query": QUERY, "k": 0}, "k is 0, and must be a whole number of hits, at least 1."),
-        ("search", {"query": " "}, "the query 'query' is empty."),
+        ("search", {"query": " "}, "the query is empty."),
         ("search", {"query": QUERY, "indexes": ["dnse"]}, "unknown index 'dnse'; did you mean 'dense'?"),
         ("read_document", {"id": "nowhere"}, "unknown document id 'nowhere'."),
     ):

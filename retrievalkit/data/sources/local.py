@@ -221,8 +221,9 @@ class Local(Source):
         folder = self.path / "qrels" if os.path.isdir(self.path / "qrels") else self.path
         if found := files.find_file(folder, f"{split}.tsv"):
             return found
-        known = ", ".join(self._judged_splits()) or "none"
-        msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). Splits there: {known}."
+        known = self._judged_splits()
+        others = f"It has {', '.join(known)}" if known else f"It holds {files.listing(self.path)}"
+        msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). {others}."
         raise DataError(msg, file=self.path)
 
 

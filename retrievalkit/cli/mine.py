@@ -90,9 +90,8 @@ def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, 
     from retrievalkit.mine import program as mine
     from retrievalkit.mine.audit import audit_table
 
-    files = mine.MiningFiles(
-        **{name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with", "split")}
-    )
+    places = ("corpus", "examples", "split", "output", "merge_with")
+    files = mine.MiningFiles(**{name: flags.pop(name) for name in places})
     cluster = taken_cluster(flags)
     sources, options = mine.parse_settings(source, given_flags(flags) | parse(settings), cluster)
     audit = mine.mine(sources, files, options)

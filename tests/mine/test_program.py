@@ -310,7 +310,7 @@ def test_a_folder_is_mined_for_the_questions_of_one_split(collection):
     assert collection.mined() == [("qa", ["p1"], ["p2", "p5", "p6"])]
     collection.mine(examples=folder, split="dev")
     assert collection.mined() == [("qb", ["p4"], ["p5"])]
-    with pytest.raises(DataError, match="split 'test' .* It has dev, train"):
+    with pytest.raises(DataError, match=r"split 'test' .* It has dev, train"):
         collection.mine(examples=folder, split="test")
 
 

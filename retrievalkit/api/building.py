@@ -109,7 +109,7 @@ class Material:
         """
         if indexer is None:
             return
-        wanted = registry.get("indexer", indexer).indexes
+        wanted = registry.get("indexer", indexer).indexes  # type: ignore[attr-defined]
         if wanted == "texts" and (self.model is not None or self.vectors is not None):
             msg = f"indexer '{indexer}' indexes texts as they are. Leave out model=... and vectors=..."
             raise OptionError(msg)

@@ -77,7 +77,7 @@ class FetchingContext(click.Context):
 
     def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
         """As click does."""
-        if callback is self.command.callback:
+        if callback is not None and callback is self.command.callback:
             from retrievalkit.cli.kinds import explained
             from retrievalkit.cli.options import check_sent, fetched
 
@@ -118,6 +118,11 @@ class RkitGroup(click.Group):
         """As click does, but Ctrl-C goes to `main` as what click makes of it: it would print an empty line before."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            from retrievalkit.cli.kinds import add_option
+
+            add_option(error)
+            raise
         except (KeyboardInterrupt, EOFError) as error:
             raise click.Abort from error
 

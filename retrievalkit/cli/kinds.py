@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -68,11 +69,19 @@ def explained(context: click.Context, values: Mapping[str, Any]) -> Iterator[Non
         raise
 
 
+def add_option(error: click.UsageError) -> None:
+    """Add to click's error about an argument too many the option that takes such data."""
+    extra = re.fullmatch(r"Got unexpected extra argument \((.+)\)", error.message)
+    if extra is None or error.ctx is None or (kind := _kind(extra[1])) not in _KINDS:
+        return
+    if option := _option_for(kind, error.ctx, error.ctx.params):
+        error.message += f". '{extra[1]}' {_is(kind)}. Give it as {option}."
+
+
 def _problem(context: click.Context, values: Mapping[str, Any], message: str) -> str | None:
-    command = context.command_path.partition(" ")[2]
     wrong = []
     for parameter in context.command.params:
-        expected = _EXPECTED.get(f"{command} {parameter.name}", _EXPECTED.get(str(parameter.name), ()))
+        expected = _expected(str(parameter.name), context)
         if parameter.name == "source" and values.get("add"):
             expected = ("index",)
         value = values.get(str(parameter.name))
@@ -84,6 +93,8 @@ def _problem(context: click.Context, values: Mapping[str, Any], message: str) ->
             if kind in others and other_kind in expected:
                 return f"{label} '{place}' {_is(kind)}, and {other} '{other_place}' {_is(other_kind)}. Swap them."
     for label, place, kind, expected in wrong:
+        if kind == "qrels" and (option := _option_for(kind, context, values)):
+            return f"{label} '{place}' {_is(kind)}. Give it as {option}."
         if kind in _OF_DATA and place in message:
             names = [
                 f"{_KINDS[one]} ({_WRITERS[one]})" if one in _WRITERS else _KINDS[one]
@@ -92,6 +103,19 @@ def _problem(context: click.Context, values: Mapping[str, Any], message: str) ->
             ]
             return f"'{place}' {_is(kind)}, and {label} takes {' or '.join(names)}."
     return None
+
+
+def _option_for(kind: str, context: click.Context, values: Mapping[str, Any]) -> str | None:
+    """An option that was not given, and takes data of this kind."""
+    for option in context.command.params:
+        name = str(option.name)
+        if isinstance(option, click.Option) and values.get(name) is None and kind in _expected(name, context):
+            return _label(option, context)
+    return None
+
+
+def _expected(name: str, context: click.Context) -> tuple[str, ...]:
+    return _EXPECTED.get(f"{context.command_path.partition(' ')[2]} {name}", _EXPECTED.get(name, ()))
 
 
 def _is(kind: str) -> str:

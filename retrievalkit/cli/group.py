@@ -77,15 +77,16 @@ class FetchingContext(click.Context):
 
     def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
         """As click does."""
-        if callback is not None and callback is self.command.callback:
+        explaining: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if callback is self.command.callback:
             from retrievalkit.cli.kinds import explained
             from retrievalkit.cli.options import check_sent, fetched
 
             check_sent(kwargs, callback)
             kwargs = fetched(kwargs)
-            with explained(self, kwargs):
-                return super().invoke(callback, *args, **kwargs)
-        return super().invoke(callback, *args, **kwargs)
+            explaining = explained(self, kwargs)
+        with explaining:
+            return super().invoke(callback, *args, **kwargs)
 
 
 class RkitGroup(click.Group):
@@ -119,10 +120,12 @@ class RkitGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            from retrievalkit.cli.kinds import add_option
+            from retrievalkit.cli.kinds import option_for_extra
 
-            add_option(error)
-            raise
+            if not (more := option_for_extra(error)):
+                raise
+            msg = f"{error.message}. {more}"
+            raise click.UsageError(msg, error.ctx) from error
         except (KeyboardInterrupt, EOFError) as error:
             raise click.Abort from error
 

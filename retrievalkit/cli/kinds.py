@@ -69,13 +69,13 @@ def explained(context: click.Context, values: Mapping[str, Any]) -> Iterator[Non
         raise
 
 
-def add_option(error: click.UsageError) -> None:
-    """Add to click's error about an argument too many the option that takes such data."""
+def option_for_extra(error: click.UsageError) -> str:
+    """Names the option that takes an argument too many, as a sentence; "" for other errors, and where there is none."""
     extra = re.fullmatch(r"Got unexpected extra argument \((.+)\)", error.message)
     if extra is None or error.ctx is None or (kind := _kind(extra[1])) not in _KINDS:
-        return
-    if option := _option_for(kind, error.ctx, error.ctx.params):
-        error.message += f". '{extra[1]}' {_is(kind)}. Give it as {option}."
+        return ""
+    option = _option_for(kind, error.ctx, error.ctx.params)
+    return f"'{extra[1]}' {_is(kind)}. Give it as {option}." if option else ""
 
 
 def _problem(context: click.Context, values: Mapping[str, Any], message: str) -> str | None:
@@ -95,7 +95,8 @@ def _problem(context: click.Context, values: Mapping[str, Any], message: str) ->
     for label, place, kind, expected in wrong:
         if kind == "qrels" and (option := _option_for(kind, context, values)):
             return f"{label} '{place}' {_is(kind)}. Give it as {option}."
-        if kind in _OF_DATA and place in message:
+        # An example whose positives have an unknown name looks like a query; the original message lists the names.
+        if kind in _OF_DATA and place in message and not (kind == "queries" and "examples" in expected):
             names = [
                 f"{_KINDS[one]} ({_WRITERS[one]})" if one in _WRITERS else _KINDS[one]
                 for one in expected

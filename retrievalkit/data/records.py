@@ -47,18 +47,14 @@ class Record(NamedTuple):
         place = f"element {self.element}: " if self.element else ""
         return DataError(place + problem, file=self.file, line=self.line)
 
-    def unknown_form(self, kind: str, forms: tuple[str, ...], **needs: tuple[str, ...]) -> DataError:
-        """The error for fields that fit no known form; says what lacks if that is a part of what a record `needs`."""
+    def unknown_form(self, kind: str, forms: tuple[str, ...]) -> DataError:
+        """The error for fields that fit no known form."""
         names = field_names(self.fields)
-        lacking = {name: known for name, known in needs.items() if not self.fields.keys() & set(known)}
-        if lacking and len(lacking) < len(needs):
-            listed = " and ".join(f"no {name} ({', '.join(known)})" for name, known in lacking.items())
-            return self.error(f"the {kind} has {listed}. Its fields are: {names}.")
         return self.error(f"no form of a {kind} has these fields: {names}. Known forms: {'; '.join(forms)}.")
 
     def duplicated(self, identifier: str, first: Record) -> DataError:
         """The error for an id that an earlier record has."""
-        unit = getattr(first.file, "unit", "line")
+        unit = getattr(first.file, "_unit", "line")
         place = f"element {first.element}" if first.element else f"{unit} {first.line}"
         where = place if first.file == self.file else f"{first.file}, {place}"
         return self.error(f"the id '{identifier}' is already used at {where}. Every id must be unique.")

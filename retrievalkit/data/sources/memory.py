@@ -15,12 +15,11 @@ class InMemory(str):
     """An address with its data: rows that `open_source` opens, or a run that `open_run` opens.
 
     Attributes:
-        unit: How messages count its records, where they count the lines of a file.
         parts: Part ("passages", "queries", "judgements", "examples") -> its rows, the same at every iteration.
         run: Query -> hits, if it stands for a run.
     """
 
-    unit = "row"
+    _unit = "row"  # in messages, which count the lines of a file
     parts: dict[Part, Iterable[Row]]
     run: Any
 

@@ -174,8 +174,9 @@ class _Connection(H11Protocol):
         """Start the clock, and make room."""
         super().connection_made(transport)
         self._deadline = self.loop.call_later(self._seconds, self._expire)
-        if len(self.connections) > self._most:
-            min(self.connections, key=_Connection._waits_since)._hang_up()
+        connections: set[Any] = self.connections  # all of this class
+        if len(connections) > self._most:
+            min(connections, key=_Connection._waits_since)._hang_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.change.commit import commit, sweep
 from retrievalkit.change.texts import Changes, Collected, corpus_of_vectors, superseded, texts_of, write_changes
 from retrievalkit.change.vectors import encoded, write_live
@@ -101,8 +101,8 @@ def change_index(
                 _add_and_delete(_opened(folder), work, add, delete, id_files, model, precision, outcome)
             if compact:
                 outcome.compacted = _compact(_opened(folder), work)
-            manifest = artifacts.read_manifest(folder, "index")
-            sweep(folder, manifest)
+        manifest = artifacts.read_manifest(folder, "index")
+        sweep(folder, manifest)
         outcome.texts = int(manifest["counts"]["texts"])
         outcome.segments = len(segments_of(manifest))
     return outcome
@@ -163,12 +163,11 @@ def _add_and_delete(
     outcome: Outcome,
 ) -> None:
     held = texts_of(index.folder, index.opened.manifest, list(zip(index.segments, index.deleted, strict=True)))
-    asked = work / f"delete-{artifacts.fingerprint_value(sorted(delete))}.txt"
-    if not asked.is_file():  # a killed change wrote it, and may have deleted the texts
-        ids = _texts_to_delete(index, held, delete, id_files)
-        with files.write_text(asked) as stream:
-            stream.writelines(f"{one}\n" for one in ids)
-    gone = {line.text for line in files.filled_lines(asked)}.intersection(held.digests)
+    lists = [files.fingerprint(one) for one in sorted(delete) if id_files and os.path.isfile(one)]
+    deletion = artifacts.fingerprint_value([str(add), sorted(delete), lists])
+    repeated = index.opened.manifest.get("deletion") == deletion
+    index.opened.manifest = {**index.opened.manifest, "deletion": deletion}
+    gone = _texts_to_delete(index, held, delete, id_files, repeated=repeated)
     changes = Changes()
     vectors = None
     if add is not None and artifacts.kind_of(add) == "vectors":
@@ -202,8 +201,17 @@ def _add_and_delete(
         _change_texts(index, work, held, leaving, changes, compact=False)
 
 
-def _texts_to_delete(index: _Index, held: Collected, delete: Collection[str], id_files: bool) -> list[str]:
+def _texts_to_delete(
+    index: _Index, held: Collected, delete: Collection[str], id_files: bool, *, repeated: bool
+) -> set[str]:
     """The ids of the texts that are named, by their ids, their documents' or files of these.
+
+    Args:
+        index: The index.
+        held: Its texts.
+        delete: The names.
+        id_files: Whether names may be those of files.
+        repeated: Whether the last change was the same, so that it was killed or deleted them already.
 
     Raises:
         InputError: The index has none of that name; the message names the nearest.
@@ -220,6 +228,9 @@ def _texts_to_delete(index: _Index, held: Collected, delete: Collection[str], id
     for name in delete:
         names += _ids_in(name) if name in read else [name]
     unknown = [name for name in names if name not in known]
+    if unknown and repeated:
+        oddities.note(f"the last change of '{index.folder}' deleted these texts already.")
+        return set()
     if unknown:
         # A document may be named by its path from here, and its lines were then read as ids.
         paths = (name for name in known for one in (*read, unknown[0]) if one.endswith(f"/{name}"))
@@ -230,7 +241,7 @@ def _texts_to_delete(index: _Index, held: Collected, delete: Collection[str], id
             f"{f'; did you mean {close!r}?' if close else '.'} Nothing was changed. Leave them out, or correct them."
         )
         raise InputError(msg)
-    return [text for name in names for text in ([name] if name in held.digests else documents[name])]
+    return {text for name in names for text in ([name] if name in held.digests else documents[name])}
 
 
 def _ids_in(path: str) -> list[str]:

@@ -163,11 +163,11 @@ def test_a_change_that_is_killed_leaves_the_old_index_or_the_new(index, tmp_path
         code = in_another_process(change)
         half = found(place)
         assert half in (old, new)
-        if code != -signal.SIGKILL:
-            break
         change_index(place, add=more, delete=["c"], compact=True)
         assert found(place) == new
         assert not (place / ".changing").exists()
+        if code != -signal.SIGKILL:
+            break
         killed += 1
     assert killed > 1
 
@@ -232,6 +232,14 @@ def test_unknown_ids_are_refused_and_nothing_is_deleted(tmp_path, monkeypatch, i
     assert refused.exit_code == 2
     assert message in refused.stderr
     assert len(found(index)[0][0]) == 6
+
+
+def test_a_deletion_that_is_repeated_is_noted(index):
+    """A killed command is run again as it is; after another change, the ids are unknown."""
+    for words, code in ((["a"], 0), (["a"], 0), (["b"], 0), (["a"], 2)):
+        done = rkit(index, "--delete", *words)
+        assert done.exit_code == code
+    assert rkit(index, "--delete", "b").stdout == f"{index}: nothing to change; 3 texts in 1 segment\n"
 
 
 @pytest.mark.parametrize(

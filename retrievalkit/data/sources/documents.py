@@ -70,7 +70,7 @@ class Documents(Source):
         if left_out:
             total = sum(map(len, left_out.values()))
             reasons = files.grouped(left_out)
-            oddities.note(f"{total:,} of the {total + count:,} files of '{self.path}' are left out: {reasons}.")
+            oddities.note(f"Not read: {total:,} of the {total + count:,} files of '{self.path}', {reasons}.")
 
     def fingerprint(self) -> str:
         """A hash of the names and contents of the documents."""

@@ -218,7 +218,7 @@ class Local(Source):
         if left_out:
             total = sum(map(len, left_out.values()))
             oddities.note(
-                f"{total:,} of the {total + len(read):,} files of '{folder}' are left out: {files.grouped(left_out)}. "
+                f"Not read: {total:,} of the {total + len(read):,} files of '{folder}', {files.grouped(left_out)}. "
                 f"Read: {shortlist((path.name for path in read), 3)}. Give others by their own paths."
             )
 

@@ -127,7 +127,7 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path):
         assert told in done.stderr
     strict = run(docs, tmp_path / "out.jsonl", "--strict")
     assert strict.exit_code == 2
-    assert "left out" in strict.stderr
+    assert "Not read" in strict.stderr
     (docs / "good.txt").unlink()
     nothing = run(docs, tmp_path / "no.jsonl")
     assert nothing.exit_code == 2

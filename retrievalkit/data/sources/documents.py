@@ -111,7 +111,7 @@ def as_documents(source: str | Path, root: str | Path | None = None) -> str | Pa
     """
     if not _holds_documents(Path(source)):
         if root is not None:
-            msg = f"--root is about the ids of documents, and '{source}' is not documents. Leave it out."
+            msg = f"--root is about the ids of documents, and '{source}' is data with ids of its own. Leave it out."
             raise OptionError(msg)
         return source
     if root is None:

@@ -38,7 +38,9 @@ from retrievalkit.errors import DataError, OptionError
 from retrievalkit.evaluate.answers import AnswerMatcher
 
 _WORD = re.compile(r"\S+")
-_PART = re.compile(r"(.+)#[1-9][0-9]*", re.DOTALL)
+PART = re.compile(r"(.+)#([1-9][0-9]*)", re.DOTALL)
+"""The id of a part: that of its passage, and its number."""
+
 _HELD = 1 << 16  # passages whose parts are kept in memory
 
 PartsOf = Callable[[str], Sequence[Passage]]
@@ -273,7 +275,7 @@ def _is_beside(part: Part, source: str | Path) -> bool:
 
 
 def _passage_of(part: str, source: str | Path) -> str:
-    found = _PART.fullmatch(part)
+    found = PART.fullmatch(part)
     if found is None:
         msg = f"document '{part}' is no part of a passage, such as ID#1. Give a run of a corpus that --parts made."
         raise DataError(msg, file=source)

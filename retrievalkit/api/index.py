@@ -184,8 +184,9 @@ class Index(Searching):
     ) -> dict[str, int]:
         """Add passages, or vectors, to the index; only new texts and changed ones are encoded.
 
-        A text of an id that the index has takes its place. The index searches the new state at once, and so does
-        a hybrid that was made of it; a service does when it is told to reload.
+        A text of an id that the index has takes its place; a document that comes in passages ID#1 to ID#3 loses its
+        other passages. The index searches the new state at once, and so does a hybrid that was made of it; a service
+        does when it reloads.
 
         Args:
             texts: Passages with ids, as `Index.build` takes them; or vectors, or a vectors folder of the same model.
@@ -195,7 +196,7 @@ class Index(Searching):
             **options: Of `rkit index --add`: `precision` to encode in; None = as before.
 
         Returns:
-            What was done: `added`, `changed`, `unchanged`, `deleted`, and `texts` and `segments` from now on.
+            What was done: `added`, `changed`, `unchanged`, `deleted`, `compacted`; `texts` and `segments` from now on.
 
         Raises:
             InputError: A text has no id or is damaged, the vectors do not fit, or the indexer cannot add.
@@ -206,17 +207,17 @@ class Index(Searching):
 
     @options_of("index", without=(*_BUILDING, "model", "precision"))
     def delete(self, ids: str | Iterable[Any], **options: Any) -> dict[str, int]:
-        """Delete texts: they are found no more, here and by whoever opens the index from now on.
+        """Delete texts: neither this index nor one that is opened from now on finds them.
 
         Args:
-            ids: Their ids, or one.
+            ids: Their ids, or one; the id of a document deletes its passages ID#1, ID#2 ...
             **options: Of `rkit index --delete`.
 
         Returns:
             What was done, as of `add`.
 
         Raises:
-            InputError: No text would be left.
+            InputError: An id is unknown, or no text would be left; nothing is changed.
         """
         gone = [ids] if isinstance(ids, str) else [str(one) for one in ids]
         if not gone:

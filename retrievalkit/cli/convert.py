@@ -24,6 +24,11 @@ from retrievalkit.cli.own_files import own_file_options
     help="Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples follow them.",
 )
 @own_file_options
+@click.option(
+    "--root",
+    metavar="FOLDER",
+    help="The folder that ids of documents are relative to; by default SOURCE. Name it to convert a part of a folder.",
+)
 @click.option("--merge-parts", is_flag=True, help="Of a run of such parts make one of passages, by their best part.")
 @click.option("--corpus", help="The passages that examples or judgements name, if SOURCE does not hold them.")
 @strict_option

@@ -37,9 +37,12 @@ from retrievalkit.errors import ArtifactError, OptionError
     "--add", metavar="PLACE", help="Add passages, or vectors, to the index SOURCE; only new texts are encoded."
 )
 @click.option(
-    "--delete", multiple=True, metavar="ID|FILE", help="Delete texts of the index SOURCE, by id or a file of ids."
+    "--delete",
+    multiple=True,
+    metavar="ID|FILE",
+    help="Delete from the index SOURCE: a text or a document, or those that a file lists (ids, or a corpus).",
 )
-@click.option("--compact", is_flag=True, help="Make one segment of the index SOURCE, as if built anew.")
+@click.option("--compact", is_flag=True, help="Make one segment of the index SOURCE, as a new build would.")
 @click.option("--check", is_flag=True, help="Compare the new index (or the index SOURCE) with brute force.")
 @click.option("--check-queries", metavar="FILE", help="Queries of the check; by default texts of the folder.")
 @click.option("--check-count", type=click.IntRange(min=1), help="How many queries to check; by default 100.")
@@ -135,8 +138,7 @@ def _change(
     if others := [*others, *(f"--{name.replace('_', '-')}" for name in flags if name not in used)]:
         msg = f"{others[0]} has no part in changing the index '{folder}'. Leave it out, or give it in another command."
         raise OptionError(msg)
-    given = {**flags, **change, "delete": program.read_ids(change["delete"])}
-    outcome = program.change_index(folder, **given)
+    outcome = program.change_index(folder, **flags, **change, id_files=True)
     changed = program.as_json(outcome)
     echo(as_json, changed, f"{folder}: {program.describe(outcome)}")
     return changed

@@ -177,7 +177,7 @@ class Corpus:
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
         """The error for an id without a passage."""
-        close = nearest(document_id, _alike(document_id, self.ids()))
+        close = nearest(document_id, alike(document_id, self.ids()))
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
             f"unknown document id '{document_id}'{hint} It is none of the {len(self)} passages of '{self.source}'. "
@@ -271,7 +271,7 @@ def split_contents(contents: str) -> tuple[str, str]:
     return first.strip(), rest.strip()
 
 
-def _alike(name: str, known: list[str]) -> list[str]:
+def alike(name: str, known: list[str]) -> list[str]:
     """The ids that may be near a name: comparing it with millions would take minutes."""
     if len(known) <= _NEAREST_AMONG:
         return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,20 @@ def test_a_collection(tmp_path, collection):
     for path in (Path(collection) / "qrels").iterdir():
         split = path.name.partition(".")[0]
         assert read_qrels(tmp_path / "out", split) == read_qrels(collection, split)
+
+
+def test_parts_of_a_folder_that_are_not_converted_are_named(tmp_path, collection, capsys):
+    """Examples of a collection, and judgements of a folder without queries; unless a kind was asked for."""
+    folder = Path(shutil.copytree(collection, tmp_path / "in"))
+    (folder / "train.jsonl").write_text('{"query_id": "1", "query": "x", "positives": [], "negatives": []}\n')
+    convert(folder, tmp_path / "a")
+    assert "--kind examples" in capsys.readouterr().err
+    for path in folder.glob("queries.jsonl*"):
+        path.unlink()
+    convert(folder, tmp_path / "b")
+    assert "--kind qrels" in capsys.readouterr().err
+    convert(folder, tmp_path / "c", kind="corpus")
+    assert "--kind" not in capsys.readouterr().err
 
 
 def test_a_part_of_a_collection(tmp_path, collection):

@@ -122,17 +122,34 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path):
     done = run(docs, tmp_path / "out.jsonl")
     assert done.exit_code == 0
     assert done.stdout == f"{tmp_path}/out.jsonl: 1 passages\n"
-    assert "5 of the 6 documents of" in done.stderr
+    assert "5 of the 6 files of" in done.stderr
     for told in ("binary (2): a.txt, e.txt", "unknown encoding", "(1): b.txt", "without text (1): c.md", "broken HTML"):
         assert told in done.stderr
     strict = run(docs, tmp_path / "out.jsonl", "--strict")
     assert strict.exit_code == 2
-    assert "left out" in strict.stderr
+    assert "Not read" in strict.stderr
     (docs / "good.txt").unlink()
     nothing = run(docs, tmp_path / "no.jsonl")
     assert nothing.exit_code == 2
     assert "no document can be read: binary (2)" in nothing.stderr
     assert not (tmp_path / "no.jsonl").exists()
+
+
+def test_what_is_no_document_is_counted_and_named_too(tmp_path):
+    """In all folders, with links that lead nowhere or to folders, which are not followed; hidden files are not."""
+    docs = folder(
+        tmp_path / "docs", a_txt="text", B_TXT="text", a__b_docx="x", a__faq_csv="x", a__c_csv="x", _git__x="x"
+    )
+    (docs / "gone.txt").symlink_to(tmp_path / "gone.txt")
+    (docs / "more").symlink_to(folder(tmp_path / "more", x_txt="x"))
+    (docs / "noending").write_text("x")
+    done = run(docs, tmp_path / "out.jsonl")
+    assert done.stdout == f"{tmp_path}/out.jsonl: 2 passages\n"
+    assert "6 of the 8 files of" in done.stderr
+    for told in (".csv (2): a/c.csv, a/faq.csv", ".docx (1): a/b.docx", "gone.txt", "more", "noending"):
+        assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert run(docs, tmp_path / "out.jsonl", "--strict").exit_code == 2
 
 
 def test_a_folder_in_passages_of_some_words(tmp_path):
@@ -144,6 +161,30 @@ def test_a_folder_in_passages_of_some_words(tmp_path):
         {"_id": "a.txt#2", "title": "a", "text": "three four five"},
         {"_id": "b.md#1", "title": "Title", "text": "Title\n\nsix"},
     ]
+
+
+def test_a_document_has_one_id_wherever_the_conversion_starts(tmp_path, monkeypatch):
+    """`--root` names the folder that ids are relative to; manifests record it."""
+    monkeypatch.chdir(tmp_path)
+    docs = folder(tmp_path / "docs", a_txt="one", sub__b_txt="two", sub__deep__c_txt="three")
+    for source, ids in (("docs", ["a.txt"]), ("docs/sub", []), (docs / "sub/b.txt", None)):
+        out = tmp_path / str(len(str(source)))
+        assert run(source, out, "--root", "docs").exit_code == 0
+        wanted = ["sub/b.txt"] if ids is None else [*ids, "sub/b.txt", "sub/deep/c.txt"]
+        assert [one.id for one in open_corpus(out)] == wanted
+        assert json.loads((out / "manifest.json").read_text())["options"]["root"] == str(docs)
+    assert run(docs, tmp_path / "unnamed").exit_code == 0
+    assert json.loads((tmp_path / "unnamed/manifest.json").read_text())["options"]["root"] == str(docs)
+    assert [one.id for one in open_corpus("documents:docs/./sub/deep")] == ["sub/deep/c.txt"]
+
+
+def test_a_root_that_does_not_fit(tmp_path):
+    """A folder without the documents, or one for data whose ids are its own."""
+    docs = folder(tmp_path, a__b_txt="one", c_jsonl='{"_id": "1", "title": "", "text": "x"}')
+    other = folder(tmp_path / "other", x_txt="x")
+    for source, words in ((docs / "a", "not in the folder"), (docs / "c.jsonl", "ids of its own")):
+        refused = run(source, tmp_path / "out.jsonl", "--root", other)
+        assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
 
 
 def test_data_is_not_taken_for_documents(tmp_path):
@@ -160,8 +201,9 @@ def test_data_is_not_taken_for_documents(tmp_path):
 def test_a_folder_without_documents(tmp_path):
     """The message lists what is there instead."""
     docs = folder(tmp_path / "docs", a_png="x")
-    with pytest.raises(DataError, match=r"holds no document \(\.txt, .*\)\. It holds a\.png"):
-        list(open_corpus(f"documents:{docs}"))
+    for place in (docs, docs / "a.png"):
+        with pytest.raises(DataError, match=r"holds no document \(\.txt, .*\)\. It holds a\.png"):
+            list(open_corpus(f"documents:{place}"))
 
 
 def test_the_fingerprint_is_that_of_names_and_contents(tmp_path):

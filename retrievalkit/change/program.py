@@ -25,6 +25,7 @@ from retrievalkit.data import files
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
 from retrievalkit.index import build_index
+from retrievalkit.report.counts import counted
 from retrievalkit.search.sources import OpenIndex, open_index
 from retrievalkit.segments import Segment, joined_vectors, segments_of
 
@@ -123,7 +124,7 @@ def describe(outcome: Outcome) -> str:
     """What a change did as a line of text."""
     counts = {name: value for name, value in asdict(outcome).items() if name not in ("texts", "segments") and value}
     done = ", ".join(f"{value:,} {name}" for name, value in counts.items()) or "nothing to change"
-    return f"{done}; {outcome.texts:,} texts in {outcome.segments:,} segment{'s' * (outcome.segments != 1)}"
+    return f"{done}; {counted(outcome.texts, 'texts')} in {counted(outcome.segments, 'segments')}"
 
 
 @dataclass

@@ -33,6 +33,7 @@ from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError, InputError
+from retrievalkit.report.counts import counted
 
 ONE_MEANING = "An id must always mean the same."
 _OF_SYSTEMS = next(form for form in EXAMPLES.known if "system" in form)
@@ -132,7 +133,7 @@ def read_examples(
 
 def no_positive(count: int, source: str | Path) -> DataError:
     """The error for a source without any example that has a positive, of so many."""
-    problem = f"none of the {count} examples has a positive." if count else "there is no example in it."
+    problem = f"it holds {counted(count, 'examples')} and no positive." if count else "there is no example in it."
     return DataError(f"{problem} Training needs a passage that answers each query.", file=source)
 
 
@@ -178,10 +179,9 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
 
 def texts_wanted(count: int, source: str) -> DataError:
     """The error for so many documents whose texts are nowhere."""
-    documents = "1 document" if count == 1 else f"{count:,} documents"
     msg = (
-        f'the examples name {documents} by id and hold no text of them. Give the corpus: --corpus. If "positives" '
-        'and "negatives" are texts, call these fields "positive" and "negative".'
+        f"the examples name {counted(count, 'documents')} by id, and not by text. Give the corpus: --corpus. "
+        'If "positives" and "negatives" are texts, call these fields "positive" and "negative".'
     )
     return DataError(msg, file=source)
 
@@ -406,7 +406,7 @@ def _judged(source: str | Path, split: str) -> Examples:
     lines: dict[str, int] = {}
     for record, query_id, document_id, grade in judgements(source, split):
         if query_id not in queries:
-            msg = f"the judged query '{query_id}' is not among the {len(queries)} queries of '{source}'."
+            msg = f"the judged query '{query_id}' is not among the {counted(len(queries), 'queries')} of '{source}'."
             raise record.error(msg)
         lines.setdefault(query_id, record.line)
         if grade > 0:

@@ -250,7 +250,7 @@ def test_ids_are_looked_up_among_the_texts_that_came_along(tmp_path):
 
 
 def test_ids_without_any_text(tmp_path):
-    with pytest.raises(DataError, match=r"name 3 documents by id .* Give the corpus"):
+    with pytest.raises(DataError, match=r"name 3 documents by id, .* Give the corpus"):
         check_examples(read_examples(jsonl(tmp_path, [OURS])), None)
 
 
@@ -295,7 +295,7 @@ def test_one_id_for_two_texts(tmp_path):
 
 
 def test_nothing_to_train_on(tmp_path):
-    with pytest.raises(DataError, match=r"none of the 1 examples has a positive\. Training needs"):
+    with pytest.raises(DataError, match=r"holds 1 example and no positive\. Training needs"):
         read_examples(jsonl(tmp_path, [{**OURS, "positives": []}]))
     (tmp_path / "e.json").write_text("[]")
     with pytest.raises(DataError, match=r"e\.json: there is no example in it"):

@@ -17,6 +17,7 @@ from retrievalkit.data.packing import COMPRESSIONS, reading
 from retrievalkit.data.records import Record, read_records, table_of
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError
+from retrievalkit.report.counts import counted
 
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
 _RUN_WIDTH = 6
@@ -108,7 +109,7 @@ class Local(Source):
                 msg = "this is a run (query Q0 document rank score tag), and judgements were expected. "
                 raise record.error(msg + "Swap the two files.")
             if len(cells) not in (3, 4):
-                msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(forms.QRELS)}."
+                msg = f"the line has {counted(len(cells), 'columns')}. Known forms: {'; '.join(forms.QRELS)}."
                 raise record.error(msg)
             record.fields.update(query_id=cells[0], doc_id=cells[-2], score=cells[-1])
             yield record

@@ -29,6 +29,7 @@ from retrievalkit.evaluate.compare.result import ALL_PAIRS, Comparison, Differen
 from retrievalkit.evaluate.measures import check_metrics
 from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, first_ids, without_same_id
 from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
+from retrievalkit.report.counts import counted
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,8 @@ def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: Over, texts:
         if one.absent
     ]
     notes += [
-        f"{len(one.unjudged)} queries of run '{name}' are not in the qrels and are left out: {first_ids(one.unjudged)}."
+        f"run '{name}' has {counted(len(one.unjudged), 'queries')} that the qrels lack, left out: "
+        f"{first_ids(one.unjudged)}."
         for name, one in contenders.items()
         if one.unjudged
     ]

@@ -35,6 +35,7 @@ from retrievalkit.model.dimensions import note_untrained_dimensions
 from retrievalkit.model.nearness import nearness
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
+from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -294,7 +295,8 @@ class _Job:
     def _progress(self, skip: frozenset[int]) -> ProgressBar:
         done, total = len(skip) * self.shard_texts, self.texts.expected_size()
         if skip:
-            click.echo(f"resuming after {done:,} texts" + ("" if total is None else f" of {total:,}"), err=True)
+            of_all = "" if total is None else f" of {total:,}"
+            click.echo(f"resuming after {counted(done, 'texts')}{of_all}", err=True)
         return ProgressBar(f"encode {self.side}s", total, unit="texts", done=done)
 
     def _tokenized(self, skip: frozenset[int]) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
@@ -358,7 +360,7 @@ class _LeftOut:
             return {}
         first = "; ".join(f"'{row['id']}' ({row['reason']})" for row in self._rows[:_TOLD])
         rest = f"; and {len(self._rows) - _TOLD:,} more, see left_out in manifest.json" if self._rows[_TOLD:] else ""
-        count = "1 text" if len(self._rows) == 1 else f"{len(self._rows):,} texts"
+        count = counted(len(self._rows), "texts")
         oddities.note(f"{count} could not be encoded, and the vectors are without: {first}{rest}.")
         return {"left_out": [{"id": row["id"], "reason": row["reason"]} for row in self._rows]}
 

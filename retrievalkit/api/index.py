@@ -20,6 +20,7 @@ from retrievalkit.cli.options import parse
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.index import build_index
+from retrievalkit.report.counts import counted
 from retrievalkit.search.request import Request, check_effect
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import locate_input
@@ -279,7 +280,7 @@ class Index(Searching):
         return str(self.manifest["indexer"]["name"])
 
     def __repr__(self) -> str:
-        return f"Index({str(self.folder)!r}, {self.indexer}, {len(self):,} texts)"
+        return f"Index({str(self.folder)!r}, {self.indexer}, {counted(len(self), 'texts')})"
 
     def _repr_html_(self) -> str:
         made_by = self.manifest.get("checkpoint", {}).get("path")

@@ -29,6 +29,7 @@ from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, nearest, shortlist
 from retrievalkit.index import build_index
 from retrievalkit.passage_parts import PART
+from retrievalkit.report.counts import counted
 from retrievalkit.search.sources import OpenIndex, open_index
 from retrievalkit.segments import Segment, joined_vectors, segments_of
 
@@ -115,10 +116,10 @@ def as_json(outcome: Outcome) -> dict[str, int]:
 
 def describe(outcome: Outcome) -> str:
     """What a change did as a line of text."""
-    counted = ("added", "changed", "unchanged", "deleted")
-    counts = [f"{value:,} {name}" for name, value in asdict(outcome).items() if name in counted and value]
+    kinds = ("added", "changed", "unchanged", "deleted")
+    counts = [f"{value:,} {name}" for name, value in asdict(outcome).items() if name in kinds and value]
     done = ", ".join([*counts, *(["compacted"] if outcome.compacted else [])]) or "nothing to change"
-    return f"{done}; {outcome.texts:,} texts in {outcome.segments:,} segment{'s' * (outcome.segments != 1)}"
+    return f"{done}; {counted(outcome.texts, 'texts')} in {counted(outcome.segments, 'segments')}"
 
 
 @dataclass

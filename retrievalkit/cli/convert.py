@@ -9,6 +9,7 @@ import click
 from retrievalkit.cli.hard_negatives import hard_negative_options
 from retrievalkit.cli.options import echo, given_flags, json_option, reserved, strict_option
 from retrievalkit.cli.own_files import own_file_options
+from retrievalkit.report.counts import counted
 
 
 @click.command()
@@ -48,4 +49,4 @@ def convert(
     from retrievalkit.passage_parts import contents_of
 
     counts = program(source, output, contents=contents_of(parts, merge=merge_parts, **reading), **given_flags(flags))
-    return echo(as_json, counts, f"{output}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))
+    return echo(as_json, counts, f"{output}: " + ", ".join(counted(value, name) for name, value in counts.items()))

@@ -22,6 +22,7 @@ from retrievalkit.cli.options import (
     verify_option,
 )
 from retrievalkit.errors import ArtifactError, OptionError
+from retrievalkit.report.counts import counted
 
 
 @click.command()
@@ -117,7 +118,7 @@ def index(
         cluster=cluster,
     )
     counts = dict(manifest["counts"])
-    line = f"{output}: {counts.pop('texts'):,} texts indexed"
+    line = f"{output}: {counted(counts.pop('texts'), 'texts')} indexed"
     more = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items())
     if not (check and as_json):
         echo(as_json, manifest, f"{line}; {more}" if more else line)

@@ -8,6 +8,7 @@ import click
 
 from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, strict_option, training_options
 from retrievalkit.modules import large_imports
+from retrievalkit.report.counts import counted
 
 
 @click.command()
@@ -68,9 +69,10 @@ def pretrain(
             spec, output, PretrainingOptions(**checked), resume=resume, overwrite=overwrite, report_to=report_to
         )
         counts = manifest["counts"]
-        samples = f"{counts['samples']:,} samples of {counts['documents']:,} documents"
+        samples = f"{counted(counts['samples'], 'samples')} of {counted(counts['documents'], 'documents')}"
         dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""
         if processes.is_main():
             best = "" if dev is None else f"; held-out loss {manifest['selection']['value']:.4f}"
-            echo(as_json, manifest, f"{output}: pre-trained on {samples} in {counts['steps']:,} steps{dropped}{best}")
+            steps = counted(counts["steps"], "steps")
+            echo(as_json, manifest, f"{output}: pre-trained on {samples} in {steps}{dropped}{best}")
         return manifest

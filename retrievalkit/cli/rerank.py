@@ -19,6 +19,7 @@ from retrievalkit.cli.options import (
     training_options,
     verify_option,
 )
+from retrievalkit.report.counts import counted
 
 
 @click.group(cls=RkitGroup)
@@ -69,7 +70,8 @@ def rerank_train(
         manifest = train_reranker(spec, output, options, resume=resume, overwrite=overwrite, report_to=report_to)
         counts = manifest["counts"]
         dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
-        line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
+        examples, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")
+        line = f"{output}: trained on {examples} in {steps}{dropped}"
         if processes.is_main():
             echo(as_json, manifest, line)
         return manifest
@@ -117,7 +119,7 @@ def rerank_apply(
             reranker, examples=examples, corpus=corpus, output=output, settings=settings, cluster=cluster
         )
         rest = f" ({found['without_negatives']:,} without negatives)" if found["without_negatives"] else ""
-        line = f"{output}: {found['examples']:,} examples, {found['pairs']:,} pairs scored{rest}"
+        line = f"{output}: {counted(found['examples'], 'examples')}, {counted(found['pairs'], 'pairs')} scored{rest}"
         return echo(as_json, found, line)
     if queries is None:
         msg = "--run holds no texts: give its queries, --queries QUERIES."
@@ -125,4 +127,5 @@ def rerank_apply(
     found = rerank_run(
         reranker, run=run or "", queries=queries, corpus=corpus, output=output, k=k, settings=settings, cluster=cluster
     )
-    return echo(as_json, found, f"{output}: {found['queries']:,} queries, {found['pairs']:,} pairs scored")
+    line = f"{output}: {counted(found['queries'], 'queries')}, {counted(found['pairs'], 'pairs')} scored"
+    return echo(as_json, found, line)

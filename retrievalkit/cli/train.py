@@ -8,6 +8,7 @@ import click
 
 from retrievalkit.cli.options import echo, given_flags, output_option, parse, section, strict_option, training_options
 from retrievalkit.modules import large_imports
+from retrievalkit.report.counts import counted
 
 
 @click.command()
@@ -118,6 +119,7 @@ def train(
         counts = manifest["counts"]
         if processes.is_main():
             taken = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
-            line = f"{output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{taken}"
+            read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")
+            line = f"{output}: trained on {read} in {steps}{taken}"
             echo(as_json, manifest, line)
         return manifest

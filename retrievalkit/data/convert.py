@@ -24,7 +24,7 @@ from typing import Any, get_args
 from retrievalkit import artifacts, oddities
 from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus, write_corpus
-from retrievalkit.data.examples import Examples, read_examples, write_examples
+from retrievalkit.data.examples import Examples, against_corpus, read_examples, write_examples
 from retrievalkit.data.hard_negatives import HardNegatives
 from retrievalkit.data.kinds import KIND_OF_PART, Kind, kind_of
 from retrievalkit.data.packing import COMPRESSIONS
@@ -71,7 +71,8 @@ class Contents:
 
     def examples(self, source: str | Path, split: str, corpus: str | Path | None) -> Examples:
         """The examples of a split, whose documents must be in `corpus`, if that is given."""
-        return read_examples(source, corpus=None if corpus is None else self.corpus(corpus), split=split)
+        examples = read_examples(source, split=split)
+        return examples if corpus is None else against_corpus(examples, self.corpus(corpus))
 
     def results(self, source: str | Path) -> Mapping[str, Hits] | Iterable[tuple[str, Hits]]:
         """The hits of a run, query after query."""

@@ -20,6 +20,7 @@ from retrievalkit.data.positions import Duplicates, Positions, lines_with
 from retrievalkit.data.records import Record, table_of
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, nearest
+from retrievalkit.report.counts import counted
 
 _NEAREST_AMONG = 5_000
 
@@ -180,8 +181,8 @@ class Corpus:
         close = nearest(document_id, alike(document_id, self.ids()))
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
-            f"unknown document id '{document_id}'{hint} It is none of the {len(self)} passages of '{self.source}'. "
-            "Give the corpus with these ids."
+            f"unknown document id '{document_id}'{hint} It is none of the {counted(len(self), 'passages')} of "
+            f"'{self.source}'. Give the corpus with these ids."
         )
         return DataError(msg, file=file, line=line)
 

@@ -25,8 +25,9 @@ JUDGED_DOCUMENTS = ("corpus-id", "corpus_id", "doc_id", "docid", "document_id", 
 GRADES = ("score", "relevance", "label", "grade")
 
 ANCHORS = ("anchor", "query", "question", "sentence1")
-POSITIVES = ("positive", "pos", "positives")
+POSITIVES = ("positive", "pos")
 NEGATIVES = ("negative", "neg", "negatives")
+"""The fields of triples, which hold texts; "positives" holds ids, and so do "negatives" with it."""
 _EXAMPLE_FIELDS = {"positive_ctxs", "positive_passages", "positive_document_ids"}
 HARD_NEGATIVES = {"qid", "pos", "neg"}
 
@@ -87,7 +88,7 @@ def is_example(names: Set[str]) -> bool:
     """Whether a record with these fields is a training example."""
     if names & _EXAMPLE_FIELDS or names >= HARD_NEGATIVES:
         return True
-    return bool(names & set(ANCHORS)) and any(is_numbered(name, POSITIVES) for name in names)
+    return bool(names & {*ANCHORS}) and any(name == "positives" or is_numbered(name, POSITIVES) for name in names)
 
 
 def incomplete(record: Record, kind: str, known: tuple[str, ...], **needs: tuple[str, ...]) -> DataError:
@@ -156,7 +157,7 @@ EXAMPLES = Form(
     triple_table,
     "training examples",
     (
-        "ours (query_id, query, positives, negatives)",
+        "ours (query_id, query, positives, negatives), documents by id, query_id optional",
         "Tevatron (query_id, query, positive_passages, negative_passages)",
         "Tevatron 2 (query_id, query_text, positive_document_ids, negative_document_ids)",
         "DPR (question, answers, positive_ctxs, hard_negative_ctxs)",

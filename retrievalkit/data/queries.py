@@ -9,7 +9,7 @@ from pathlib import Path
 
 from retrievalkit.data import files
 from retrievalkit.data.blank import Blanks
-from retrievalkit.data.forms import QUERIES, QUERY_IDS, QUERY_TEXTS, incomplete
+from retrievalkit.data.forms import ANCHORS, QUERIES, QUERY_IDS, QUERY_TEXTS, incomplete, is_example
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import HALF_CHARACTER, Record
 from retrievalkit.data.sources import is_folder, open_source
@@ -98,8 +98,12 @@ def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:
 def query_of(record: Record, namer: QuestionNamer) -> Query:
     """The query in a record of any known form."""
     fields = record.fields
-    text = next((name for name in QUERY_TEXTS if name in fields), None)
     identifier = next((name for name in QUERY_IDS if name in fields), None)
+    example = is_example(fields.keys()) and "positive_ctxs" not in fields
+    text = next((name for name in ((*ANCHORS, *QUERY_TEXTS) if example else QUERY_TEXTS) if name in fields), None)
+    if example and identifier is None and text is not None:
+        query = record.text(text)
+        return Query(hashed_id(query), query, record.texts("answers"))
     if text is None or (identifier is None and text != "question"):
         raise incomplete(record, "query", QUERIES.known, id=QUERY_IDS, text=QUERY_TEXTS)
     if identifier is None:
@@ -139,10 +143,6 @@ def _unique(found: Iterable[tuple[Record, Query]]) -> list[Query]:
     for record, query in found:
         # Without its fields, which take as much memory as the query.
         first = kept.setdefault(query.id, (record._replace(fields={}), query))
-        if first[1] is not query and (first[1].text != query.text or not _is_example(record)):
+        if first[1] is not query and (first[1].text != query.text or not is_example(record.fields.keys())):
             raise record.duplicated(query.id, first[0])
     return [query for _, query in kept.values()]
-
-
-def _is_example(record: Record) -> bool:
-    return any(name.startswith(("positive", "negative")) for name in record.fields)

@@ -31,6 +31,7 @@ from retrievalkit.evaluate.measures import (
     reason,
     trec_eval_level,
 )
+from retrievalkit.report.counts import counted
 
 Over = Literal["qrels", "run"]
 PerQuery = dict[str, dict[str, float]]
@@ -279,7 +280,8 @@ def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:
     if not metrics or not deepest:
         return []
     verb = "looks" if len(metrics) == 1 else "look"
-    return [f"the run has at most {deepest} documents per query, so {', '.join(metrics)} {verb} no further."]
+    documents = counted(deepest, "documents")
+    return [f"the run has at most {documents} per query, so {', '.join(metrics)} {verb} no further."]
 
 
 def without_same_id(run: Mapping[str, Hits]) -> Mapping[str, Hits]:

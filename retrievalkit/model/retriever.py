@@ -88,8 +88,8 @@ class Retriever(nn.Module):
         Args:
             model: Name or folder of a model that the encoder can load.
             encoder: Registered name of the encoder.
-            pooler: Registered name of the pooler; None = the model's own pooling, prompts and lengths if it is a
-                model of sentence-transformers, PyLate or ColBERT (options given here win), else "cls".
+            pooler: Registered name of the pooler; None = the model's own pooling, prompts, lengths and titles if it is
+                a model of sentence-transformers, PyLate or ColBERT (options given here win), else "cls".
             encoder_options: Options of the encoder.
             pooler_options: Options of the pooler.
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).

@@ -25,6 +25,7 @@ from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.data.runs import Hits, Run
 from retrievalkit.errors import InputError, OptionError, shortlist
+from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.report.terminal import printable_json
 from retrievalkit.search.encoders import QueryBatch
@@ -187,7 +188,7 @@ def tune(
     judged = [query for query in queries if query.id in qrels]
     if not judged:
         msg = (
-            f"none of the {len(queries):,} queries to tune on is judged: they have ids like '{queries[0].id}', the "
+            f"of {counted(len(queries), 'queries')} to tune on none is judged: ids like '{queries[0].id}', and the "
             f"judgements like '{next(iter(qrels))}'. Give the queries of these judgements with --tune-queries."
         )
         raise InputError(msg)
@@ -250,7 +251,7 @@ def _check_runs(searcher: Searcher, queries: Sequence[Query]) -> None:
             raise InputError(msg)
         if len(lacking) == len(queries):
             msg = (
-                f"the run '{source.label}' has none of the {len(queries):,} queries: its ids are like "
+                f"the run '{source.label}' has none of the {counted(len(queries), 'queries')}: its ids are like "
                 f"'{next(iter(source.run))}', theirs like '{queries[0].id}'. Give the run of these queries."
             )
             raise InputError(msg)

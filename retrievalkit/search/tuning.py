@@ -21,6 +21,7 @@ from retrievalkit.contracts import Candidates
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.report.counts import counted
 from retrievalkit.search.fusion import RRF_K, Fusion, Normalization, Scores
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Tuned:
         table.add_section()
         for name, value in self.references.items():
             table.add_row(name, *[""] * len(self.labels), f"{value:.4f}")
-        console.print(f"{len(self.trials):,} fusions tried on {self.queries:,} queries:")
+        console.print(f"{len(self.trials):,} fusions tried on {counted(self.queries, 'queries')}:")
         console.print(table)
         line = " ".join(["rkit search", *map(shlex.quote, places), self.options()])
         console.print(f"Best search:  {line}", soft_wrap=True)

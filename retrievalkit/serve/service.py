@@ -14,6 +14,7 @@ import numpy as np
 
 from retrievalkit.data.snippets import matches
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
+from retrievalkit.report.counts import counted
 from retrievalkit.rerank import DEPTH
 from retrievalkit.search.hits import DescribedHit, reasons_of
 from retrievalkit.search.program import HITS_TO_READ
@@ -254,8 +255,8 @@ class Service:
 
     def summary(self) -> str:
         """What is served, in a few words."""
-        listed = [f"{one['name']} ({one['indexer']}, {one['texts']:,} texts)" for one in self.collection.described()]
-        return ", ".join(listed)
+        described = self.collection.described()
+        return ", ".join(f"{one['name']} ({one['indexer']}, {counted(one['texts'], 'texts')})" for one in described)
 
     def close(self) -> None:
         """Wait for the batch that is being answered."""

@@ -23,6 +23,7 @@ from transformers.trainer_pt_utils import safe_globals
 from retrievalkit import artifacts
 from retrievalkit.artifacts.schemas import File, InnerName
 from retrievalkit.errors import ArtifactError
+from retrievalkit.report.counts import counted
 
 WRITING, STATE = "writing", "state.json"
 _BESIDE, _STEPS = "beside", "trainer_state.json"
@@ -131,7 +132,7 @@ def _changed(state: Path, before: int, count: int) -> str:
 
 
 def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
+    return counted(count, "processes")
 
 
 def _checked(state: Path) -> int:

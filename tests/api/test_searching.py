@@ -261,6 +261,6 @@ def test_queries_that_are_cut_are_told_of(dense, capsys):
     """Once, as the command line does; with `strict` they are an error."""
     long = ["people " * 600]
     dense.search(long, k=1)
-    assert "1 query texts had more than" in capsys.readouterr().err
+    assert "1 query text had more than" in capsys.readouterr().err
     with pytest.raises(InputError, match="would be cut"):
         dense.search(long, k=1, strict=True)

@@ -104,6 +104,21 @@ def test_examples_by_ids(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("output", ["out.jsonl", "out"])
+def test_examples_with_texts_name_the_passages_of_the_corpus(tmp_path, output):
+    """An id made of a text is no id of the corpus."""
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "text 1"}\n{"_id": "d2", "text": "text 2"}\n')
+    triple = {"anchor": "who", "positive": "text 2", "negative": "text 1"}
+    (tmp_path / "triples.jsonl").write_text(json.dumps(triple))
+    assert convert(tmp_path / "triples.jsonl", tmp_path / output, corpus=tmp_path / "corpus.jsonl")["examples"] == 1
+    written = read_examples(tmp_path / output)
+    assert (written.rows[0].positives, written.rows[0].negatives) == (("d2",), ("d1",))
+    assert not (tmp_path / output / "corpus.jsonl").exists()
+    (tmp_path / "triples.jsonl").write_text(json.dumps({**triple, "negative": "text 3"}))
+    with pytest.raises(DataError, match=r"triples\.jsonl:1: no passage of .* has the text 'text 3'"):
+        convert(tmp_path / "triples.jsonl", tmp_path / "other.jsonl", corpus=tmp_path / "corpus.jsonl")
+
+
 def test_a_collection(tmp_path, collection):
     """A BEIR folder, with all its splits."""
     counts = convert(collection, tmp_path / "out")

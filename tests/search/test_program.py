@@ -535,7 +535,7 @@ def test_a_run_stands_in_the_place_of_an_index(tmp_path, words):
     ("sources", "message"),
     [
         (["run"], "there is nothing to fuse it with"),
-        (["words", "stranger"], "has none of the 1 queries: its ids are like 'x', theirs like 'q0'"),
+        (["words", "stranger"], "has none of the 1 query: its ids are like 'x', theirs like 'q0'"),
         (["words", "corpus"], "was read as a run; an index is a folder"),
     ],
 )
@@ -559,7 +559,7 @@ def test_the_command_prints_a_run_or_hits(tmp_path, words):
     printed = rkit(words, "--queries", queries, "--k", 2)
     assert printed.output == "q0 Q0 t3 1 2.0 rkit\nq0 Q0 t0 2 1.0 rkit\n"
     written = rkit(words, "--queries", queries, "--k", 2, "--output", tmp_path / "run.trec")
-    assert written.output == f"{tmp_path / 'run.trec'}: 1 queries, 2 hits\n"
+    assert written.output == f"{tmp_path / 'run.trec'}: 1 query, 2 hits\n"
     assert (tmp_path / "run.trec").read_text() == printed.output
     as_json = json.loads(rkit(words, "--queries", queries, "--k", 2, "--json").output)
     assert as_json == {"queries": 1, "hits": 2, "run": None, "results": {"q0": [["t3", 2.0], ["t0", 1.0]]}}
@@ -644,7 +644,7 @@ def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, mes
         (("--tune", "QRELS", "--weights", "1,2"), "weights are given ([1.0, 2.0]), but --tune searches for weights"),
         (("--tune", "QRELS", "--fusion", "sum"), "fusion 'sum' has nothing to tune"),
         (("--tune", "QRELS", "--tune-metric", "RR@10 P@1"), "must be a single metric"),
-        (("--tune", "STRANGE"), "none of the 1 queries to tune on is judged"),
+        (("--tune", "STRANGE"), "of 1 query to tune on none is judged"),
         (("--tune", "QRELS", "--tune-metric", "nDGC@10"), "unknown metric 'nDGC@10'"),
     ],
 )

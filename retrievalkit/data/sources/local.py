@@ -18,6 +18,7 @@ from retrievalkit.data.packing import COMPRESSIONS, reading
 from retrievalkit.data.records import Record, read_records, table_of
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError, shortlist
+from retrievalkit.report.counts import counted
 
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
 _DATA_FILES = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv", ".csv") for end in COMPRESSIONS)
@@ -120,7 +121,7 @@ class Local(Source):
                 msg += f"Known forms: {'; '.join(forms.QRELS)}."
                 raise record.error(msg)
             if len(cells) not in (3, 4):
-                msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(forms.QRELS)}."
+                msg = f"the line has {counted(len(cells), 'columns')}. Known forms: {'; '.join(forms.QRELS)}."
                 raise record.error(msg)
             record.fields.update(query_id=cells[0], doc_id=cells[-2], score=cells[-1])
             yield record

@@ -29,6 +29,7 @@ from retrievalkit.evaluate.compare.result import ALL_PAIRS, Comparison, Differen
 from retrievalkit.evaluate.measures import check_metrics
 from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, first_ids, without_same_id
 from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
+from retrievalkit.report.counts import counted
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: Over, texts:
     for name, one in contenders.items():
         if one.unjudged:
             end = f" are not in the qrels and are left out: {first_ids(one.unjudged)}."
-            said.setdefault((f"{len(one.unjudged)} queries of run", end), []).append(f"'{name}'")
+            said.setdefault((f"{counted(len(one.unjudged), 'queries')} of run", end), []).append(f"'{name}'")
     for name, one in contenders.items():
         for doubt in one.doubts:
             said.setdefault(("run", f": {doubt}"), []).append(f"'{name}'")

@@ -121,7 +121,7 @@ def test_what_is_no_text_is_left_out_and_counted(tmp_path):
     docs = folder(tmp_path / "docs", good_txt="text", **odd)
     done = run(docs, tmp_path / "out.jsonl")
     assert done.exit_code == 0
-    assert done.stdout == f"{tmp_path}/out.jsonl: 1 passages\n"
+    assert done.stdout == f"{tmp_path}/out.jsonl: 1 passage\n"
     assert "5 of the 6 files of" in done.stderr
     for told in ("binary (2): a.txt, e.txt", "unknown encoding", "(1): b.txt", "without text (1): c.md", "broken HTML"):
         assert told in done.stderr

@@ -29,7 +29,7 @@ from retrievalkit.serve.failures import (
     told,
 )
 from retrievalkit.serve.metrics import Metrics
-from retrievalkit.serve.settings import TOKEN, Settings
+from retrievalkit.serve.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 RELOAD = "/admin/reload"
@@ -113,6 +113,8 @@ class Guards:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope = scope | {"method": "GET"}  # type: ignore[assignment]  # the server leaves out the body
         start = time.perf_counter()
         exchange = _Exchange(receive, send, self._settings.limits.body, self._stopping)
         try:
@@ -140,10 +142,10 @@ class Guards:
             _LOG.exception("%s %s failed", scope["method"], scope["path"])
             if exchange.status:
                 raise
-            broken = told(500, "the service failed. Its log says where; please report it.", "Exception")
+            broken = told(scope["path"], 500, "the service failed. Its log says where; please report it.", "Exception")
             await broken(scope, exchange.received, exchange.sent)
             return
-        await failure(problem)(scope, exchange.received, exchange.sent)
+        await failure(problem, scope["path"])(scope, exchange.received, exchange.sent)
 
     def _problem(self, path: str, headers: Headers) -> RetrievalkitError | None:
         """Why a request is refused before it is read; None = it is not."""
@@ -153,9 +155,6 @@ class Guards:
                 f"this service answers under names of its own machine, and was asked as '{host:.100}': a page of "
                 f"another site may be asking. Start it with --allow-host {_name_of(host) or 'NAME':.100}, or a token."
             )
-            return ForbiddenError(msg)
-        if path == RELOAD and self._settings.token is None:
-            msg = f"opening the indexes anew needs a token, and the service has none. Set {TOKEN}, or send SIGHUP."
             return ForbiddenError(msg)
         if path not in _OPEN and not self._bears_token(headers.get("authorization", "")):
             msg = "the token is missing or wrong. Send the header Authorization: Bearer TOKEN."

@@ -106,9 +106,9 @@ def words_of(error: RetrievalkitError) -> str:
 
 
 def told(path: str, status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Json:
-    """A response that says what is wrong, at /v1 with OpenAI's status and type, which its clients expect."""
+    """A response that says what is wrong; at /v1 in OpenAI's form, as its clients expect."""
     error = {"message": message, "type": kind, "param": None, "code": status}
     if path.startswith("/v1/"):
         status = 400 if status == 422 else status
-        error |= {"type": "invalid_request_error" if status < 500 else "server_error", "code": None}
+        error |= {"type": "invalid_request_error" if status in (400, 404) else kind, "code": None}
     return Json({"error": error}, status_code=status, headers=dict(headers or {}))

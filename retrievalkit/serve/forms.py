@@ -283,7 +283,7 @@ class ErrorDetail(BaseModel):
     """What is wrong."""
 
     message: str = Field(description="The problem, what is known, and what to do.")
-    type: str = Field(description="The exception of retrievalkit.errors; at /v1, OpenAI's type of error.")
+    type: str = Field(description="The exception of retrievalkit.errors; at /v1, invalid_request_error for a mistake.")
     param: None = None
     code: int | None = Field(description="The HTTP status; null at /v1.")
 

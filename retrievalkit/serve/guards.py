@@ -114,7 +114,7 @@ class Guards:
             await self._app(scope, receive, send)
             return
         if scope["method"] == "HEAD":
-            scope = scope | {"method": "GET"}  # type: ignore[assignment]  # the server leaves out the body
+            scope = {**scope, "method": "GET"}  # the server leaves out the body
         start = time.perf_counter()
         exchange = _Exchange(receive, send, self._settings.limits.body, self._stopping)
         try:

@@ -12,7 +12,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import BeforeValidator, Field, ValidationError
-from starlette.routing import BaseRoute
+from starlette.routing import Route
 
 from retrievalkit import __version__
 from retrievalkit.errors import RetrievalkitError, UnknownNameError
@@ -31,7 +31,7 @@ def _parsed(value: Any) -> Any:
     """A list that a language model wrote as text, as some do."""
     try:
         return json.loads(value) if isinstance(value, str) and value.startswith("[") else value
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 
@@ -114,13 +114,14 @@ class AgentServer:
             found = await answer(given)
         except RetrievalkitError as error:
             return types.CallToolResult(content=[types.TextContent(text=words_of(error))], is_error=True)
-        return types.CallToolResult(content=[types.TextContent(text=json.dumps(found))], structured_content=found)
+        text = json.dumps(found, ensure_ascii=False)
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=found)
 
     async def _read_document(self, given: ReadDocument) -> dict[str, Any]:
-        found = await self._service.document(forms.DocumentLine(id=given.id))
+        found = await self._service.document(forms.DocumentLine(id=given.id, query=""))
         return {name: found[name] for name in ("id", "title", "text")}
 
-    def routes(self) -> list[BaseRoute]:
+    def routes(self) -> list[Route]:
         """What answers at /mcp; hosts and tokens are checked before, for all addresses alike."""
         app = self._server.streamable_http_app(
             stateless_http=True,
@@ -128,7 +129,8 @@ class AgentServer:
             max_request_body_size=self._service.settings.limits.body,
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
-        return list(app.routes)
+        # GET would open a stream on which nothing ever comes; clients do without it where it is refused.
+        return [Route(route.path, route.endpoint, methods=["POST"]) for route in app.routes if isinstance(route, Route)]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -59,6 +59,11 @@ def test_an_agent_searches_over_http(served):
     asyncio.run(scenario())
 
 
+def test_no_stream_is_opened_that_would_never_send_anything(client):
+    answer = client.get("/mcp", headers={"accept": "text/event-stream"})
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
 def test_an_agent_that_gives_up_a_search_can_ask_again(served):
     async def scenario():
         async with Client(f"{served.address}/mcp") as client:

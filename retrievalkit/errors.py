@@ -26,7 +26,9 @@ class DataError(InputError):
     """A data file with invalid contents; names the file and the line (counted from 1)."""
 
     def __init__(self, problem: str, *, file: object = None, line: int | None = None) -> None:
-        place = "" if file is None else f"{file}: " if line is None else f"{file}:{line}: "
+        unit = getattr(file, "_unit", None)  # of data in memory
+        numbered = f"{unit} {line} of {file}" if unit else f"{file}:{line}"
+        place = "" if file is None else f"{file}: " if line is None else f"{numbered}: "
         super().__init__(place + problem)
         self.file = file
         self.line = line

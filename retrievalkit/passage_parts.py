@@ -134,7 +134,7 @@ class Parts(Contents):
         """Refuse what has no passages."""
         if kind in ("run", "queries"):
             advice = "Leave it out." if kind == "queries" else "For a run of parts there is --merge-parts."
-            msg = f"{self._option} cuts passages, and '{source}' is taken for {kind}. {advice}"
+            msg = f"{self._option} cuts passages, and '{source}' is read as {kind}. {advice}"
             raise OptionError(msg)
 
     def passages(self, source: str | Path) -> Iterator[Passage]:
@@ -192,7 +192,7 @@ class WholePassages(Contents):
     def check(self, kind: Kind, source: str | Path) -> None:
         """Refuse anything but a run."""
         if kind != "run":
-            msg = f"--merge-parts is for runs, and '{source}' is taken for {kind}. Leave it out, or give --kind run."
+            msg = f"--merge-parts is for runs, and '{source}' is read as {kind}. Leave it out, or give --kind run."
             raise OptionError(msg)
 
     def results(self, source: str | Path) -> Iterator[tuple[str, Hits]]:

@@ -96,6 +96,7 @@ class Index(Searching):
         with settled("index", words) as values, _writing(output):
             artifacts.check_output(Path(output), overwrite=values["overwrite"])
             named = parse(values["settings"])
+            source.check(values["indexer"])
             with source.folder(Path(output)) as place:
                 build_index(
                     place,

@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from retrievalkit import artifacts
 from retrievalkit.api import notebook
+from retrievalkit.errors import RetrievalkitError
 
 
 class Folder(os.PathLike[str]):
@@ -45,4 +46,9 @@ class Folder(os.PathLike[str]):
 def scratch() -> Iterator[Path]:
     """A temporary folder; `rkit clean` knows those of processes that were killed."""
     with tempfile.TemporaryDirectory(prefix="rkit-") as folder, FileLock(Path(folder) / ".lock"):
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        except RetrievalkitError as error:
+            # The caller does not know the folder, which is gone when the message is read.
+            error.args = (str(error).replace(f"{folder}{os.sep}", ""),)
+            raise

@@ -163,7 +163,7 @@ def _field(row: Mapping[str, Any], names: Sequence[str], number: int) -> Any:
     found = next((name for name in names if name in row), None)
     if found is None:
         msg = f"the row has no {names[0]}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
-        raise DataError(msg, file="memory:run", line=number)
+        raise DataError(msg, file=InMemory("the run"), line=number)
     return row[found]
 
 

@@ -66,6 +66,8 @@ def compare(runs: tuple[str, ...], output: str | None, plot: bool, overwrite: bo
         click.echo(json.dumps(comparison.to_json(), indent=2))
         return comparison
     render(comparison, Console())
+    if place is None and len(runs) > 2:
+        click.echo("The queries that differ most, and all figures: --output compare.html")
     if place is not None:
         click.echo(f"{output}: written" + (f"; open {place.page} in a browser" if place.page else ""))
     return comparison

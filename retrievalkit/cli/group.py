@@ -77,12 +77,16 @@ class FetchingContext(click.Context):
 
     def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
         """As click does."""
+        explaining: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if callback is self.command.callback:
+            from retrievalkit.cli.kinds import explained
             from retrievalkit.cli.options import check_sent, fetched
 
             check_sent(kwargs, callback)
             kwargs = fetched(kwargs)
-        return super().invoke(callback, *args, **kwargs)
+            explaining = explained(self, kwargs)
+        with explaining:
+            return super().invoke(callback, *args, **kwargs)
 
 
 class RkitGroup(click.Group):
@@ -115,6 +119,13 @@ class RkitGroup(click.Group):
         """As click does, but Ctrl-C goes to `main` as what click makes of it: it would print an empty line before."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            from retrievalkit.cli.kinds import option_for_extra
+
+            if not (more := option_for_extra(error)):
+                raise
+            msg = f"{error.message}. {more}"
+            raise click.UsageError(msg, error.ctx) from error
         except (KeyboardInterrupt, EOFError) as error:
             raise click.Abort from error
 

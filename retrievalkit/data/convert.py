@@ -123,7 +123,7 @@ def convert(
     source = as_documents(source) if kind in (None, "corpus") else source
     kind = kind or ("corpus" if contents.columns else kind_of(source))
     if contents.columns is not None and kind not in ("corpus", "collection"):
-        msg = f"--text-field names a field of passages, and '{source}' is taken for {kind}. Leave out such names."
+        msg = f"--text-field names a field of passages, and '{source}' is read as {kind}. Leave out such names."
         raise OptionError(msg)
     contents.check(kind, source)
     path, read = Path(output), _Read(source, split, corpus, contents)
@@ -180,7 +180,7 @@ class _Read:
 
 def _write_in_form(kind: Kind, read: _Read, path: Path, form: Form) -> Counts:
     if kind not in ("run", "qrels"):
-        msg = f"--form is for runs and qrels, and '{read.source}' is taken for {kind}. Leave it out or give --kind."
+        msg = f"--form is for runs and qrels, and '{read.source}' is read as {kind}. Leave it out or give --kind."
         raise OptionError(msg)
     if path.is_dir():
         msg = f"'{path}' is a folder. With --form give the name of a file."

@@ -15,7 +15,7 @@ from typing import Any
 from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data import files
 from retrievalkit.data.blank import Blanks
-from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, corpus_table
+from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
 from retrievalkit.data.records import Record, table_of
 from retrievalkit.data.sources import open_source
@@ -181,7 +181,7 @@ class Corpus:
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
             f"unknown document id '{document_id}'{hint} It is none of the {len(self)} passages of '{self.source}'. "
-            "Give the corpus that the file was made for."
+            "Give the corpus with these ids."
         )
         return DataError(msg, file=file, line=line)
 
@@ -253,7 +253,7 @@ def passage_of(record: Record) -> Passage:
     fields = record.fields
     name = next((name for name in PASSAGE_IDS if name in fields), None)
     if name is None or ("text" not in fields and "contents" not in fields):
-        raise record.unknown_form("passage", CORPUS.known)
+        raise incomplete(record, "passage", CORPUS.known, id=PASSAGE_IDS, text=PASSAGE_TEXTS)
     if "text" in fields:
         title = record.text("title") if fields.get("title") is not None else ""
         return Passage(record.identifier(name), title, record.text("text"))

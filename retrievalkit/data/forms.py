@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import NamedTuple
 
-from retrievalkit.data.records import Table
+from retrievalkit.data.json_text import field_names
+from retrievalkit.data.records import Record, Table
+from retrievalkit.errors import DataError
 
 PASSAGE_IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid")
+PASSAGE_TEXTS = ("text", "contents")
 EMBEDDED_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
 """The id fields of a passage inside a training example."""
 
@@ -85,6 +88,15 @@ def is_example(names: Set[str]) -> bool:
     if names & _EXAMPLE_FIELDS or names >= HARD_NEGATIVES:
         return True
     return bool(names & set(ANCHORS)) and any(is_numbered(name, POSITIVES) for name in names)
+
+
+def incomplete(record: Record, kind: str, known: tuple[str, ...], **needs: tuple[str, ...]) -> DataError:
+    """The error for a record without one of the fields that it `needs`, or for one of no known form."""
+    absent = {name: fields for name, fields in needs.items() if not record.fields.keys() & set(fields)}
+    if len(absent) == len(needs):
+        return record.unknown_form(kind, known)
+    listed = " and ".join(f"no {name} ({', '.join(fields)})" for name, fields in absent.items())
+    return record.error(f"the {kind} has {listed}. Its fields are: {field_names(record.fields)}.")
 
 
 def is_numbered(name: str, names: tuple[str, ...]) -> bool:

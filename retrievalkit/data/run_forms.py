@@ -168,7 +168,7 @@ def form_of(path: Path) -> RunForm:
     cells = [columns(line.text, (TREC.width, _RANKED.width, _CANDIDATES.width)) for line in lines]
     width = len(cells[0])
     if is_judgement_header(cells[0]) or (width == 4 and all(len(row) > 1 and row[1] in _ITERATIONS for row in cells)):
-        msg = "these are judgements (qrels), but a run was expected. Swap the two files."
+        msg = "these are judgements (qrels), but a run was expected. Give the file that rkit search wrote."
         raise DataError(msg, file=path, line=lines[0].number)
     if width == TREC.width:
         return TREC

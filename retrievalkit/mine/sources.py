@@ -282,9 +282,8 @@ def source_kind(source: str | Path) -> str:
     if kind in ("checkpoint", "index"):
         return str(kind)
     if path.is_dir():
-        description = (
-            f"a {kind} folder, which must be indexed first (rkit index)" if kind else "a folder not written by rkit"
-        )
+        first = ", which must be indexed first (rkit index)" if kind == "vectors" else ""
+        description = f"a {kind} folder{first}" if kind else "a folder that rkit did not write"
         msg = f"'{source}' is {description}. {_KNOWN}"
         raise ArtifactError(msg)
     near = [str(sibling) for sibling in path.parent.iterdir()] if path.parent.is_dir() else []

@@ -328,6 +328,6 @@ def _check_finite(encoded: Representation, queries: Sequence[Query]) -> None:
             continue
         finite = tensor.isfinite().flatten(1).all(dim=1).tolist()
         if not all(finite):
-            query = queries[finite.index(False)].id
-            msg = f"the query '{query}' was encoded as numbers that are not finite. Check the model, or use fp32."
+            query = queries[finite.index(False)].text[:80]
+            msg = f"the query {query!r} was encoded as numbers that are not finite. Check the model, or use fp32."
             raise InputError(msg)

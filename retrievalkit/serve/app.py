@@ -10,7 +10,9 @@ from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
+from starlette.routing import Route
 
 from retrievalkit import __version__, registry
 from retrievalkit.errors import RetrievalkitError
@@ -18,7 +20,7 @@ from retrievalkit.report.terminal import printable
 from retrievalkit.serve import forms, page
 from retrievalkit.serve.checks import words_for
 from retrievalkit.serve.failures import ForbiddenError, Json, failure, told
-from retrievalkit.serve.guards import RELOAD, Guards, TooLargeError
+from retrievalkit.serve.guards import RELOAD, Guards
 from retrievalkit.serve.mcp import AgentServer
 from retrievalkit.serve.metrics import MEDIA_TYPE
 from retrievalkit.serve.service import Service
@@ -56,12 +58,16 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.include_router(routes)
-    app.router.routes.extend(agents.routes())
+    for route in agents.routes():
+        assert isinstance(route, Route)
+        route.methods = {"POST"}  # GET would hold a stream open, and there is nothing to stream
+        app.router.routes.append(route)
     app.add_exception_handler(RetrievalkitError, _failed)
     app.add_exception_handler(RequestValidationError, _misread)
     app.add_exception_handler(HTTPException, _refused)
     described = app.openapi()
     _bound(described, service)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=service.settings.names, www_redirect=False)
     app.add_middleware(
         Guards,
         settings=service.settings,
@@ -206,10 +212,6 @@ async def _misread(request: Request, error: Exception) -> Response:
 async def _refused(request: Request, error: Exception) -> Response:
     """What the framework refuses: unknown addresses, other methods, bodies that cannot be read."""
     assert isinstance(error, HTTPException)
-    if isinstance(error, TooLargeError):
-        most = _service(request).settings.limits.body
-        message = f"the body has more than {most:,} bytes. Send less (rkit serve --max-body)."
-        return told(request.url.path, 413, message, "TooLongError")
     path = printable(request.url.path[:200])
     if error.status_code == 404:
         known = "/search, /explain, /document, /indexes, /v1/embeddings, /v1/models, /rerank, /health, /metrics, /mcp"

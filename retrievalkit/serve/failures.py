@@ -20,10 +20,6 @@ class NotFoundError(InputError):
     """Something that is asked for by its name is not there."""
 
 
-class TooLongError(InputError):
-    """A body that is larger than the service takes."""
-
-
 class UnauthorizedError(InputError):
     """A request without the token that it needs."""
 
@@ -58,7 +54,6 @@ class LateError(RetrievalkitError):
 
 _STATUS: tuple[tuple[type[RetrievalkitError], int], ...] = (
     (NotFoundError, 404),
-    (TooLongError, 413),
     (UnauthorizedError, 401),
     (ForbiddenError, 403),
     (SlowRequestError, 408),

@@ -12,7 +12,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import BeforeValidator, Field, ValidationError
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
 from retrievalkit import __version__
 from retrievalkit.errors import RetrievalkitError, UnknownNameError
@@ -121,7 +121,7 @@ class AgentServer:
         found = await self._service.document(forms.DocumentLine(id=given.id, query=""))
         return {name: found[name] for name in ("id", "title", "text")}
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[BaseRoute]:
         """What answers at /mcp; hosts and tokens are checked before, for all addresses alike."""
         app = self._server.streamable_http_app(
             stateless_http=True,
@@ -129,8 +129,7 @@ class AgentServer:
             max_request_body_size=self._service.settings.limits.body,
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
-        # GET would open a stream on which nothing ever comes; clients do without it where it is refused.
-        return [Route(route.path, route.endpoint, methods=["POST"]) for route in app.routes if isinstance(route, Route)]
+        return list(app.routes)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

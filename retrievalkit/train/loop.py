@@ -305,7 +305,7 @@ def trainer_arguments(options: LoopOptions, folder: Path, steps: int, run: str) 
         max_grad_norm=options.max_gradient_norm,
         lr_scheduler_type="linear",
         warmup_steps=int(options.warmup_ratio * steps),
-        logging_steps=options.logging_steps,
+        logging_steps=options.logging_steps or min(10, max(1, steps // 20)),
         save_strategy="epoch" if options.save_steps is None else "steps",
         save_steps=options.save_steps or 500,
         report_to=[],  # the callbacks are added where the training writes

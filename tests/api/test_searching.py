@@ -155,7 +155,7 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("mistake", "error", "message"),
     [
-        (lambda index, _: index.search(""), InputError, "the query 'query' is empty"),
+        (lambda index, _: index.search(""), InputError, "the query is empty"),
         (lambda index, _: index.search([]), DataError, "there is no query in it"),
         (lambda index, _: index.search(5), InputError, "queries of the type int are unknown"),
         (lambda index, _: index.search("peru", k=0), OptionError, "k is 0"),

@@ -166,7 +166,7 @@ def test_a_beir_folder(beir):
 
 
 def test_a_beir_folder_without_the_split(beir):
-    with pytest.raises(DataError, match=r"no judgements for the split 'dev' .*Splits there: train\."):
+    with pytest.raises(DataError, match=r"no judgements for the split 'dev' .*It has train\."):
         read_examples(beir, split="dev")
 
 

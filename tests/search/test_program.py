@@ -285,7 +285,7 @@ def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
     vectors = torch.zeros(2, 1, 6)
     vectors[1, 0, 3] = float("nan")
     monkeypatch.setattr(FakeRetriever, "encode", lambda *arguments, **options: Representation(vectors))
-    with pytest.raises(RetrievalkitError, match="the query 'q1' was encoded"):
+    with pytest.raises(RetrievalkitError, match="the query 'b' was encoded"):
         search.search([stage1[1]], queries=ask("a", "b"))
 
 
@@ -604,7 +604,7 @@ def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
     [
         ((), "there is nothing to search for in"),
         (("--query", "x", "--interactive"), "--query and --interactive exclude each other"),
-        (("--query", " "), "the query 'query' is empty"),
+        (("--query", " "), "the query is empty"),
         (("--query", "x", "--split", "test"), "--split has no effect here: it goes with --queries."),
         (("--queries", "QUERIES", "--no-explain"), "--explain has no effect here: it goes with hits to read"),
         (("--queries", "QUERIES", "--corpus", "x"), "--corpus has no effect here"),

@@ -314,11 +314,16 @@ def test_health_and_metrics(client):
 
 def test_no_other_site_may_read_answers(client):
     """There is no CORS, whatever the origin."""
-    response = client.get("/search", params={"query": QUERY}, headers={"origin": "https://other.example"})
-    assert not [name for name in response.headers if name.startswith("access-control")]
     headers = {"origin": "https://other.example", "access-control-request-method": "POST"}
-    asked = client.options("/search", headers=headers)
-    assert (asked.status_code, asked.headers["allow"]) == (405, "GET, POST")
+    for response in (client.get("/search?query=Peru", headers=headers), client.options("/search", headers=headers)):
+        assert response.status_code == 403
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+def test_a_method_that_an_address_does_not_take_is_answered_with_those_that_it_takes(client):
+    for method, path, allowed in (("OPTIONS", "/search", "GET, POST"), ("TRACE", "/admin/reload", "POST")):
+        answer = client.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/indexes", "/docs", "/v1/models"])

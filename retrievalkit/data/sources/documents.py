@@ -20,7 +20,7 @@ from retrievalkit.data.sources.document_text import READERS, UnreadableError, re
 from retrievalkit.data.sources.source import Source
 from retrievalkit.errors import DataError, shortlist
 
-_OURS = (".jsonl", ".json", ".tsv", ".gz", ".zst")
+_OURS = (".jsonl", ".json", ".tsv", ".csv", ".gz", ".zst")
 _SHOWN = 3
 
 
@@ -73,7 +73,7 @@ class Documents(Source):
             return [(self.path.name, self.path)]
         found = sorted((path.relative_to(self.path).as_posix(), path) for path in _below(self.path))
         if not found:
-            msg = f"the folder holds no document ({', '.join(READERS)}), but {files.listing(self.path)}."
+            msg = f"the folder holds no document ({', '.join(READERS)}). It holds {files.listing(self.path)}."
             raise DataError(msg, file=self.path)
         for identifier, path in found:
             if problem := id_problem(identifier):

@@ -104,9 +104,10 @@ class Local(Source):
             if line.number == 1 and forms.is_judgement_header(cells):
                 continue
             record = Record(file, line.number, {})
-            if len(cells) == _RUN_WIDTH and line.number == 1:
+            if len(cells) == _RUN_WIDTH and line.number == 1 and cells[3].isdecimal():
                 msg = "this is a run (query Q0 document rank score tag), and judgements were expected. "
-                raise record.error(msg + "Swap the two files.")
+                msg += f"Known forms: {'; '.join(forms.QRELS)}."
+                raise record.error(msg)
             if len(cells) not in (3, 4):
                 msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(forms.QRELS)}."
                 raise record.error(msg)
@@ -176,6 +177,12 @@ class Local(Source):
     @cached_property
     def _corpus_files(self) -> list[Path]:
         """The file itself, the corpus of a BEIR folder, or all data files of a folder."""
+        from retrievalkit.data.sources.documents import as_documents
+
+        if (documents := as_documents(self.path)) != self.path:
+            kind = "a folder of documents" if self.is_folder else "a document"
+            msg = f"this is {kind}. To read it as a corpus, give '{documents}'."
+            raise DataError(msg, file=self.path)
         if not self.is_folder:
             return [self.path]
         for name in _CORPUS_FILES:
@@ -185,7 +192,7 @@ class Local(Source):
         found = self._data_files()
         if not found:
             held = files.listing(self.path)
-            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file, but {held}."
+            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file. It holds {held}."
             raise DataError(msg, file=self.path)
         return found
 
@@ -214,8 +221,9 @@ class Local(Source):
         folder = self.path / "qrels" if os.path.isdir(self.path / "qrels") else self.path
         if found := files.find_file(folder, f"{split}.tsv"):
             return found
-        known = ", ".join(self._judged_splits()) or "none"
-        msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). Splits there: {known}."
+        known = self._judged_splits()
+        others = f"It has {', '.join(known)}" if known else f"It holds {files.listing(self.path)}"
+        msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). {others}."
         raise DataError(msg, file=self.path)
 
 

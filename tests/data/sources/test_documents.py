@@ -160,7 +160,7 @@ def test_data_is_not_taken_for_documents(tmp_path):
 def test_a_folder_without_documents(tmp_path):
     """The message lists what is there instead."""
     docs = folder(tmp_path / "docs", a_png="x")
-    with pytest.raises(DataError, match=r"holds no document \(\.txt, .*\), but a\.png"):
+    with pytest.raises(DataError, match=r"holds no document \(\.txt, .*\)\. It holds a\.png"):
         list(open_corpus(f"documents:{docs}"))
 
 

@@ -82,7 +82,7 @@ class Json(Response):
         return text.encode("utf-8", errors="replace")
 
 
-def failure(error: RetrievalkitError) -> Json:
+def failure(error: RetrievalkitError, path: str) -> Json:
     """The response to a request that failed, in the form of OpenAI's errors."""
     headers = {}
     if isinstance(error, BusyError):
@@ -91,7 +91,7 @@ def failure(error: RetrievalkitError) -> Json:
         headers["Connection"] = "close"  # the rest of the body would be read as another request
     if isinstance(error, UnauthorizedError):
         headers["WWW-Authenticate"] = "Bearer"
-    return told(status_of(error), words_of(error), type(error).__name__, headers)
+    return told(path, status_of(error), words_of(error), type(error).__name__, headers)
 
 
 def words_of(error: RetrievalkitError) -> str:
@@ -100,7 +100,10 @@ def words_of(error: RetrievalkitError) -> str:
     return printable(without_credentials(message), lines=True)
 
 
-def told(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Json:
-    """A response that says what is wrong."""
+def told(path: str, status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Json:
+    """A response that says what is wrong; at /v1 in OpenAI's form, as its clients expect."""
     error = {"message": message, "type": kind, "param": None, "code": status}
+    if path.startswith("/v1/"):
+        status = 400 if status == 422 else status
+        error |= {"type": "invalid_request_error" if status in (400, 404) else kind, "code": None}
     return Json({"error": error}, status_code=status, headers=dict(headers or {}))

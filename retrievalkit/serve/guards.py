@@ -27,7 +27,7 @@ from retrievalkit.serve.failures import (
     told,
 )
 from retrievalkit.serve.metrics import Metrics
-from retrievalkit.serve.settings import TOKEN, Settings
+from retrievalkit.serve.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 RELOAD = "/admin/reload"
@@ -68,6 +68,8 @@ class Guards:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server leaves out the body
         start, path, limits = time.perf_counter(), scope["path"], self._settings.limits
         status, size, whole = 0, 0, False
 
@@ -102,13 +104,13 @@ class Guards:
             late = f"there was no answer within {limits.timeout:g} s. Ask for less, or later (rkit serve --timeout)."
             slow = f"the body did not arrive within {limits.timeout:g} s. Send it faster."
             if not status:
-                await failure(LateError(late) if whole else SlowRequestError(slow))(scope, received, sent)
+                await failure(LateError(late) if whole else SlowRequestError(slow), path)(scope, received, sent)
         except Exception:  # noqa: BLE001 - logged here, where the request is known
             # A mistake of ours. The connection stays as it is: the next request on it may be a good one.
             _LOG.exception("%s %s failed", scope["method"], path)
             if not status:
                 words = "the service failed. Its log says where; please report it."
-                await told(500, words, "Exception")(scope, received, sent)
+                await told(path, 500, words, "Exception")(scope, received, sent)
         finally:
             known = path if path in self._paths else "other"
             self._metrics.request(known, status or 500, time.perf_counter() - start)
@@ -123,18 +125,15 @@ class Guards:
                     f"the request comes from a page of '{origin:.100}', and this service answers only its own page. "
                     f"Behind a proxy, pass the Host header on, or start rkit serve with --allow-host NAME."
                 )
-                return failure(ForbiddenError(msg))
+                return failure(ForbiddenError(msg), path)
         if "content-length" in headers and "transfer-encoding" in headers:
             # A proxy may go by the other one, and see a second request in the body (RFC 9112, 6.3).
             msg = "the request has both Content-Length and Transfer-Encoding. Send one of them."
-            return told(400, msg, "InputError", {"Connection": "close"})
-        if path == RELOAD and self._settings.token is None:
-            msg = f"opening the indexes anew needs a token, and the service has none. Set {TOKEN}, or send SIGHUP."
-            return failure(ForbiddenError(msg))
+            return told(path, 400, msg, "InputError", {"Connection": "close"})
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if self._settings.token is None or path in _OPEN:
             return None
         if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._settings.token.encode()):
             msg = "the token is missing or wrong. Send the header Authorization: Bearer TOKEN."
-            return failure(UnauthorizedError(msg))
+            return failure(UnauthorizedError(msg), path)
         return None

@@ -49,5 +49,7 @@ def test_mistakes_are_our_errors(words, tmp_path):
         IndexRetriever(index=5)
     with pytest.raises(InputError, match="empty"):
         IndexRetriever(index=words).invoke("")
+    with pytest.raises(ValueError, match="top_k"):
+        IndexRetriever(index=words, top_k=3)
     with pytest.raises(ValueError, match="greater than or equal to 1"):
         IndexRetriever(index=words, k=0)

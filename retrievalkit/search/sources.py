@@ -274,7 +274,7 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
-    """The path of an input named in an index's manifest, inside the index, absolute or relative to it; None if gone.
+    """The absolute path of an input that an index's manifest names: in the index, by its path, or beside; None if gone.
 
     A stranger may have written the manifest. A store is sent the user's credentials, so that only the bucket of the
     index itself is opened, which the user named; of anything else outside the index, the caller compares the
@@ -283,7 +283,7 @@ def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
     Raises:
         InputError: It is in a store that the user has to name, or that cannot be read.
     """
-    place = entry.get("path")
+    place: str = entry.get("path", "")
     if artifacts.is_address(place):
         store = artifacts.store_of(folder)
         bucket = "" if store is None else "/".join(store.url.split("/")[:3])
@@ -293,7 +293,7 @@ def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
         return str(artifacts.local(place))
     beside = [folder / entry["relative_path"]] if "relative_path" in entry else []
     places = [*filter(partial(_is_inside, folder), beside), *([Path(place)] if place else []), *beside]
-    return next((str(place) for place in places if os.path.exists(place)), None)
+    return next((os.path.abspath(place) for place in places if os.path.exists(place)), None)
 
 
 def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
@@ -302,7 +302,9 @@ def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
     Raises:
         InputError: It is gone or another, or it is a source that the user has to name.
     """
-    place = locate_input(entry, folder) or str(entry["source"])
+    source = str(entry["source"])
+    # Absolute, since a file may have the name of a source, such as `documents:x`.
+    place = locate_input(entry, folder) or (os.path.abspath(source) if os.path.exists(source) else source)
     # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
     with consent.anonymously():
         corpus = open_corpus(place)
@@ -312,11 +314,10 @@ def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
                 msg = f"'{place}' is not the corpus that '{folder}' was made from: its fingerprint is another."
                 raise InputError(msg)
 
-        if os.path.isfile(place):
-            if not _is_inside(folder, place):
-                artifacts.once(Path(place), f"corpus {entry['fingerprint']}", compare)
-        else:
+        if not os.path.isfile(place):
             compare()
+        elif not _is_inside(folder, place):
+            artifacts.once(Path(place), f"corpus {entry['fingerprint']}", compare)
     return corpus
 
 

@@ -23,7 +23,7 @@ from retrievalkit.index import build_index
 from retrievalkit.report.counts import counted
 from retrievalkit.search.request import Request, check_effect
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.sources import locate_input
+from retrievalkit.search.sources import open_recorded_corpus
 
 if TYPE_CHECKING:
     from retrievalkit.api.retriever import Retriever
@@ -265,13 +265,12 @@ class Index(Searching):
         entry = self.manifest.get("corpus")
         if self.corpus is not None or entry is None:
             return self.corpus
-        return locate_input(entry, self.folder) or str(entry["source"])
+        return open_recorded_corpus(entry, self.folder).source
 
     @property
     def moved_model(self) -> str | None:
         """Where the model that encodes queries is, if it is not where the index knows it."""
-        entry = self.manifest.get("checkpoint")
-        known = None if entry is None else locate_input(entry, self.folder)
+        known = self.manifest.get("checkpoint", {}).get("path")
         return None if self.model is None or known == os.path.abspath(self.model) else self.model
 
     @property

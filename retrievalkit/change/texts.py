@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.consent import anonymously
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.vectors import Ids
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.index import TEXTS
 from retrievalkit.passage_parts import PART
-from retrievalkit.search.sources import locate_input
+from retrievalkit.search.sources import open_recorded_corpus
 from retrievalkit.segments import Segment
 
 
@@ -166,12 +164,7 @@ def _corpus_of(folder: Path, manifest: Mapping[str, Any]) -> Corpus | None:
     if entry is None:
         return None
     try:
-        # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
-        with anonymously():
-            corpus = open_corpus(locate_input(entry, folder) or entry["source"])
-            # Passages that were in memory are kept in the folder, under the fingerprint that they had there.
-            kept = entry.get("relative_path") == TEXTS
-            return corpus if kept or corpus.fingerprint() == entry["fingerprint"] else None
+        return open_recorded_corpus(entry, folder)
     except InputError:
         return None
 

@@ -75,6 +75,11 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
             has not allowed, or the hub cannot be reached.
     """
     check_source(source)
+    whole = os.path.isfile(os.path.join(source, "config.json"))
+    if not whole and model_file(source, "adapter_config.json", revision=options.get("revision")):
+        # Transformers would load the model that this file names: any on the hub, or any folder of the user.
+        msg = f"'{source}' is an adapter of another model. Merge the two (PEFT: merge_and_unload), and give the result."
+        raise InputError(msg)
     unreachable = None if os.path.isdir(source) else _hub_problem()
     with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet(), large_imports():
         # Always given: where it is not, transformers asks on the terminal, and runs the code if a line says "y".

@@ -26,11 +26,13 @@ from retrievalkit.model.checkpoint import (
     DO,
     LENGTHS,
     POOLER_WEIGHTS,
+    UNTRAINED,
     damage_explained,
     is_checkpoint,
     length_explained,
     missing_plugins_explained,
     read_checkpoint,
+    untrained_fingerprint,
 )
 from retrievalkit.model.precision import Precision, autocast, default_device, resolve_precision
 from retrievalkit.model.pretrained import model_fingerprint
@@ -44,8 +46,6 @@ GPU_BATCH_TOKENS = 65_536
 
 _DEFAULT_POOLER = "cls"
 _PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
-# In the description of an untrained retriever only: a checkpoint has no use for them.
-_UNTRAINED = ("model", "pooling")
 
 
 class Retriever(nn.Module):
@@ -220,9 +220,8 @@ class Retriever(nn.Module):
                 lean=lean,
             )
             if encoder_options:
-                made = {key: value for key, value in retriever.description.items() if key not in _UNTRAINED}
-                made["encoder"] = describe("encoder", encoder["name"], encoder["options"])
-                retriever.fingerprint = artifacts.fingerprint_value([made, model_fingerprint(description["model"])])
+                made = {**retriever.description, "encoder": describe("encoder", encoder["name"], encoder["options"])}
+                retriever.fingerprint = untrained_fingerprint(made, description["model"])
         return retriever.to(device or default_device()).eval()
 
     def save(self, folder: str | Path) -> None:
@@ -234,7 +233,7 @@ class Retriever(nn.Module):
             self.tower(side).save(target)
         state = {name: tensor.contiguous().cpu() for name, tensor in self.pooler.state_dict().items()}
         save_file(state, folder / POOLER_WEIGHTS)
-        description = {key: value for key, value in self.description.items() if key not in _UNTRAINED}
+        description = {key: value for key, value in self.description.items() if key not in UNTRAINED}
         # A branch or tag names the model that training started from, not this folder.
         description["encoder"] = dict(description["encoder"])
         description["encoder"]["options"] = {

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from retrievalkit.consent import anonymously
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, check_queries
@@ -25,7 +24,7 @@ from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits, render
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.sources import Place, locate_input
+from retrievalkit.search.sources import Place, open_recorded_corpus
 
 PROMPT = "query> "
 
@@ -209,13 +208,11 @@ def open_texts(searcher: Searcher, corpus: Place | None = None) -> Corpus | None
         entry = index.manifest.get("corpus")
         try:
             if entry is not None:
-                # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
-                with anonymously():
-                    return open_corpus(locate_input(entry, index.folder) or entry["source"])
+                return open_recorded_corpus(entry, index.folder)
             problem = f"the manifest of '{index.folder}' names no corpus"
         except InputError as error:
             problem = str(error)
-    searcher.note(f"the texts are not available ({problem}). Give them with --corpus.")
+    searcher.note(f"the texts are not available: {problem.rstrip('.')}. Give them with --corpus.")
     return None
 
 

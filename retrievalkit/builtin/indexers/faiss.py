@@ -243,7 +243,8 @@ class Faiss(Indexer):
         faiss = self._faiss
         flag = getattr(faiss, "IO_FLAG_MMAP_IFC", None) or faiss.IO_FLAG_MMAP
         try:
-            index = faiss.read_index(str(file), flag)
+            # Lists on the disk are looked for beside the file, wherever it says that they are.
+            index = faiss.read_index(str(file), flag | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError:
             # Not every kind of index can be mapped.
             index = _read_whole(faiss, file)
@@ -280,7 +281,7 @@ def _import_faiss() -> Any:
 
 def _read_whole(faiss: Any, file: Path) -> Any:
     try:
-        return faiss.read_index(str(file))
+        return faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR)
     except RuntimeError as error:
         msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
         raise ArtifactError(msg) from error

@@ -37,6 +37,8 @@ class Documents(Source):
         DataError: The path does not exist.
     """
 
+    content_hashed = True
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.path = files.existing(name)

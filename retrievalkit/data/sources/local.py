@@ -48,6 +48,7 @@ class Local(Source):
     """
 
     reads_files = True
+    content_hashed = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

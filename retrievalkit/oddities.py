@@ -7,13 +7,12 @@ them by `collected`. Outside of a command, notes are shown at once.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from retrievalkit.errors import InputError
-from retrievalkit.report.terminal import printable
+from retrievalkit.report.terminal import printable, say
 
 
 @dataclass(eq=False)
@@ -170,4 +169,4 @@ def at_once(sentence: str) -> None:
 
 def show(sentence: str) -> None:
     """Show the user a note."""
-    sys.stderr.write(f"Note: {printable(sentence)}\n")
+    say(f"Note: {printable(sentence)}", err=True)

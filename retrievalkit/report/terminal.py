@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 # C0 but for tab and newline, DEL, C1; separators of lines and paragraphs; marks that reorder text; lone surrogates.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
@@ -19,6 +20,18 @@ def printable(text: str, *, lines: bool = False) -> str:
         lines: Whether it may have several lines; if not, their ends are escaped too.
     """
     return (_IN_LINES if lines else _IN_LINE).sub(_escaped, text)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines that may quote names and texts of strangers.
+
+    Args:
+        text: The lines.
+        err: Print to standard error.
+    """
+    stream = sys.stderr if err else sys.stdout
+    stream.write(f"{printable(text, lines=True)}\n")
+    stream.flush()
 
 
 def printable_json(text: str) -> str:

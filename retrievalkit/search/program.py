@@ -26,7 +26,7 @@ from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.data.runs import Hits, Run
 from retrievalkit.errors import InputError, OptionError, shortlist
 from retrievalkit.report.progress import ProgressBar
-from retrievalkit.report.terminal import printable_json
+from retrievalkit.report.terminal import printable_json, say
 from retrievalkit.search.encoders import QueryBatch
 from retrievalkit.search.fusion import Fusion, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.hits import write_hits
@@ -349,4 +349,4 @@ def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, text
     tuned.render(Console(highlight=False, stderr=to_run), request.places)
     if wanted is None and request.output:
         output = artifacts.named(request.output)
-        sys.stdout.write(f"{output}: the best weights; search with --weights {output}\n")
+        say(f"{output}: the best weights; search with --weights {output}")

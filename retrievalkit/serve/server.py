@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.report.terminal import say
 from retrievalkit.serve.app import create_app
 from retrievalkit.serve.mcp import AgentServer
 from retrievalkit.serve.service import Service
@@ -40,7 +40,7 @@ def serve(settings: Settings) -> None:
         _warn(settings)
         service = Service(settings)
         asyncio.run(_serve(service, listener))
-    _say("stopped: all requests were answered.")
+    say("stopped: all requests were answered.", err=True)
 
 
 def serve_on_pipes(settings: Settings) -> None:
@@ -51,7 +51,7 @@ def serve_on_pipes(settings: Settings) -> None:
     """
     settings.check()
     service = Service(settings)
-    _say(f"serving {service.summary()} on standard input and output")
+    say(f"serving {service.summary()} on standard input and output", err=True)
     try:
         asyncio.run(AgentServer(service).run_on_pipes())
     finally:
@@ -88,7 +88,7 @@ class _Server(uvicorn.Server):
             await super().startup(sockets)
         except OSError as error:
             raise _refused(self._service.settings, error) from error
-        _say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)")
+        say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)", err=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, answer what was asked, and close connections after their next answer.
@@ -130,7 +130,7 @@ class _Server(uvicorn.Server):
 
     def _stop(self, number: int) -> None:
         if self.should_exit:
-            _say("ended at once: requests were lost.")
+            say("ended at once: requests were lost.", err=True)
             # What is being computed cannot be interrupted, and Python would wait for it.
             os._exit(128 + number)
         self.should_exit = True
@@ -190,13 +190,9 @@ def _check_no_loop() -> None:
 
 def _warn(settings: Settings) -> None:
     if not settings.stays_here and settings.token is None:
-        _say(
+        say(
             f"Warning: whoever reaches {settings.host} can search and read all texts, as there is no token, and "
             f"requests are not encrypted. Set {TOKEN} or --token-file and put a proxy with TLS in front, or leave out "
-            f"--host."
+            f"--host.",
+            err=True,
         )
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

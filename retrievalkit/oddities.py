@@ -168,5 +168,5 @@ def at_once(sentence: str) -> None:
 
 
 def show(sentence: str) -> None:
-    """Show the user a note."""
-    say(f"Note: {printable(sentence)}", err=True)
+    """Show the user a note, with values as in an error."""
+    say(f"Note: {printable(str(InputError(sentence)))}", err=True)

@@ -9,7 +9,7 @@ import sys
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_LINE = re.compile(f"[\n{_CONTROLS}]")
 _IN_LINES = re.compile(f"[{_CONTROLS}]")
-_CREDENTIALS = re.compile(r"(://)[^/\s@'\"]+@")
+_CREDENTIALS = re.compile(r"://[^/\s@'\"]+@")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -37,11 +37,6 @@ def say(text: str, *, err: bool = False) -> None:
 def printable_json(text: str) -> str:
     """JSON with its control characters escaped as JSON does, so that it means the same."""
     return _IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-def without_credentials(text: str) -> str:
-    """The text without the user and the password of addresses."""
-    return _CREDENTIALS.sub(r"\1***@", text)
 
 
 def holds_credentials(text: str) -> bool:

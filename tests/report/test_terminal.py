@@ -17,7 +17,7 @@ from retrievalkit.cli.group import RkitGroup
 from retrievalkit.errors import InputError
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.report.table import text_table
-from retrievalkit.report.terminal import holds_credentials, printable, printable_json, without_credentials
+from retrievalkit.report.terminal import holds_credentials, printable, printable_json
 from retrievalkit.search.interactive import converse
 
 HOSTILE = "\x1b]0;x\x07\x9b2J\u202egpj.exe\u2066\u2028\r\x00\ud800"
@@ -62,7 +62,9 @@ def test_json_is_printed_without_control_characters_and_means_the_same():
 
 def test_passwords_of_addresses_are_not_shown():
     """Text without one is left alone."""
-    assert without_credentials("at 'https://root:s3cret@host:1/a' and b@c") == "at 'https://***@host:1/a' and b@c"
+    error = InputError("at 'https://root:s3cret@host:1/a' and b@c")
+    assert str(error) == "at 'https://***@host:1/a' and b@c"
+    assert "s3" not in str(InputError(f"at 'https://root:{'s3' * 400}@host:1/a'"))
     assert holds_credentials("--set uri=tcp://token@host")
     assert not holds_credentials("https://host/@scope and a:b@c")
 

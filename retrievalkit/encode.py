@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
 import numpy as np
 from pydantic import Field
 
@@ -37,6 +36,7 @@ from retrievalkit.model.precision import Precision, default_device, resolve_prec
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
 from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import say
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -119,7 +119,7 @@ def encode(
         writer = VectorWriter(staging, identity=identity, store=artifacts.store_of(output))
         complete, changed = writer.completed_shards()
         if changed:
-            click.echo(f"'{changed}' was changed after it was written: its texts are encoded again", err=True)
+            say(f"'{changed}' was changed after it was written: its texts are encoded again", err=True)
         shards = job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options)
         left_out = _LeftOut(staging, complete, writer)
         for number, shard in shards:
@@ -234,7 +234,7 @@ class _Job:
         with self._progress(skip) as progress:
             for number, ids, token_ids in prefetch(self._tokenized(skip)):
                 if self.precision == "int8" and not told:
-                    click.echo(nearness(self.retriever, token_ids, self.side), err=True)
+                    say(nearness(self.retriever, token_ids, self.side), err=True)
                     told = True
                 yield number, self._encode(ids, token_ids, progress.advance)
 
@@ -254,7 +254,7 @@ class _Job:
             # In any order: to wait for the first ones would leave workers idle when one is slow or lost.
             for number, shard, note in spread_map(make, items, cluster, ordered=False):
                 if note and not told:
-                    click.echo(note, err=True)
+                    say(note, err=True)
                     told = True
                 yield number, shard
                 progress.advance(len(shard.ids))
@@ -296,7 +296,7 @@ class _Job:
         done, total = len(skip) * self.shard_texts, self.texts.expected_size()
         if skip:
             of_all = "" if total is None else f" of {total:,}"
-            click.echo(f"resuming after {counted(done, 'texts')}{of_all}", err=True)
+            say(f"resuming after {counted(done, 'texts')}{of_all}", err=True)
         return ProgressBar(f"encode {self.side}s", total, unit="texts", done=done)
 
     def _tokenized(self, skip: frozenset[int]) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:

@@ -7,14 +7,13 @@ them by `collected`. Outside of a command, notes are shown at once.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from retrievalkit.errors import InputError
 from retrievalkit.report.counts import counted
-from retrievalkit.report.terminal import printable
+from retrievalkit.report.terminal import printable, say
 
 _DISTINCT = 1 << 17
 
@@ -180,5 +179,5 @@ def at_once(sentence: str) -> None:
 
 
 def show(sentence: str) -> None:
-    """Show the user a note."""
-    sys.stderr.write(f"Note: {printable(sentence)}\n")
+    """Show the user a note, with values as in an error."""
+    say(f"Note: {printable(str(InputError(sentence)))}", err=True)

@@ -21,7 +21,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 
 from retrievalkit import artifacts, oddities
@@ -41,6 +40,7 @@ from retrievalkit.model.rerankers import open_reranker, score_pairs
 from retrievalkit.modules import make_callable
 from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import say
 
 make_callable(__name__, "retrievalkit.api.reranking:rerank")
 
@@ -286,7 +286,7 @@ class _Job:
             while whole < len(expected) and len(data := stream.read(size)) == size:
                 if _checksum(data).encode() != expected[whole]:
                     again = f"from pair {whole * self.settings.window + 1:,} on they are scored again"
-                    click.echo(f"scores in '{scores}' were changed after they were written: {again}", err=True)
+                    say(f"scores in '{scores}' were changed after they were written: {again}", err=True)
                     break
                 whole += 1
             stream.truncate(whole * size)

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from retrievalkit import artifacts, oddities
 from retrievalkit.cluster import ClusterOptions, check_same, spread_map
 from retrievalkit.contracts import Question
@@ -23,6 +21,7 @@ from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import check_queries
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
+from retrievalkit.report.terminal import say
 
 if TYPE_CHECKING:
     from retrievalkit.model.precision import Precision
@@ -253,7 +252,7 @@ def _is_whole(folder: Path) -> bool:
     try:
         _check(folder)
     except ArtifactError:
-        click.echo(f"'{folder}' was changed after it was written: it is made again", err=True)
+        say(f"'{folder}' was changed after it was written: it is made again", err=True)
         shutil.rmtree(folder)
         return False
     return True

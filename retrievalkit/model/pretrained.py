@@ -20,7 +20,7 @@ from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 from retrievalkit.modules import large_imports, package_folder
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _PROBE_SECONDS = 4.0
 
@@ -175,6 +175,35 @@ def load_weights(model: nn.Module, path: Path) -> None:
     import safetensors.torch
 
     safetensors.torch.load_model(model, str(path))
+
+
+def check_finite(model: nn.Module, source: str) -> None:
+    """Refuse a model with weights that are NaN or infinite: all that it computes would be NaN.
+
+    Args:
+        model: The loaded model.
+        source: Folder or hub name, as `locate_model` gives it.
+
+    Raises:
+        ArtifactError: Names the file, if it is one of safetensors in a folder, and the tensor.
+    """
+    from safetensors.torch import load_file
+
+    broken = next((name for name, weight in model.named_parameters() if not _is_finite(weight)), None)
+    if broken is None:
+        return
+    place = f"'{source}': the tensor '{broken}'"
+    for path in Path(source).rglob("*.safetensors"):
+        for name, tensor in load_file(path).items():
+            if not _is_finite(tensor):
+                place = f"'{path}': the tensor '{name}'"
+    msg = f"{place} holds NaN or infinite numbers. Copy the model again, or train it again with a lower learning rate."
+    raise ArtifactError(msg)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # A sum is quicker than a look at each number, and may be infinite where these are not.
+    return not tensor.is_floating_point() or bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 @cache

@@ -35,7 +35,7 @@ from retrievalkit.model.checkpoint import (
     untrained_fingerprint,
 )
 from retrievalkit.model.precision import Precision, autocast, default_device, resolve_precision
-from retrievalkit.model.pretrained import model_fingerprint
+from retrievalkit.model.pretrained import check_finite, locate_model, model_fingerprint
 from retrievalkit.model.published import OwnSettings, WithoutEquivalentError, load_own_weights
 from retrievalkit.model.sentence_transformers import left_out, own_settings
 from retrievalkit.registry import describe
@@ -118,6 +118,7 @@ class Retriever(nn.Module):
             retriever = cls._assemble(folders, description, lean=lean)
         if own is not None and own.pooler == pooler:
             load_own_weights(own, retriever.pooler, named=named)
+        check_finite(retriever, locate_model(model))
         # Before the model's path is added: a model that was moved is the same model.
         retriever.fingerprint = artifacts.fingerprint_value([description, source])
         # Absolute, so that the retriever can be made again from another working directory.
@@ -185,6 +186,7 @@ class Retriever(nn.Module):
                 raise ArtifactError(msg) from error
         with damage_explained(folder):
             retriever.pooler.load_state_dict(load_file(folder / POOLER_WEIGHTS))
+        check_finite(retriever, str(folder))
         retriever.fingerprint, retriever.changed = fingerprint, changed
         return retriever.to(device or default_device()).eval()
 

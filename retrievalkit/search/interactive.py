@@ -19,7 +19,7 @@ from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, RetrievalkitError
-from retrievalkit.report.terminal import printable, printable_json
+from retrievalkit.report.terminal import printable, printable_json, say
 from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits, render
@@ -53,7 +53,7 @@ def converse(answer: Callable[[str, int], None], k: int) -> None:
             elif line:
                 answer(line, k)
         except RetrievalkitError as error:
-            _say(f"Error: {printable(str(error), lines=True)}")
+            _say(f"Error: {error}")
         except KeyboardInterrupt:
             _say("Interrupted.")
 
@@ -106,7 +106,7 @@ def _command(line: str, k: int) -> int:
 
 def _say(text: str) -> None:
     sys.stdout.flush()
-    sys.stderr.write(f"{text}\n")
+    say(text, err=True)
     sys.stderr.flush()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from retrievalkit import artifacts
 from retrievalkit.data.runs import Hits, write_run
 from retrievalkit.report.counts import counted
-from retrievalkit.report.terminal import printable, printable_json
+from retrievalkit.report.terminal import printable, printable_json, say
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.request import Request
 from retrievalkit.search.tuning import Tuned
@@ -56,7 +56,7 @@ def _write(output: str, found: Found, about: dict[str, Any], *, as_json: bool) -
     if as_json:
         sys.stdout.write(_json({"queries": queries, "hits": lines, "run": output} | about) + "\n")
     else:
-        sys.stdout.write(f"{output}: {counted(queries, 'queries')}, {counted(lines, 'hits')}\n")
+        say(f"{output}: {counted(queries, 'queries')}, {counted(lines, 'hits')}")
 
 
 def _print(found: Found) -> None:

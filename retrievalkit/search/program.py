@@ -27,7 +27,7 @@ from retrievalkit.data.runs import Hits, Run
 from retrievalkit.errors import InputError, OptionError, shortlist
 from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
-from retrievalkit.report.terminal import printable_json
+from retrievalkit.report.terminal import printable_json, say
 from retrievalkit.search.encoders import QueryBatch
 from retrievalkit.search.fusion import Fusion, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.hits import write_hits
@@ -350,4 +350,4 @@ def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, text
     tuned.render(Console(highlight=False, stderr=to_run), request.places)
     if wanted is None and request.output:
         output = artifacts.named(request.output)
-        sys.stdout.write(f"{output}: the best weights; search with --weights {output}\n")
+        say(f"{output}: the best weights; search with --weights {output}")

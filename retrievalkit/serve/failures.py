@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
-from retrievalkit.report.terminal import printable, without_credentials
+from retrievalkit.report.terminal import printable
 
 _FIELD = re.compile(r"--(fusion|weights|normalization|missing|rrf-k|depth|k)\b")
 """Options of the command line that a request has too."""
@@ -97,7 +97,7 @@ def failure(error: RetrievalkitError, path: str) -> Json:
 def words_of(error: RetrievalkitError) -> str:
     """The message as the command line prints it, but that `--rrf-k` is the field `rrf_k`."""
     message = _FIELD.sub(lambda match: match[1].replace("-", "_"), str(error))
-    return printable(without_credentials(message), lines=True)
+    return printable(message, lines=True)
 
 
 def told(path: str, status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Json:

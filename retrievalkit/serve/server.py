@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.report.terminal import say
 from retrievalkit.serve.app import create_app
 from retrievalkit.serve.mcp import AgentServer
 from retrievalkit.serve.service import Service
@@ -51,7 +51,7 @@ def serve(settings: Settings) -> None:
         _warn(settings)
         service = Service(settings)
         asyncio.run(_serve(service, listener))
-    _say("stopped: all requests were answered.")
+    say("stopped: all requests were answered.", err=True)
 
 
 def serve_on_pipes(settings: Settings) -> None:
@@ -62,7 +62,7 @@ def serve_on_pipes(settings: Settings) -> None:
     """
     settings.check()
     service = Service(settings)
-    _say(f"serving {service.summary()} on standard input and output")
+    say(f"serving {service.summary()} on standard input and output", err=True)
     try:
         asyncio.run(AgentServer(service).run_on_pipes())
     finally:
@@ -103,7 +103,7 @@ class _Server(uvicorn.Server):
             raise _refused(self._service.settings, error) from error
         for listener in sockets or ():
             listener.listen(_BACKLOG)
-        _say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)")
+        say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)", err=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, answer what was asked, and close connections after their next answer.
@@ -145,7 +145,7 @@ class _Server(uvicorn.Server):
 
     def _stop(self, number: int) -> None:
         if self.should_exit:
-            _say("ended at once: requests were lost.")
+            say("ended at once: requests were lost.", err=True)
             # What is being computed cannot be interrupted, and Python would wait for it.
             os._exit(128 + number)
         self.should_exit = True
@@ -276,13 +276,9 @@ def _check_no_loop() -> None:
 
 def _warn(settings: Settings) -> None:
     if not settings.stays_here and settings.token is None:
-        _say(
+        say(
             f"Warning: whoever reaches {settings.host} can search and read all texts, as there is no token, and "
             f"requests are not encrypted. Set {TOKEN} or --token-file and put a proxy with TLS in front, or leave out "
-            f"--host."
+            f"--host.",
+            err=True,
         )
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

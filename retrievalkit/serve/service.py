@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.data.snippets import matches
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
 from retrievalkit.report.counts import counted
+from retrievalkit.report.terminal import say
 from retrievalkit.rerank import DEPTH
 from retrievalkit.search.hits import DescribedHit, reasons_of
 from retrievalkit.search.program import HITS_TO_READ
@@ -238,10 +238,9 @@ class Service:
         """Open the indexes anew, and say on standard error how it went."""
         try:
             await self.reload()
-            sys.stderr.write(f"opened anew: {self.summary()}\n")
+            say(f"opened anew: {self.summary()}", err=True)
         except ConflictError as error:
-            sys.stderr.write(f"Error: {words_of(error)}\n")
-        sys.stderr.flush()
+            say(f"Error: {words_of(error)}", err=True)
 
     def about(self) -> _Json:
         """What is served."""

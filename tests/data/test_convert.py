@@ -209,7 +209,7 @@ def test_runs_and_qrels_in_every_form(tmp_path):
     assert convert(tmp_path / "qrels", tmp_path / "qrels.tsv", form="msmarco") == {"judgements": 1}
     assert (tmp_path / "qrels.tsv").read_text() == "q\t0\td1\t1\n"
     (tmp_path / "queries.tsv").write_text("q\twho\n")
-    with pytest.raises(OptionError, match=r"--form is for runs and qrels, and '.*' is taken for queries"):
+    with pytest.raises(OptionError, match=r"--form is for runs and qrels, and '.*' is read as queries"):
         convert(tmp_path / "queries.tsv", tmp_path / "x", form="trec")
     with pytest.raises(OptionError, match="is a folder"):
         convert(tmp_path / "qrels", tmp_path, form="trec")

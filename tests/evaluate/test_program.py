@@ -494,8 +494,8 @@ def test_answers_at_the_command_line(two_runs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["qrels", "--qrels", "qrels"], "these are judgements (qrels), but a run was expected"),
-        (["a.trec", "--qrels", "b.trec"], "this is a run"),
+        (["qrels", "--qrels", "qrels"], "is a file of judgements (qrels), and RUN takes a run"),
+        (["a.trec", "--qrels", "b.trec"], "is a run, and --qrels takes"),
         (["a.trec", "--qrels", "qrel"], "did you mean 'qrels'"),
         (["a.trec", "a.trec", "--qrels", "qrels"], "a run is given twice"),
         (["a.trec", "--qrels", "qrels", "--metrics", "RR@10,ncdg@10"], "Write 'nDCG@10'"),

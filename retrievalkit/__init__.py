@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         package_plugin,
         plugins,
         remove_plugin,
-        search_plugins,
         show_plugin,
     )
     from retrievalkit.api.comparison import Comparison, compare
@@ -64,7 +63,6 @@ _MODULES = {
         "package_plugin",
         "plugins",
         "remove_plugin",
-        "search_plugins",
         "show_plugin",
     ),
     "api.comparison": ("Comparison", "compare"),
@@ -123,7 +121,6 @@ __all__ = [
     "remove_plugin",
     "rerank",
     "run",
-    "search_plugins",
     "serve",
     "show_plugin",
     "train",

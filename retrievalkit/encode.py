@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
 import numpy as np
 from pydantic import Field
 
@@ -35,7 +34,9 @@ from retrievalkit.model.dimensions import note_untrained_dimensions
 from retrievalkit.model.nearness import nearness
 from retrievalkit.model.precision import Precision, default_device, resolve_precision
 from retrievalkit.model.retriever import Retriever, describe_retriever, open_retriever
+from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import say
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -118,7 +119,7 @@ def encode(
         writer = VectorWriter(staging, identity=identity, store=artifacts.store_of(output))
         complete, changed = writer.completed_shards()
         if changed:
-            click.echo(f"'{changed}' was changed after it was written: its texts are encoded again", err=True)
+            say(f"'{changed}' was changed after it was written: its texts are encoded again", err=True)
         shards = job.shards(complete) if cluster is None else job.spread(complete, cluster, model, texts, options)
         left_out = _LeftOut(staging, complete, writer)
         for number, shard in shards:
@@ -233,7 +234,7 @@ class _Job:
         with self._progress(skip) as progress:
             for number, ids, token_ids in prefetch(self._tokenized(skip)):
                 if self.precision == "int8" and not told:
-                    click.echo(nearness(self.retriever, token_ids, self.side), err=True)
+                    say(nearness(self.retriever, token_ids, self.side), err=True)
                     told = True
                 yield number, self._encode(ids, token_ids, progress.advance)
 
@@ -253,7 +254,7 @@ class _Job:
             # In any order: to wait for the first ones would leave workers idle when one is slow or lost.
             for number, shard, note in spread_map(make, items, cluster, ordered=False):
                 if note and not told:
-                    click.echo(note, err=True)
+                    say(note, err=True)
                     told = True
                 yield number, shard
                 progress.advance(len(shard.ids))
@@ -294,7 +295,8 @@ class _Job:
     def _progress(self, skip: frozenset[int]) -> ProgressBar:
         done, total = len(skip) * self.shard_texts, self.texts.expected_size()
         if skip:
-            click.echo(f"resuming after {done:,} texts" + ("" if total is None else f" of {total:,}"), err=True)
+            of_all = "" if total is None else f" of {total:,}"
+            say(f"resuming after {counted(done, 'texts')}{of_all}", err=True)
         return ProgressBar(f"encode {self.side}s", total, unit="texts", done=done)
 
     def _tokenized(self, skip: frozenset[int]) -> Iterator[tuple[int, list[str], list[np.ndarray]]]:
@@ -358,7 +360,7 @@ class _LeftOut:
             return {}
         first = "; ".join(f"'{row['id']}' ({row['reason']})" for row in self._rows[:_TOLD])
         rest = f"; and {len(self._rows) - _TOLD:,} more, see left_out in manifest.json" if self._rows[_TOLD:] else ""
-        count = "1 text" if len(self._rows) == 1 else f"{len(self._rows):,} texts"
+        count = counted(len(self._rows), "texts")
         oddities.note(f"{count} could not be encoded, and the vectors are without: {first}{rest}.")
         return {"left_out": [{"id": row["id"], "reason": row["reason"]} for row in self._rows]}
 

@@ -7,6 +7,7 @@ nearest match), and what to do.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable
 
 
@@ -14,6 +15,21 @@ class RetrievalkitError(Exception):
     """The work failed for a reason that a user can understand. Exit code 1."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """The message without passwords of addresses, and with the middle of long values left out.
+
+        Values may be as long as the user's files.
+        """
+        message = re.sub(r"(://)[^/\s@'\"]+@", r"\1***@", super().__str__())
+        # A quotation mark after a letter is an apostrophe, or ends a value.
+        values = r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|[^\s'"]+"""
+        message = re.sub(values, lambda value: _shortened(value[0], 300), message)
+        return _shortened(message, 2_000)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most * 2 // 3]} ... {text[-most // 3 :]}"
 
 
 class InputError(RetrievalkitError):
@@ -26,7 +42,9 @@ class DataError(InputError):
     """A data file with invalid contents; names the file and the line (counted from 1)."""
 
     def __init__(self, problem: str, *, file: object = None, line: int | None = None) -> None:
-        place = "" if file is None else f"{file}: " if line is None else f"{file}:{line}: "
+        unit = getattr(file, "_unit", None)  # of data in memory
+        numbered = f"{unit} {line} of {file}" if unit else f"{file}:{line}"
+        place = "" if file is None else f"{file}: " if line is None else f"{numbered}: "
         super().__init__(place + problem)
         self.file = file
         self.line = line

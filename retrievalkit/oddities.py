@@ -7,13 +7,15 @@ them by `collected`. Outside of a command, notes are shown at once.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from retrievalkit.errors import InputError
-from retrievalkit.report.terminal import printable
+from retrievalkit.report.counts import counted
+from retrievalkit.report.terminal import printable, say
+
+_DISTINCT = 1 << 17
 
 
 @dataclass(eq=False)
@@ -24,12 +26,15 @@ class Oddities:
     sentences: dict[str, None] = field(default_factory=dict)
     # (kind of text, limit) -> how many, and the most tokens that one lost
     cut: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    # Hashes of the first texts that were cut: epochs, indexes and explanations tokenise the same text again.
+    texts: set[int] = field(default_factory=set)
 
     def told(self) -> list[str]:
         """What to say of them."""
         lengths = [
-            f"{count:,} {kind} had more than {limit:,} tokens and were cut, by up to {most:,} tokens. Raise the "
-            f"maximum length if the model takes more, or split them."
+            f"{counted(count, kind)} had more than {counted(limit, 'tokens')} and {'was' if count == 1 else 'were'} "
+            f"cut, by {'up to ' * (count > 1)}{counted(most, 'tokens')}. Raise the maximum length if the model takes "
+            f"more, or split {'it' if count == 1 else 'them'}."
             for (kind, limit), (count, most) in self.cut.items()
         ]
         return [*self.sentences, *lengths]
@@ -116,10 +121,11 @@ def check(*sentences: str) -> None:
         raise InputError(msg)
 
 
-def cut(kind: str, limit: int, lost: int) -> None:
-    """Count a text that was cut because it has too many tokens.
+def cut(parts: Sequence[str], kind: str, limit: int, lost: int) -> None:
+    """Count a text that was cut because it has too many tokens, once however often it is tokenised.
 
     Args:
+        parts: The text, or the first and the second of a pair.
         kind: What it is, in the plural.
         limit: How many tokens are allowed.
         lost: How many tokens it lost.
@@ -129,10 +135,14 @@ def cut(kind: str, limit: int, lost: int) -> None:
     """
     if not _commands:
         return
-    check(f"one of the {kind} has more than {limit:,} tokens and would be cut, by {lost:,} tokens.")
-    counts = _commands[-1].cut
-    count, most = counts.get((kind, limit), (0, 0))
-    counts[kind, limit] = count + 1, max(most, lost)
+    check(f"one of the {kind} has more than {counted(limit, 'tokens')} and would be cut, by {counted(lost, 'tokens')}.")
+    command, text = _commands[-1], hash((kind, limit, *parts))
+    if text in command.texts:
+        return
+    if len(command.texts) < _DISTINCT:
+        command.texts.add(text)
+    count, most = command.cut.get((kind, limit), (0, 0))
+    command.cut[kind, limit] = count + 1, max(most, lost)
 
 
 def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) -> None:
@@ -153,8 +163,8 @@ def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) 
     rest = f" and {count - len(first):,} more" if count > len(first) else ""
     verb = "is" if count == 1 else "are"
     note(
-        f"{count:,} of the {among:,} {kind} of '{source}' {verb} empty: {', '.join(first)}{rest}. Fill them, or leave "
-        "them out."
+        f"{count:,} of the {counted(among, kind)} of '{source}' {verb} empty: {', '.join(first)}{rest}. "
+        f"{'Fill it, or leave it' if count == 1 else 'Fill them, or leave them'} out."
     )
 
 
@@ -169,5 +179,5 @@ def at_once(sentence: str) -> None:
 
 
 def show(sentence: str) -> None:
-    """Show the user a note."""
-    sys.stderr.write(f"Note: {printable(sentence)}\n")
+    """Show the user a note, with values as in an error."""
+    say(f"Note: {printable(str(InputError(sentence)))}", err=True)

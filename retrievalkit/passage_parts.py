@@ -38,7 +38,9 @@ from retrievalkit.errors import DataError, OptionError
 from retrievalkit.evaluate.answers import AnswerMatcher
 
 _WORD = re.compile(r"\S+")
-_PART = re.compile(r"(.+)#[1-9][0-9]*", re.DOTALL)
+PART = re.compile(r"(.+)#([1-9][0-9]*)", re.DOTALL)
+"""The id of a part: that of its passage, and its number."""
+
 _HELD = 1 << 16  # passages whose parts are kept in memory
 
 PartsOf = Callable[[str], Sequence[Passage]]
@@ -134,7 +136,7 @@ class Parts(Contents):
         """Refuse what has no passages."""
         if kind in ("run", "queries"):
             advice = "Leave it out." if kind == "queries" else "For a run of parts there is --merge-parts."
-            msg = f"{self._option} cuts passages, and '{source}' is taken for {kind}. {advice}"
+            msg = f"{self._option} cuts passages, and '{source}' is read as {kind}. {advice}"
             raise OptionError(msg)
 
     def passages(self, source: str | Path) -> Iterator[Passage]:
@@ -192,7 +194,7 @@ class WholePassages(Contents):
     def check(self, kind: Kind, source: str | Path) -> None:
         """Refuse anything but a run."""
         if kind != "run":
-            msg = f"--merge-parts is for runs, and '{source}' is taken for {kind}. Leave it out, or give --kind run."
+            msg = f"--merge-parts is for runs, and '{source}' is read as {kind}. Leave it out, or give --kind run."
             raise OptionError(msg)
 
     def results(self, source: str | Path) -> Iterator[tuple[str, Hits]]:
@@ -273,7 +275,7 @@ def _is_beside(part: Part, source: str | Path) -> bool:
 
 
 def _passage_of(part: str, source: str | Path) -> str:
-    found = _PART.fullmatch(part)
+    found = PART.fullmatch(part)
     if found is None:
         msg = f"document '{part}' is no part of a passage, such as ID#1. Give a run of a corpus that --parts made."
         raise DataError(msg, file=source)

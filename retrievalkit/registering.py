@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -34,18 +35,44 @@ def isolated() -> Iterator[None]:
     """
     printed = io.StringIO()
     try:
-        with limited(PATIENCE_SECONDS, _TooLong()), contextlib.redirect_stdout(printed):
+        with limited(PATIENCE_SECONDS, _TooLong()), contextlib.redirect_stdout(printed), staying():
             yield
     except _TooLong:
         msg = f"it takes longer than {PATIENCE_SECONDS:g} seconds to import and to register"
         raise PluginError(msg) from None
-    except SystemExit as error:
-        msg = f"it ends the process when it is imported (SystemExit: {error.code})"
-        raise PluginError(msg) from error
     if text := " ".join(printed.getvalue().split()):
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         msg = f"it prints when it is imported: '{shown}'"
         raise PluginError(msg)
+
+
+@contextlib.contextmanager
+def staying() -> Iterator[None]:
+    """Keep the process alive where a plugin's code ends it (`sys.exit`, `os._exit`) or raises what is no Exception.
+
+    A crash, a signal or `os.abort` cannot be caught.
+
+    Raises:
+        PluginError: It did.
+    """
+    end, here = os._exit, (os.getpid(), threading.get_ident())
+
+    def refuse(status: int) -> None:
+        if (os.getpid(), threading.get_ident()) != here:
+            end(status)  # a process that the plugin forked, or a thread of ours
+        msg = f"os._exit({status})"
+        raise SystemExit(msg)
+
+    os._exit = refuse  # type: ignore[assignment]
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, _TooLong):
+        raise
+    except BaseException as error:
+        msg = f"it ends the process when it is imported ({type(error).__name__}: {error})"
+        raise PluginError(msg) from error
+    finally:
+        os._exit = end
 
 
 @contextlib.contextmanager

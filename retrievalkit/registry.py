@@ -26,7 +26,7 @@ from retrievalkit import __version__, hookspecs
 from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice, nearest
 from retrievalkit.modules import large_imports
 from retrievalkit.options import Option, check_options, convert, options, read_call
-from retrievalkit.registering import isolated
+from retrievalkit.registering import isolated, staying
 
 __all__ = [
     "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
@@ -95,8 +95,11 @@ class Component:
         """
         module_name, _, attribute = self.target.partition(":")
         try:
-            with large_imports():
+            with large_imports(), staying():
                 loaded = getattr(importlib.import_module(module_name), attribute)
+        except PluginError as error:
+            msg = f"{self._described()}: {error}."
+            raise PluginError(msg) from error
         except RetrievalkitError:
             raise
         except Exception as error:

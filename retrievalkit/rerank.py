@@ -21,7 +21,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 
 from retrievalkit import artifacts, oddities
@@ -39,7 +38,9 @@ from retrievalkit.model.batches import prefetch
 from retrievalkit.model.precision import Precision, check_for_pairs, default_device, resolve_precision
 from retrievalkit.model.rerankers import open_reranker, score_pairs
 from retrievalkit.modules import make_callable
+from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import say
 
 make_callable(__name__, "retrievalkit.api.reranking:rerank")
 
@@ -99,7 +100,9 @@ def rerank_run(
     _check_output(output, run)
     first = {query: hits[: k or DEPTH] for query, hits in open_run(run).items()}
     if k is not None and k > (deepest := max(map(len, first.values()))):
-        oddities.note(f"the run '{run}' has at most {deepest:,} documents per query, so --k {k:,} looks no further.")
+        oddities.note(
+            f"the run '{run}' has at most {counted(deepest, 'documents')} per query, so --k {k:,} looks no further."
+        )
     texts = _texts_of(first, run, queries)
     opened = open_corpus(corpus)
     _check_documents(first, run, opened)
@@ -178,8 +181,8 @@ def _texts_of(run: Run, path: str | Path, queries: str | Path) -> dict[str, str]
         close = nearest(missing[0], texts)
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
-            f"{len(missing)} of its {len(run)} queries, such as '{missing[0]}', are not among the {len(texts)} queries "
-            f"of '{queries}'{hint} Give the queries that were searched."
+            f"{len(missing)} of its {len(run)} queries, such as '{missing[0]}', are not "
+            f"among the {counted(len(texts), 'queries')} of '{queries}'{hint} Give the queries that were searched."
         )
         raise DataError(msg, file=path)
     return texts
@@ -283,7 +286,7 @@ class _Job:
             while whole < len(expected) and len(data := stream.read(size)) == size:
                 if _checksum(data).encode() != expected[whole]:
                     again = f"from pair {whole * self.settings.window + 1:,} on they are scored again"
-                    click.echo(f"scores in '{scores}' were changed after they were written: {again}", err=True)
+                    say(f"scores in '{scores}' were changed after they were written: {again}", err=True)
                     break
                 whole += 1
             stream.truncate(whole * size)

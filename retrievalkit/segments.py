@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts
 from retrievalkit.contracts import Indexer
+from retrievalkit.data.files import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,13 +51,13 @@ class Segment:
 
     def folder(self, index: Path) -> Path:
         """Its folder."""
-        return index / FOLDER / self.name if self.name else index
+        return artifacts.inside(index, f"{FOLDER}/{self.name}") if self.name else index
 
     def deleted_ids(self, index: Path) -> frozenset[str]:
         """The ids of its texts that are gone."""
         if not self.deleted:
             return frozenset()
-        return frozenset((index / FOLDER / self.deleted).read_text(encoding="utf-8").split("\n")[:-1])
+        return frozenset(line.text for line in read_lines(artifacts.inside(index, f"{FOLDER}/{self.deleted}")))
 
 
 def segments_of(manifest: Mapping[str, Any]) -> list[Segment]:

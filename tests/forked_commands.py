@@ -105,4 +105,4 @@ def complete(words, output):
 def content(place):
     """The files of an output, without what contains times."""
     files = [place] if place.is_file() else sorted(one for one in place.rglob("*") if one.is_file())
-    return {one.name: one.read_bytes() for one in files if not one.name.startswith("events.")}
+    return {one.name: one.read_bytes() for one in files if not one.name.startswith(("events.", "pace."))}

@@ -7,8 +7,9 @@ from pathlib import Path
 from retrievalkit.mine.program import MiningFiles, mine, parse_settings
 
 
-def mine_by_name(source, *, corpus, examples, output, merge_with=None, cluster=None, **settings):
+def mine_by_name(source, *, corpus, examples, output, merge_with=None, split=None, cluster=None, **settings):
     """`mine` from paths and settings."""
     names = [source] if isinstance(source, str | Path) else source
     sources, options = parse_settings(names, settings, cluster)
-    return mine(sources, MiningFiles(corpus=corpus, examples=examples, output=output, merge_with=merge_with), options)
+    files = MiningFiles(corpus=corpus, examples=examples, output=output, merge_with=merge_with, split=split)
+    return mine(sources, files, options)

@@ -8,8 +8,15 @@ import pytest
 from retrievalkit.model.retriever import open_retriever
 
 QUERIES = ["what is the capital of peru", "currency", " ".join(["language"] * 90)]
-DOCUMENTS = ["the seat of government is a city, and people pay with it.", "peru", " ".join(["the number"] * 90)]
-TEXTS = {"query": QUERIES, "document": DOCUMENTS}
+PASSAGES = [
+    ("", "the seat of government is a city, and people pay with it."),
+    ("peru", ""),
+    ("capital of peru", "the seat of government is a city, and people pay with it."),
+    ("the language", " ".join(["the number"] * 90)),
+]
+TEXTS = {"query": QUERIES, "document": [f"{title} {text}".strip() for title, text in PASSAGES]}
+PARTS = {"query": [("", text) for text in QUERIES], "document": PASSAGES}
+"""Queries and passages as other libraries take them, one text each, and as (title, text) pairs."""
 
 
 def rows_of(representation, row):
@@ -23,8 +30,8 @@ def rows_of(representation, row):
 def assert_equal_vectors(model, found, **encoder_options):
     """Another library's vectors by side are those of a model of ours: cosines of 0.99999, and equal lengths."""
     retriever = open_retriever(model, encoder_options=encoder_options).to("cpu")
-    for side, texts in TEXTS.items():
-        ours = retriever.encode([("", text) for text in texts], side)
+    for side, texts in PARTS.items():
+        ours = retriever.encode(texts, side)
         for row in range(len(texts)):
             expected, given = rows_of(ours, row), np.atleast_2d(np.asarray(found[side][row], dtype=np.float32))
             assert given.shape == expected.shape, (side, row)

@@ -64,9 +64,11 @@ class Process:
 
 
 @contextmanager
-def service(*words, env=None):
-    """`rkit serve` with some arguments, as soon as it answers."""
+def service(*words, env=None, descriptors=None):
+    """`rkit serve` with some arguments, and perhaps few file descriptors, as soon as it answers."""
     command = [sys.executable, "-m", "retrievalkit", "serve", *map(str, words), "--port", "0"]
+    if descriptors is not None:
+        command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
     process = Process(child)
 

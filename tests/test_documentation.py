@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import functools
+import importlib
+import inspect
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import click
+import pandas
 import pytest
 from click.testing import CliRunner
 
+import retrievalkit as rk
 from places import ROOT
 from retrievalkit import registry
 from retrievalkit.cli import main
+from retrievalkit.encode import EncodeOptions
+from retrievalkit.mine.options import MiningOptions
+from retrievalkit.training.options import PretrainingOptions, RerankerOptions, TrainingOptions
 
 
 def blocks(text):
@@ -52,20 +64,229 @@ def test_the_walk_to_a_plugin_works_as_written(tmp_path):
 
 def test_the_guide_sends_nobody_to_files_that_only_a_clone_has():
     text = (ROOT / "docs" / "write-a-plugin.md").read_text().partition("## Whole packages to read")[0]
-    text = text.replace("`plugins/directory.toml` of the repository", "")
     assert re.findall(r"(?:plugins|retrievalkit|tests|examples)/[\w/.-]+\.py|plugins/retrievalkit-\w+", text) == []
 
 
-def test_the_readme_names_only_commands_and_options_that_exist():
-    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
-    for line in re.findall(r"^ {4}(?:\.venv/bin/)?rkit (.*)$", text, re.MULTILINE):
-        words = line.split()
-        command = main.get_command(click.Context(main), words[0])
-        assert command is not None, f"rkit {line}"
-        options = {name for parameter in command.params for name in parameter.opts}
-        for word in words[1:]:
-            if word.startswith("--"):
-                assert word in options, f"rkit {line}"
+PAGES = sorted(
+    page
+    for pattern in ("README.md", "docs/**/*.md", "plugins/*/README.md", "recipes/**/README.md", "benchmarks/**/*.md")
+    for page in ROOT.glob(pattern)
+)
+
+
+@pytest.fixture
+def plugins():
+    """The plugins of this repository, whose components its pages name."""
+    names = {*registry.names("indexer"), *registry.names("pooler")}
+    if lacking := {"bm25", "milvus", "self_contrastive", "aggretriever", "viewers", "dense_sparse"} - names:
+        pytest.skip(f"not installed: {', '.join(sorted(lacking))}")
+
+
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+# What stands for a value of the reader's own, or for what the page itself shows how to make.
+STAND_INS = {"N": "1", "KIND": "pooler", "overlap:lower": "A", "votes(top=3)": "rrf", "longer_than(words=20)": "rank"}
+LEFT_OUT = {"...", "…"}
+
+
+def commands(page):
+    """(words after "rkit", whether the line is meant to be typed) of a page; a mention in a sentence may be partial."""
+    text = page.read_text().replace("\\\n", " ")
+    typed = [*re.findall(r"^```bash\n(.*?)^```", text, re.S | re.M), *re.findall(r"^ {4}(\S.*)$", text, re.M)]
+    mentioned = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    call = re.compile(
+        r"(?:^|&& |\| )(?:\w+=\S+ )*(?:torchrun .*)?(?:\.venv/bin/)?\brkit (.+?)(?= && | \| |\s#\s|\s{2,}#|$)"
+    )
+    for whole, lines in ((True, "\n".join(typed).splitlines()), (False, mentioned)):
+        for line in lines:
+            for match in call.finditer(line.strip()):
+                yield shlex.split(match[1]), whole and not LEFT_OUT & set(shlex.split(match[1]))
+
+
+def parsed(words):
+    """The command of some words, its parameters, and the words of its own."""
+    command, rest = main, [STAND_INS.get(word, word) for word in words if word not in LEFT_OUT]
+    while isinstance(command, click.Group) and rest:
+        name = rest.pop(0)
+        command = command.get_command(click.Context(command), name)
+        assert command is not None, name
+    with command.make_context(name, list(rest)) as context:
+        return context.params, rest
+
+
+@functools.cache
+def settable():
+    """Section of `--set` -> the options of each component; "" has those of the programs, and of all indexers."""
+    kinds = ("encoder", "pooler", "loss", "indexer", "pretrainer")
+    found = {
+        kind: {name: registry.options(registry.get(kind, name)) for name in registry.names(kind)} for kind in kinds
+    }
+    found["refresh"] = {"": registry.options(MiningOptions)}
+    found |= {name: {name: options} for name, options in found["indexer"].items()}
+    programs = (TrainingOptions, PretrainingOptions, RerankerOptions, MiningOptions, EncodeOptions)
+    return found | {"": {str(one): registry.options(one) for one in programs} | found["indexer"] | found["pretrainer"]}
+
+
+@by_page
+def test_the_commands_of_a_page_are_right(page, tmp_path, monkeypatch, plugins):
+    """Each line is parsed to the end, options of components are among theirs, and recipes make their plan."""
+    monkeypatch.chdir(tmp_path)
+    for words, whole in commands(page):
+        if words[0] in ("NAME", "--help") or (page.name == "write-a-plugin.md" and words[0] == "run"):
+            continue  # the recipes of the page are in packages that it shows how to make
+        try:
+            params, rest = parsed(words)
+        except click.exceptions.Exit:
+            continue
+        except click.UsageError as error:
+            partial = isinstance(error, click.MissingParameter | click.BadOptionUsage) and not whole
+            if partial:
+                continue
+            pytest.fail(f"rkit {shlex.join(words)}: {error.format_message()}")
+        if words[0] == "run":
+            result = CliRunner().invoke(main, [*words[:1], *rest, "--plan"])
+            assert result.exit_code == 0, (words, result.output[-500:])
+            continue
+        for setting in params.get("settings") or ():
+            section, _, option = setting.partition("=")[0].rpartition(".")
+            components = settable()[section.partition(".")[0]]
+            name = section.partition(".")[2] or params.get(section)
+            assert any(option in options for known, options in components.items() if name in (None, known)), words
+
+
+@by_page
+def test_the_python_of_a_page_names_what_exists(page, plugins):
+    """Imports, attributes and keyword arguments of this package; nothing is called."""
+    text = page.read_text()
+    names: dict[str, object] = {"rk": rk}
+
+    def resolved(node):
+        """The object of an expression, or its class; None where it is not one of this package."""
+        if isinstance(node, ast.Name):
+            return names.get(node.id)
+        if isinstance(node, ast.Attribute):
+            owner = resolved(node.value)
+            return None if owner is None else getattr(owner, node.attr)
+        if not isinstance(node, ast.Call) or (called := resolved(node.func)) is None:
+            return None
+        if called is registry.create:
+            kind, name = map(ast.literal_eval, node.args)
+            options = {one.arg: ast.literal_eval(one.value) for one in node.keywords}
+            registry.check_options(name, registry.get(kind, name), options)
+            return registry.get(kind, name)
+        if not any(one.arg is None for one in node.keywords):
+            on_object = inspect.isfunction(called) and "." in called.__qualname__
+            arguments = [None] * (len(node.args) + on_object)
+            inspect.signature(called).bind(*arguments, **{one.arg: None for one in node.keywords})
+        if inspect.isclass(called):
+            return called
+        return getattr(rk, str(inspect.signature(called).return_annotation).strip("'"), None)
+
+    for code in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M) + re.findall(
+        r"((?:^ {4}(?:from|import) .*\n)(?:^(?: {4}.*)?\n)*)", text, re.M
+    ):
+        for node in ast.walk(ast.parse(textwrap.dedent(code))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "retrievalkit":
+                module = importlib.import_module(node.module)
+                names |= {one.asname or one.name: getattr(module, one.name) for one in node.names}
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                names[node.targets[0].id] = resolved(node.value)
+            elif isinstance(node, ast.Call | ast.Attribute):
+                resolved(node)
+
+
+# Guides that run line by line in the folder of `started`, with what is replaced so that it takes seconds.
+GUIDES = [page for page in PAGES if "how-to" in page.parts or "plugins" in page.parts]
+SMALL = {
+    r"\b(CORPUS|DOCUMENTS|documents.jsonl)\b": "corpus.jsonl",
+    r"\b(TRAIN|DEV)\b|(?<=--dev )dev.jsonl": "train.jsonl",
+    r"\bTEST\b": "test.jsonl",
+    r"\bQRELS\b": "test.tsv",
+    r"\bCHECKPOINT\b": "checkpoint",
+    r"\bINDEX\b": "dense",
+    r"\bDIR\b": "exported",
+    r"\b(distil)?bert-base-uncased\b|\bMODEL\b": "{tiny_model}",
+    r"layers=10,12": "layers=1,2",
+    r"--pooler dense_sparse": "--pooler dense_sparse --set pooler.top_k=32",
+    r"--pooler aggretriever": "--pooler aggretriever --set pooler.agg_dim=64",
+    r"(--epochs|--steps|--shards) \d+": r"\1 1",
+    r"(length[= ]|--batch-size |--dimensions )\d+": r"\g<1>16",
+}
+# Lines that wait for requests, need a cluster, a store, a server, a hub, files of others' making or a checkpoint of
+# another kind, or are recipes, whose plans are made above.
+ELSEWHERE = re.compile(
+    r"^(serve|run) |--ray|s3://|--interactive|uri=|milvus\.|castorini|/shared/|hard-negatives|impact"
+    r"|--to (sparse|pylate|onnx)"
+)
+
+
+@pytest.fixture(scope="session")
+def started(tmp_path_factory, tiny_model, tiny_collection):
+    """A folder with the files, checkpoints, indexes and runs that guides start from."""
+    folder = tmp_path_factory.mktemp("guides")
+    with contextlib.chdir(folder):
+        for names, source in {
+            "corpus new-passages": tiny_collection.corpus,
+            "queries test questions dev arguments": tiny_collection.queries,
+        }.items():
+            for name in names.split():
+                shutil.copy(source, f"{name}.jsonl")
+        for name in ("test", "dev", "qrels"):
+            shutil.copy(tiny_collection.qrels, f"{name}.tsv")
+        Path("gone.txt").write_text("c1\nc2\n")
+        Path("faq.csv").write_text("question,answer\nWhere is Lima?,In Peru.\n")
+        Path("notes").mkdir()
+        Path("notes", "a.md").write_text("# Lima\n\nIt is the capital of Peru.\n")
+        texts = ["Lima is in Peru. Quito is not.", "Rome is in Italy."]
+        pandas.DataFrame({"id": ["a", "b"], "title": ["", ""], "text": texts}).to_parquet("articles.parquet")
+        for line in (
+            f"convert {tiny_collection.folder} plain.jsonl --kind examples --split train",
+            f"train --model {tiny_model} --corpus corpus.jsonl --examples plain.jsonl --output checkpoint",
+            "mine-negatives --from checkpoint --corpus corpus.jsonl --examples plain.jsonl --output train.jsonl",
+            f"rerank train --model {tiny_model} --corpus corpus.jsonl --examples train.jsonl --output reranker",
+            "encode checkpoint corpus.jsonl --output vectors",
+            "convert corpus.jsonl corpus.jsonl.gz",
+            "index vectors --output dense",
+            "convert corpus.jsonl parts.jsonl --parts sentences",
+            "encode checkpoint parts.jsonl --output parts",
+            "index parts --output sentences-index",
+            "index corpus.jsonl --indexer bm25 --output bm25",
+            "search dense --queries test.jsonl --output dense.trec",
+            "search bm25 --queries test.jsonl --output bm25.trec",
+            "search dense bm25 --fusion rrf --queries test.jsonl --output hybrid.trec",
+        ):
+            result = CliRunner().invoke(main, line.split())
+            assert result.exit_code == 0, f"{line}\n{result.output}"
+        for copy, original in {
+            "more.jsonl": "train.jsonl",
+            "scored.jsonl": "train.jsonl",
+            "run.trec": "dense.trec",
+        }.items():
+            shutil.copy(original, copy)
+        for copy in ("index", "my-index"):
+            shutil.copytree("dense", copy)
+        shutil.copytree("checkpoint", "stage2")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_guide_run(page, started, tiny_model, tmp_path, monkeypatch, plugins):
+    """In order; an output that is there already is written again."""
+    monkeypatch.chdir(shutil.copytree(started, tmp_path / "guide"))
+    failed = []
+    for words, whole in commands(page):
+        line = shlex.join(words)
+        if not whole or ELSEWHERE.search(line):
+            continue
+        for pattern, small in SMALL.items():
+            line = re.sub(pattern, small, line)
+        words = shlex.split(line.format(tiny_model=tiny_model))
+        shutil.rmtree(words[words.index("--output") + 1] if "--output" in words else "exported", ignore_errors=True)
+        result = CliRunner().invoke(main, words)
+        if result.exit_code:
+            failed.append(f"rkit {line}: {result.output[-500:]}")
+    assert not failed, "\n".join(failed)
 
 
 def tour():

@@ -39,6 +39,20 @@ def test_a_users_mistake_has_exit_code_2(name):
     assert error_class.exit_code == 2
 
 
+@pytest.mark.parametrize("value", ["'" + "ab c\n" * 5_000 + "'", "x" * 20_000, repr(["x"] * 5_000), "'" * 20_000])
+def test_a_long_value_is_shortened_and_the_advice_stays(value):
+    """Values come from files of any size."""
+    shown = str(errors.OptionError(f"the model's 'epochs' is {value}, and isn't a number. Give one."))
+    assert len(shown) < 2_100
+    assert shown.startswith("the model's 'epochs' is ")
+    assert shown.endswith("and isn't a number. Give one.")
+
+
+def test_a_message_with_apostrophes_and_short_values_is_whole():
+    message = "'a/' isn't the model's, " * 50
+    assert str(errors.InputError(message)) == message
+
+
 def test_failed_work_has_exit_code_1():
     assert errors.RetrievalkitError.exit_code == 1
 

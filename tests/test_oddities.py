@@ -116,8 +116,8 @@ def test_encoding_tells_of_empty_and_cut_texts(tiny_model, long_texts):
     assert f"Note: 1 of the 3 passages of '{long_texts / 'corpus.jsonl'}' is empty: b." in result.stderr
     limit = json.loads((long_texts / "v" / "manifest.json").read_text())["counts"]["texts"]
     assert limit == 3
-    (note,) = [line for line in result.stderr.splitlines() if "were cut" in line]
-    assert note.startswith("Note: 1 document texts had more than ")
+    (note,) = [line for line in result.stderr.splitlines() if "was cut" in line]
+    assert note.startswith("Note: 1 document text had more than ")
     kept, lost = (
         int(word.replace(",", "")) for word in note.split() if word.replace(",", "").isdigit() and word != "1"
     )
@@ -234,7 +234,21 @@ def test_a_check_with_queries_from_a_file_tells_of_cut_texts(odd, tiny_model):
     _write(odd / "long.jsonl", [{"_id": "q", "text": "rome " * 1_000}])
     assert rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").exit_code == 0
     result = rkit("index", odd / "vectors", "-o", odd / "index", "--check", "--check-queries", odd / "long.jsonl")
-    assert "Note: 1 query texts had more than 64 tokens and were cut" in result.stderr
+    assert "Note: 1 query text had more than 64 tokens and was cut" in result.stderr
+
+
+def test_a_text_that_is_cut_is_counted_once(odd, tiny_model):
+    """Explaining a hit encodes the query again, and each epoch its texts; the passage was counted by `encode`."""
+    long = "rome " * 400
+    _write(odd / "corpus.jsonl", [{"_id": "a", "text": long}, {"_id": "b", "text": "lima"}])
+    assert "1 document text had" in rkit("encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors").stderr
+    assert rkit("index", odd / "vectors", "-o", odd / "index").exit_code == 0
+    result = rkit("search", odd / "index", "--query", long)
+    assert result.stderr.startswith("Note: 1 query text had more than 64 tokens and was cut, by 338 tokens.")
+    assert result.stderr.count("Note") == 1
+    _write(odd / "triples", [{"anchor": name, "positive": long} for name in "xy"])
+    words = ["train", "--model", tiny_model, "--pooler", "mean", "--examples", odd / "triples", "--epochs", 3]
+    assert "1 document text had" in rkit(*words, "--batch-size", 2, "--output", odd / "trained").stderr
 
 
 def test_hits_are_shown_without_a_word_about_other_passages(odd, tiny_model):
@@ -254,7 +268,7 @@ def test_a_tokenizer_in_python_does_not_hide_what_it_cuts(capsys):
     with oddities.collected():
         encoded = tokenizer(texts, truncation=True, max_length=8)
         count_cut(tokenizer, encoded, texts, kind="texts", limit=8)
-    assert "1 texts had more than 8 tokens and were cut, by up to 4 tokens" in capsys.readouterr().err
+    assert "1 text had more than 8 tokens and was cut, by 4 tokens" in capsys.readouterr().err
 
 
 def test_a_passage_id_with_one_text_in_training_and_another_in_dev_is_refused(tmp_path):

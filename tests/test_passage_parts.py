@@ -215,9 +215,9 @@ def test_a_run_of_something_else(tmp_path, part):
         (["--parts", "1"], "--parts is '1', and should be 'sentences' or the number"),
         (["--parts", "words"], "--parts is 'words'"),
         (["--parts", "2", "--merge-parts"], "Give one of them"),
-        (["--parts", "2", "--kind", "queries"], "is taken for queries. Leave it out"),
-        (["--parts", "2", "--kind", "run"], "is taken for run. For a run of parts there is --merge-parts"),
-        (["--merge-parts"], "--merge-parts is for runs, and '.*' is taken for collection"),
+        (["--parts", "2", "--kind", "queries"], "is read as queries. Leave it out"),
+        (["--parts", "2", "--kind", "run"], "is read as run. For a run of parts there is --merge-parts"),
+        (["--merge-parts"], "--merge-parts is for runs, and '.*' is read as collection"),
     ],
 )
 def test_wrong_usage(tmp_path, folder, words, message):

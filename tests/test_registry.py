@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import textwrap
@@ -15,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import PositiveFloat, PositiveInt
 
+from killed_processes import forks
 from retrievalkit import __version__, registering, registry
 from retrievalkit.cli import main
-from retrievalkit.errors import OptionError, UnknownNameError
+from retrievalkit.errors import OptionError, PluginError, UnknownNameError
 
 POOLER = """
     from retrievalkit import hookimpl
@@ -293,10 +295,38 @@ def test_what_a_plugin_prints_is_no_output_of_ours(install, capfd, source):
     assert capfd.readouterr().out == ""
 
 
-def test_a_plugin_that_ends_the_process_is_listed(install):
-    install("acme-quitter", "import sys\nsys.exit(3)")
-    assert plugin_named("acme_quitter").error == "it ends the process when it is imported (SystemExit: 3)"
+@pytest.mark.parametrize(
+    ("source", "how"),
+    [
+        ("import sys\nsys.exit(3)", "SystemExit: 3"),
+        ("import os\nos._exit(3)", "SystemExit: os._exit(3)"),
+        ("from os import _exit\n_exit(3)", "SystemExit: os._exit(3)"),
+        ("class Stop(BaseException): pass\nraise Stop('now')", "Stop: now"),
+    ],
+)
+def test_a_plugin_that_ends_the_process_is_listed(install, source, how):
+    """And os._exit ends a process again afterwards."""
+    end = os._exit
+    install("acme-quitter", source)
+    assert plugin_named("acme_quitter").error == f"it ends the process when it is imported ({how})"
     assert "mean" in registry.names("pooler")
+    assert os._exit is end
+
+
+def test_a_component_that_ends_the_process_is_named(install, tmp_path):
+    """Its module is imported when the name is used."""
+    install("acme-late", POOLER.format(name="acme", module="acme_leaving"))
+    write_module(tmp_path, "acme_leaving", "import os\nos._exit(3)")
+    with pytest.raises(PluginError, match=r"pooler 'acme' of plugin 'acme_late' .* ends the process .*os._exit\(3\)"):
+        registry.get("pooler", "acme")
+
+
+@forks
+def test_a_process_that_a_plugin_forks_ends_by_itself(install, tmp_path):
+    """It is no second copy of our command."""
+    install("acme-forking", "import os\npid = os.fork()\nif not pid:\n    os._exit(7)\nended = os.waitpid(pid, 0)")
+    assert plugin_named("acme_forking").error is None
+    assert os.waitstatus_to_exitcode(sys.modules["acme_forking"].ended[1]) == 7
 
 
 def test_a_broken_plugin_is_named_where_a_name_is_unknown(install):

@@ -602,7 +602,7 @@ ROW = '{"query_id": "q0-1", "query": "lima", "positives": ["c0"], "negatives": [
 WRONG = {
     "queries are missing": (
         lambda at: at.apply("--run", at.run, "--queries", at.write("q0-2\tlima\n")),
-        "3 of its 3 queries, such as 'q0-1', are not among the 1 queries",
+        "3 of its 3 queries, such as 'q0-1', are not among the 1 query",
     ),
     "an unknown document of a run": (
         lambda at: (

@@ -52,7 +52,7 @@ def test_a_document_of_a_megabyte_and_an_index_of_one_document(places, tmp_path)
 def test_a_query_of_ten_thousand_words_is_cut_and_told(places, tmp_path):
     run, result = searched(places, "three", "rome " * 10_000, tmp_path)
     assert len(run["q"]) == 3
-    assert "Note: 1 query texts had more than" in result.stderr
+    assert "Note: 1 query text had more than" in result.stderr
 
 
 def test_k_above_the_corpus_gives_the_corpus(places, tmp_path):

@@ -27,6 +27,8 @@ def opened(index: Any) -> Searching:
     if isinstance(index, str | os.PathLike):
         return rk.Index.open(index)
     if isinstance(index, list | tuple):
+        if len(index) == 1:
+            return opened(index[0])
         return rk.Hybrid(index, fusion="rrf")
     msg = f"the index is {index!r:.80}. Give an open index or hybrid, an index folder, or a list of folders."
     raise InputError(msg)

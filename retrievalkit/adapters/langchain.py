@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, SkipValidation, field_validator
+from pydantic import ConfigDict, Field, SkipValidation, field_validator
 
 from retrievalkit.adapters import lacking, opened
 from retrievalkit.api.searching import Searching
@@ -34,6 +34,8 @@ class IndexRetriever(BaseRetriever):
     Raises:
         InputError: There is no such index.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     index: SkipValidation[Searching]
     k: int = Field(default=10, ge=1)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, registry
 from retrievalkit.api.places import scratch
 from retrievalkit.data import inputs as given
 from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
@@ -100,6 +100,23 @@ class Material:
             msg = f"{what} goes with the name of a model, and '{source}' is loaded already."
             raise OptionError(msg)
         return self.model
+
+    def check(self, indexer: str | None) -> None:
+        """Refuse an indexer of vectors without any, and one of texts with a model or vectors.
+
+        Raises:
+            OptionError: Says what to give.
+        """
+        if indexer is None:
+            return
+        wanted = registry.get("indexer", indexer).indexes  # type: ignore[attr-defined]
+        if wanted == "texts" and (self.model is not None or self.vectors is not None):
+            msg = f"indexer '{indexer}' indexes texts as they are. Leave out model=... and vectors=..."
+            raise OptionError(msg)
+        encoded = self.model is not None or self.vectors is not None or artifacts.kind_of(self.texts or "") == "vectors"
+        if wanted == "vectors" and not encoded:
+            msg = f"indexer '{indexer}' indexes vectors. Give the model that encodes the texts: model=..."
+            raise OptionError(msg)
 
     def folder(self, output: Path) -> AbstractContextManager[str]:
         """What the indexer reads: the texts, or a folder of vectors beside the output while the block lasts."""

@@ -143,56 +143,32 @@ def package_plugin(file: str | os.PathLike[str], output: str | os.PathLike[str],
     return str(call("plugins package", {"file": file, "output": output, **options}))
 
 
-@options_of("plugins search", without=("words",))
-def search_plugins(*words: str, **options: Any) -> Table:
-    """Search the list of known plugins, which comes along.
+def install_plugin(name: str) -> str:
+    """Install a plugin with pip into this environment.
 
     Args:
-        *words: What to look for; none = all plugins.
-        **options: Of `rkit plugins search`; `directory` is another list.
-
-    Returns:
-        A row for each with `name`, `kinds`, `components`, `summary`, `licence`, `home`, `contract`, and `installed`,
-        the version that is.
-
-    Raises:
-        InputError: The list cannot be read.
-    """
-    rows = call("plugins search", {"words": list(words), **options})
-    return Table("Known plugins", rows)
-
-
-@options_of("plugins install", without=("name",))
-def install_plugin(name: str, **options: Any) -> str:
-    """Install a plugin of the list of known plugins, with pip into this environment.
-
-    Args:
-        name: Its distribution.
-        **options: Of `rkit plugins install`.
+        name: Its distribution, or the folder of one.
 
     Returns:
         What was installed.
 
     Raises:
-        UnknownNameError: It is not in the list.
         RetrievalkitError: pip failed.
     """
-    return str(call("plugins install", {"name": name, **options}))
+    return str(call("plugins install", {"name": name}))
 
 
-@options_of("plugins remove", without=("name",))
-def remove_plugin(name: str, **options: Any) -> str:
-    """Remove a plugin of the list of known plugins from this environment, with pip.
+def remove_plugin(name: str) -> str:
+    """Remove a plugin from this environment with pip.
 
     Args:
         name: Its distribution.
-        **options: Of `rkit plugins remove`.
 
     Returns:
         What was removed.
 
     Raises:
-        UnknownNameError: It is not in the list.
+        UnknownNameError: It is not installed.
         RetrievalkitError: pip failed.
     """
-    return str(call("plugins remove", {"name": name, **options}))
+    return str(call("plugins remove", {"name": name}))

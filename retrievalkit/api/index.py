@@ -21,9 +21,10 @@ from retrievalkit.data import inputs as given
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.index import build_index
+from retrievalkit.report.counts import counted
 from retrievalkit.search.request import Request, check_effect
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.sources import locate_input
+from retrievalkit.search.sources import open_recorded_corpus
 
 if TYPE_CHECKING:
     from retrievalkit.api.retriever import Retriever
@@ -97,6 +98,7 @@ class Index(Searching):
         with settled("index", words) as values, _writing(output):
             artifacts.check_output(Path(output), overwrite=values["overwrite"])
             named = parse(values["settings"])
+            source.check(values["indexer"])
             with source.folder(Path(output)) as place:
                 build_index(
                     place,
@@ -184,8 +186,9 @@ class Index(Searching):
     ) -> dict[str, int]:
         """Add passages, or vectors, to the index; only new texts and changed ones are encoded.
 
-        A text of an id that the index has takes its place. The index searches the new state at once, and so does
-        a hybrid that was made of it; a service does when it is told to reload.
+        A text of an id that the index has takes its place; a document that comes in passages ID#1 to ID#3 loses its
+        other passages. The index searches the new state at once, and so does a hybrid that was made of it; a service
+        does when it reloads.
 
         Args:
             texts: Passages with ids, as `Index.build` takes them; or vectors, or a vectors folder of the same model.
@@ -195,7 +198,7 @@ class Index(Searching):
             **options: Of `rkit index --add`: `precision` to encode in; None = as before.
 
         Returns:
-            What was done: `added`, `changed`, `unchanged`, `deleted`, and `texts` and `segments` from now on.
+            What was done: `added`, `changed`, `unchanged`, `deleted`, `compacted`; `texts` and `segments` from now on.
 
         Raises:
             InputError: A text has no id or is damaged, the vectors do not fit, or the indexer cannot add.
@@ -206,17 +209,17 @@ class Index(Searching):
 
     @options_of("index", without=(*_BUILDING, "model", "precision"))
     def delete(self, ids: str | Iterable[Any], **options: Any) -> dict[str, int]:
-        """Delete texts: they are found no more, here and by whoever opens the index from now on.
+        """Delete texts: neither this index nor one that is opened from now on finds them.
 
         Args:
-            ids: Their ids, or one.
+            ids: Their ids, or one; the id of a document deletes its passages ID#1, ID#2 ...
             **options: Of `rkit index --delete`.
 
         Returns:
             What was done, as of `add`.
 
         Raises:
-            InputError: No text would be left.
+            InputError: An id is unknown, or no text would be left; nothing is changed.
         """
         gone = [ids] if isinstance(ids, str) else [str(one) for one in ids]
         if not gone:
@@ -263,13 +266,12 @@ class Index(Searching):
         entry = self.manifest.get("corpus")
         if self.corpus is not None or entry is None:
             return self.corpus
-        return locate_input(entry, self.folder) or str(entry["source"])
+        return open_recorded_corpus(entry, self.folder).source
 
     @property
     def moved_model(self) -> str | None:
         """Where the model that encodes queries is, if it is not where the index knows it."""
-        entry = self.manifest.get("checkpoint")
-        known = None if entry is None else locate_input(entry, self.folder)
+        known = self.manifest.get("checkpoint", {}).get("path")
         return None if self.model is None or known == os.path.abspath(self.model) else self.model
 
     @property
@@ -278,7 +280,7 @@ class Index(Searching):
         return str(self.manifest["indexer"]["name"])
 
     def __repr__(self) -> str:
-        return f"Index({str(self.folder)!r}, {self.indexer}, {len(self):,} texts)"
+        return f"Index({str(self.folder)!r}, {self.indexer}, {counted(len(self), 'texts')})"
 
     def _repr_html_(self) -> str:
         made_by = self.manifest.get("checkpoint", {}).get("path")

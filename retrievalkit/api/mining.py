@@ -17,6 +17,7 @@ from retrievalkit.api.tables import Tabular
 from retrievalkit.data import inputs as given
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, OptionError
+from retrievalkit.report.counts import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -68,7 +69,8 @@ class Examples(Sequence[Example], Tabular):
         return pandas.DataFrame([[getattr(one, name) for name in columns] for one in self], columns=columns)
 
     def __repr__(self) -> str:
-        return f"Examples({len(self):,} queries, {sum(len(one.negatives) for one in self):,} negatives)"
+        negatives = sum(len(one.negatives) for one in self)
+        return f"Examples({counted(len(self), 'queries')}, {counted(negatives, 'negatives')})"
 
     def _repr_html_(self) -> str:
         rows = [[one.query_id, one.query, ", ".join(one.positives[:3]), len(one.negatives)] for one in self[:_SHOWN]]

@@ -14,6 +14,7 @@ import click
 
 from retrievalkit import oddities
 from retrievalkit.api.words import in_python
+from retrievalkit.cli.kinds import explained
 from retrievalkit.cli.main import main
 from retrievalkit.cli.options import CALLED, check_sent, fetched
 from retrievalkit.data.sources import InMemory
@@ -99,7 +100,7 @@ def _context(name: str, given: Mapping[str, Any]) -> Iterator[click.Context]:
         _restore(context, words)
         context.params = fetched(context.params)
         # Its resources, such as --verify, are given back at the end.
-        with context:
+        with context, explained(context, context.params):
             yield context
 
 

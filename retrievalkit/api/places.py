@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,16 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from retrievalkit.errors import RetrievalkitError
+
 
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A temporary folder; `rkit clean` knows those of processes that were killed."""
     with tempfile.TemporaryDirectory(prefix="rkit-") as folder, FileLock(Path(folder) / ".lock"):
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        except RetrievalkitError as error:
+            # The caller does not know the folder, which is gone when the message is read.
+            error.args = (str(error).replace(f"{folder}{os.sep}", ""),)
+            raise

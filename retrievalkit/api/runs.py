@@ -14,6 +14,7 @@ from retrievalkit.data.run_file import open_run
 from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_run
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import DataError, InputError
+from retrievalkit.report.counts import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -126,7 +127,7 @@ class Run(dict[str, Hits], Tabular):
         return Run, (dict(self), self.name)
 
     def __repr__(self) -> str:
-        return f"Run({self.name!r}, {len(self):,} queries, {self._hits():,} hits)"
+        return f"Run({self.name!r}, {counted(len(self), 'queries')}, {counted(self._hits(), 'hits')})"
 
     def _repr_html_(self) -> str:
         rows = [[query, len(hits), *(hits[0] if hits else ("", None))] for query, hits in list(self.items())[:_SHOWN]]
@@ -164,7 +165,7 @@ def _field(row: Mapping[str, Any], names: Sequence[str], number: int) -> Any:
     found = next((name for name in names if name in row), None)
     if found is None:
         msg = f"the row has no {names[0]}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
-        raise DataError(msg, file="memory:run", line=number)
+        raise DataError(msg, file=InMemory("the run"), line=number)
     return row[found]
 
 

@@ -14,6 +14,7 @@ from retrievalkit.api import notebook
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.encode import SHARD_TEXTS, EncodedShard
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.report.counts import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -182,9 +183,9 @@ class Vectors:
         return notebook.lines("Vectors", [self._summary()])
 
     def _summary(self) -> str:
-        parts = [f"{len(self):,} texts"]
+        parts = [counted(len(self), "texts")]
         if self.vectors is not None and self.counts is not None:
-            parts.append(f"{len(self.vectors):,} vectors of {self.vectors.shape[-1]}")
+            parts.append(f"{counted(len(self.vectors), 'vectors')} of {self.vectors.shape[-1]}")
         elif self.vectors is not None:
             several = f"{self.vectors.shape[1]} vectors each of " if self.vectors.shape[1] > 1 else "vectors of "
             parts.append(f"{several}{self.vectors.shape[-1]}")

@@ -31,7 +31,7 @@ from retrievalkit.artifacts.manifest import (
     write_manifest,
 )
 from retrievalkit.artifacts.mirror import PARTIAL, VECTORS, local, sent, store_of
-from retrievalkit.artifacts.names import inside
+from retrievalkit.artifacts.names import check_own_files, inside
 from retrievalkit.artifacts.outputs import (
     MANIFEST,
     check_output,
@@ -49,13 +49,13 @@ from retrievalkit.artifacts.stores import Store
 
 __all__ = [
     "CURVES", "FORMAT", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "PARTIAL", "Store", "VECTORS", "VERIFY", "absolute",
-    "add_to_manifest", "check_document", "check_files", "check_output", "check_output_file", "check_unlisted",
-    "checked_fingerprint", "describe_file", "describe_files", "describe_input", "discard", "fingerprint_file",
-    "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named", "held", "inside", "is_address",
-    "is_stream", "json_problem", "kind_of", "link_file", "loads_json", "local", "named", "once", "partial_folder",
-    "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint", "replaced_folder", "restore",
-    "sent", "store_of", "verifying", "was_written", "work_folder", "write_file", "write_folder", "write_json",
-    "write_manifest",
+    "add_to_manifest", "check_document", "check_files", "check_output", "check_output_file", "check_own_files",
+    "check_unlisted", "checked_fingerprint", "describe_file", "describe_files", "describe_input", "discard",
+    "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named", "held",
+    "inside", "is_address", "is_stream", "json_problem", "kind_of", "link_file", "loads_json", "local", "named",
+    "once", "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint",
+    "replaced_folder", "restore", "sent", "store_of", "verifying", "was_written", "work_folder", "write_file",
+    "write_folder", "write_json", "write_manifest",
 ]  # fmt: skip
 
 NEGATIVES = "negatives"

@@ -18,6 +18,7 @@ from typing import Any
 from retrievalkit.artifacts.fingerprints import fingerprint_folder, fingerprint_value
 from retrievalkit.artifacts.manifest import kind_of, read_manifest
 from retrievalkit.artifacts.memory import is_remembered, remember, state_of
+from retrievalkit.artifacts.names import check_own_files
 from retrievalkit.artifacts.outputs import MANIFEST
 from retrievalkit.artifacts.reading import Reading
 from retrievalkit.errors import ArtifactError
@@ -132,6 +133,7 @@ def checked_fingerprint(folder: str | Path, kind: str, *, skip: tuple[str, ...],
     manifest = read_manifest(folder, kind) if kind_of(folder) == kind else {}
     recorded, files = manifest.get("fingerprint"), manifest.get("files")
     if files is None:
+        check_own_files(folder)
         found = fingerprint_folder(folder, skip=skip)
     else:
         check_unlisted(folder, files, skip=skip, remedy=remedy)

@@ -75,7 +75,7 @@ def store_of(place: str | Path) -> Store | None:
     if (url := ADDRESSES.get(str(place))) is not None:
         return Store(url)
     # Only in our own copies: a stranger's folder is not to send us anywhere.
-    if not Path(place).is_relative_to(_cache("objects")):
+    if not Path(os.path.realpath(place)).is_relative_to(_cache("objects")):
         return None
     with suppress(OSError, ValueError, KeyError):
         return Store(json.loads((Path(place) / _ORIGIN).read_text(encoding="utf-8"))["url"])

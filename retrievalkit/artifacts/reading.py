@@ -77,7 +77,6 @@ class Reading:
 
     def _bar(self) -> ProgressBar:
         from retrievalkit.report.progress import ProgressBar
-        from retrievalkit.report.terminal import printable
 
         total = -(-self.total // _MEGABYTE)
-        return ProgressBar(printable(self.label), total, unit="MB", done=self._read // _MEGABYTE).start()
+        return ProgressBar(self.label, total, unit="MB", done=self._read // _MEGABYTE).start()

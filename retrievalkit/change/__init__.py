@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from retrievalkit.change.program import Outcome, as_json, change_index, describe, read_ids
+from retrievalkit.change.program import Outcome, as_json, change_index, describe
 
-__all__ = ["Outcome", "as_json", "change_index", "describe", "read_ids"]
+__all__ = ["Outcome", "as_json", "change_index", "describe"]

@@ -1,30 +1,35 @@
 """The program behind `rkit index INDEX --add`, `--delete` and `--compact`: an index follows its collection.
 
     rkit index INDEX --add PASSAGES|VECTORS        texts that are new, or changed, are encoded and indexed
-    rkit index INDEX --delete ID --delete FILE     texts that are gone are found no more
-    rkit index INDEX --compact                     the index as if built anew of what it holds
+    rkit index INDEX --delete ID --delete FILE     texts, or documents with their passages, are removed
+    rkit index INDEX --compact                     the index is rebuilt of what it holds
 
-What is found is what an index would find that is built anew of the texts that are left, in their order, and those that
-were added, in theirs; a changed text counts as an added one. See `retrievalkit.segments` for the files.
+A changed index gives the hits of one that is built of the texts that are left, in their order, and those that were
+added, in theirs; a changed text counts as an added one. See `retrievalkit.segments` for the files.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.change.commit import commit, sweep
-from retrievalkit.change.texts import Changes, Collected, corpus_of_vectors, texts_of, write_changes
+from retrievalkit.change.texts import Changes, Collected, corpus_of_vectors, superseded, texts_of, write_changes
 from retrievalkit.change.vectors import encoded, write_live
 from retrievalkit.data import files
+from retrievalkit.data.corpus import alike, open_corpus
+from retrievalkit.data.forms import corpus_table
+from retrievalkit.data.records import table_of
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
+from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, nearest, shortlist
 from retrievalkit.index import build_index
+from retrievalkit.passage_parts import PART
+from retrievalkit.report.counts import counted
 from retrievalkit.search.sources import OpenIndex, open_index
 from retrievalkit.segments import Segment, joined_vectors, segments_of
 
@@ -42,7 +47,7 @@ class Outcome:
         changed: How many came instead of others of their ids.
         unchanged: How many were given that it holds already.
         deleted: How many went.
-        unknown: How many were to go that it does not hold: those that an earlier, or a killed, command deleted.
+        compacted: How many segments became one; 0 if nothing was to compact.
         segments: Of how many parts the index consists.
     """
 
@@ -51,7 +56,7 @@ class Outcome:
     changed: int = 0
     unchanged: int = 0
     deleted: int = 0
-    unknown: int = 0
+    compacted: int = 0
     segments: int = 1
 
 
@@ -60,6 +65,7 @@ def change_index(
     *,
     add: str | Path | None = None,
     delete: Collection[str] = (),
+    id_files: bool = False,
     compact: bool = False,
     model: str | Path | None = None,
     precision: Any = None,
@@ -72,15 +78,16 @@ def change_index(
     Args:
         index: The index folder.
         add: A corpus, or for an index of vectors also a vectors folder of the same model. Texts of ids that the index
-            has take the place of these.
-        delete: The ids of texts that go. Of those that the index does not have a note tells: the same command, run
-            again after it was killed, finds them gone.
+            has take the place of these. A document that comes in passages ID#1 to ID#3 loses its other passages.
+        delete: The ids of texts that go, and of documents whose passages ID#1, ID#2 ... go.
+        id_files: Whether `delete` may also name files: of ids, one a line, or corpora, for the ids of their passages.
         compact: Whether to make one segment of all.
         model: Where the checkpoint is that encodes the texts, if it was moved.
         precision: The number format to encode in; None = as before.
 
     Raises:
-        InputError: The index, what is added or the model is damaged or does not fit, or no text would be left.
+        InputError: The index, what is added or the model is damaged or does not fit, an id to delete is unknown, or no
+            text would be left.
     """
     folder = Path(index)
     if add is None and not delete and not compact:
@@ -92,26 +99,14 @@ def change_index(
         outcome = Outcome()
         with artifacts.work_folder(folder / WORK) as work:
             if add is not None or delete:
-                _add_and_delete(_opened(folder), work, add, frozenset(delete), model, precision, outcome)
+                _add_and_delete(_opened(folder), work, add, delete, id_files, model, precision, outcome)
             if compact:
-                _compact(_opened(folder), work)
+                outcome.compacted = _compact(_opened(folder), work)
         manifest = artifacts.read_manifest(folder, "index")
         sweep(folder, manifest)
         outcome.texts = int(manifest["counts"]["texts"])
         outcome.segments = len(segments_of(manifest))
     return outcome
-
-
-def read_ids(places: Iterable[str]) -> list[str]:
-    """Ids, each given as it is or in a file with one a line.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
-    ids: list[str] = []
-    for place in places:
-        ids += [line.text for line in files.filled_lines(place)] if os.path.isfile(place) else [place]
-    return ids
 
 
 def as_json(outcome: Outcome) -> dict[str, int]:
@@ -121,9 +116,10 @@ def as_json(outcome: Outcome) -> dict[str, int]:
 
 def describe(outcome: Outcome) -> str:
     """What a change did as a line of text."""
-    counts = {name: value for name, value in asdict(outcome).items() if name not in ("texts", "segments") and value}
-    done = ", ".join(f"{value:,} {name}" for name, value in counts.items()) or "nothing to change"
-    return f"{done}; {outcome.texts:,} texts in {outcome.segments:,} segment{'s' * (outcome.segments != 1)}"
+    kinds = ("added", "changed", "unchanged", "deleted")
+    counts = [f"{value:,} {name}" for name, value in asdict(outcome).items() if name in kinds and value]
+    done = ", ".join([*counts, *(["compacted"] if outcome.compacted else [])]) or "nothing to change"
+    return f"{done}; {counted(outcome.texts, 'texts')} in {counted(outcome.segments, 'segments')}"
 
 
 @dataclass
@@ -161,27 +157,29 @@ def _add_and_delete(
     index: _Index,
     work: Path,
     add: str | Path | None,
-    delete: frozenset[str],
+    delete: Collection[str],
+    id_files: bool,
     model: str | Path | None,
     precision: Any,
     outcome: Outcome,
 ) -> None:
     held = texts_of(index.folder, index.opened.manifest, list(zip(index.segments, index.deleted, strict=True)))
-    if unknown := sorted(delete.difference(held.digests)):
-        oddities.note(
-            f"the index '{index.folder}' has no text of {len(unknown):,} of the {len(delete):,} ids to delete: "
-            f"{shortlist(unknown)}."
-        )
-    gone = delete.intersection(held.digests)
+    lists = [files.fingerprint(one) for one in sorted(delete) if id_files and os.path.isfile(one)]
+    deletion = artifacts.fingerprint_value([str(add), sorted(delete), lists])
+    repeated = index.opened.manifest.get("deletion") == deletion
+    index.opened.manifest = {**index.opened.manifest, "deletion": deletion}
+    gone = _texts_to_delete(index, held, delete, id_files, repeated=repeated)
     changes = Changes()
     vectors = None
     if add is not None and artifacts.kind_of(add) == "vectors":
         vectors = _fitting(index, add)
         changes = Changes(added=list(vectors.ids), texts=corpus_of_vectors(Path(add), vectors.manifest))
+        changes.superseded = superseded(changes.added, held.digests) - gone
     elif add is not None:
         changes = write_changes(add, held, gone, work / "texts.jsonl")
+    gone |= changes.superseded
     replaced = {name for name in changes.added if name in held.digests and name not in gone}
-    outcome.deleted, outcome.unknown, outcome.changed = len(gone), len(unknown), len(replaced)
+    outcome.deleted, outcome.changed = len(gone), len(replaced)
     outcome.added, outcome.unchanged = len(changes.added) - len(replaced), changes.unchanged
     if not gone and not changes.added:
         return
@@ -202,6 +200,56 @@ def _add_and_delete(
             msg = f"'{index.folder}' indexes texts, and '{add}' is a vectors folder. Give the passages instead."
             raise InputError(msg)
         _change_texts(index, work, held, leaving, changes, compact=False)
+
+
+def _texts_to_delete(
+    index: _Index, held: Collected, delete: Collection[str], id_files: bool, *, repeated: bool
+) -> set[str]:
+    """The ids of the texts that are named, by their ids, their documents' or files of these.
+
+    Args:
+        index: The index.
+        held: Its texts.
+        delete: The names.
+        id_files: Whether names may be those of files.
+        repeated: Whether the last change was the same, so that it was killed or deleted them already.
+
+    Raises:
+        InputError: The index has none of that name; the message names the nearest.
+    """
+    documents: dict[str, list[str]] = {}
+    for name in held.digests:
+        part = PART.fullmatch(name)
+        while part is not None:
+            documents.setdefault(part[1], []).append(name)
+            part = PART.fullmatch(part[1])
+    known = held.digests.keys() | documents.keys()
+    names: list[str] = []
+    read = [name for name in delete if id_files and name not in known and os.path.isfile(name)]
+    for name in delete:
+        names += _ids_in(name) if name in read else [name]
+    unknown = [name for name in names if name not in known]
+    if unknown and repeated:
+        oddities.note(f"the last change of '{index.folder}' deleted these texts already.")
+        return set()
+    if unknown:
+        # A document may be named by its path from here, and its lines were then read as ids.
+        paths = (name for name in known for one in (*read, unknown[0]) if one.endswith(f"/{name}"))
+        close = next(paths, None) or nearest(unknown[0], alike(unknown[0], sorted(known)))
+        msg = (
+            f"the index '{index.folder}' has neither text nor document of {len(unknown):,} of the {len(names):,} ids "
+            f"to delete{f' (read from {shortlist(read)})' if read else ''}: {shortlist(unknown, 3)}"
+            f"{f'; did you mean {close!r}?' if close else '.'} Nothing was changed. Leave them out, or correct them."
+        )
+        raise InputError(msg)
+    return {text for name in names for text in ([name] if name in held.digests else documents[name])}
+
+
+def _ids_in(path: str) -> list[str]:
+    """The ids in a file: one a line, or those of a corpus."""
+    if path.endswith(".parquet") or files.first_character(path) in ("{", "[") or table_of(path, corpus_table):
+        return open_corpus(path).ids()
+    return [line.text for line in files.filled_lines(path)]
 
 
 def _refuse_unsegmented(index: _Index) -> None:
@@ -272,17 +320,20 @@ def _built(index: _Index, vectors: Path, work: Path) -> Path:
     return target
 
 
-def _compact(index: _Index, work: Path) -> None:
+def _compact(index: _Index, work: Path) -> int:
+    """Make one segment of all, and return how many there were; 0 if there is nothing to do."""
     if len(index.segments) == 1 and not any(index.deleted) and index.opened.needs_encoding:
-        return
+        return 0
     segments = list(zip(index.segments, index.deleted, strict=True))
     held = texts_of(index.folder, index.opened.manifest, segments)
     if not index.opened.needs_encoding:
-        if index.segments != [Segment("")]:
-            _change_texts(index, work, held, frozenset(), Changes(), compact=True)
-        return
+        if index.segments == [Segment("")]:
+            return 0
+        _change_texts(index, work, held, frozenset(), Changes(), compact=True)
+        return len(index.segments)
     target = write_live(index.opened, segments, work / "live")
     commit(index.opened, [], _built(index, target, work), corpus=held.corpus_after(frozenset(), Changes()))
+    return len(index.segments)
 
 
 def _fitting(index: _Index, vectors: str | Path) -> VectorStore:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.consent import anonymously
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus
 from retrievalkit.data.vectors import Ids
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.index import TEXTS
-from retrievalkit.search.sources import locate_input
+from retrievalkit.passage_parts import PART
+from retrievalkit.search.sources import open_recorded_corpus
 from retrievalkit.segments import Segment
 
 
@@ -26,11 +26,13 @@ class Changes:
 
     Attributes:
         added: Their ids, in order.
+        superseded: The ids of those that leave because their document comes in fewer passages.
         unchanged: How many were given that the index holds already.
         texts: A corpus that holds them, if it is known.
     """
 
     added: list[str] = field(default_factory=list)
+    superseded: set[str] = field(default_factory=set)
     unchanged: int = 0
     texts: Corpus | None = None
 
@@ -97,21 +99,54 @@ def write_changes(source: str | Path, held: Collected, gone: Collection[str], pa
     if held.corpus is None and held.digests:
         oddities.note("the texts of the index are not known, so each that is given counts as new or changed.")
     changes = Changes()
+    given: list[str] = []
+    new: dict[bytes, str] = {}
 
     def differing() -> Iterator[dict[str, Any]]:
         for passage in open_corpus(source):
-            before = held.digests.get(passage.id)
-            if before is not None and passage.id not in gone and before == _digest(passage):
+            given.append(passage.id)
+            before, digest = held.digests.get(passage.id), _digest(passage)
+            if before == digest and passage.id not in gone:
                 changes.unchanged += 1
                 continue
+            if passage.id not in held.digests:
+                new[digest] = passage.id
             changes.added.append(passage.id)
             yield {"_id": passage.id, "title": passage.title, "text": passage.text}
 
     files.write_jsonl(path, differing())
+    changes.superseded = superseded(given, held.digests) - set(gone)
+    _note_moved(held, new, changes.superseded.union(gone))
     if changes.added:
         changes.texts = open_corpus(path)
         changes.texts.counts_empty = False  # told of already
     return changes
+
+
+def superseded(given: Iterable[str], held: Iterable[str]) -> set[str]:
+    """The passages of documents that come in fewer: ID#4, where ID#1 to ID#3 are given and no other of ID."""
+    counts: dict[str, tuple[int, int]] = {}
+    for part in filter(None, map(PART.fullmatch, given)):
+        count, last = counts.get(part[1], (0, 0))
+        counts[part[1]] = count + 1, max(last, int(part[2]))
+    whole = {document: last for document, (count, last) in counts.items() if count == last}
+    return {part[0] for part in filter(None, map(PART.fullmatch, held)) if int(part[2]) > whole.get(part[1], math.inf)}
+
+
+def _note_moved(held: Collected, new: Mapping[bytes, str], leaving: Collection[str]) -> None:
+    """Note new texts that the index holds under the same path with more or fewer folders before it."""
+    moved = [
+        (old, name)
+        for old, digest in held.digests.items()
+        if old not in leaving and digest is not None and (name := new.get(digest)) is not None
+        if f"/{old}".endswith(f"/{name}") or f"/{name}".endswith(f"/{old}")
+    ]
+    if moved:
+        old, name = moved[0]
+        oddities.note(
+            f"the index holds {len(moved):,} of the passages to add under another path: '{name}' is '{old}'. Convert "
+            "them with --root, the folder of the first conversion, or delete the others."
+        )
 
 
 def corpus_of_vectors(folder: Path, manifest: Mapping[str, Any]) -> Corpus | None:
@@ -129,12 +164,7 @@ def _corpus_of(folder: Path, manifest: Mapping[str, Any]) -> Corpus | None:
     if entry is None:
         return None
     try:
-        # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
-        with anonymously():
-            corpus = open_corpus(locate_input(entry, folder) or entry["source"])
-            # Passages that were in memory are kept in the folder, under the fingerprint that they had there.
-            kept = entry.get("relative_path") == TEXTS
-            return corpus if kept or corpus.fingerprint() == entry["fingerprint"] else None
+        return open_recorded_corpus(entry, folder)
     except InputError:
         return None
 

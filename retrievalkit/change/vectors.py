@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit import artifacts
+from retrievalkit.consent import anonymously
 from retrievalkit.data.vectors import Ids, VectorWriter
 from retrievalkit.data.vectors.joined import SHARD_TEXTS
 from retrievalkit.data.vectors.postings import Postings
@@ -45,7 +46,9 @@ def encoded(
             return output
         shutil.rmtree(output)
     options = EncodeOptions(**_model_options(index), **_settings(index, precision))
-    manifest = encode(place, texts, side="document", output=output, options=options)
+    # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
+    with anonymously(place != str(model)):
+        manifest = encode(place, texts, side="document", output=output, options=options)
     assert index.checkpoint is not None
     if manifest["checkpoint"]["fingerprint"] != index.checkpoint["fingerprint"]:
         msg = f"'{place}' is another model than the one that encoded '{index.folder}'. Give the right one: --model."

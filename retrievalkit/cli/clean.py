@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from retrievalkit.cli.options import echo, json_option
+from retrievalkit.report.counts import counted
 
 
 @click.command()
@@ -32,7 +33,7 @@ def clean(folders: tuple[str, ...], remove: bool, as_json: bool) -> list[dict[st
         lines.append("nothing left by killed commands")
     elif not remove:
         total = sum(one.size for one in found)
-        lines.append(f"{len(rows):,} leftovers, {total:,} bytes; rkit clean --remove removes them")
+        lines.append(f"{counted(len(rows), 'leftovers')}, {total:,} bytes; rkit clean --remove removes them")
     return echo(as_json, rows, "\n".join(lines))
 
 

@@ -55,6 +55,7 @@ def compare(runs: tuple[str, ...], output: str | None, plot: bool, overwrite: bo
     from retrievalkit.evaluate.compare.program import compare as program
     from retrievalkit.evaluate.compare.result import render
     from retrievalkit.evaluate.metrics import Conventions
+    from retrievalkit.report.terminal import say
 
     place = None if output is None else Output(Path(output), plot, overwrite)
     conventions = Conventions(flags.pop("ties"), flags.pop("over"), flags.pop("ignore_same_id"))
@@ -66,6 +67,8 @@ def compare(runs: tuple[str, ...], output: str | None, plot: bool, overwrite: bo
         click.echo(json.dumps(comparison.to_json(), indent=2))
         return comparison
     render(comparison, Console())
+    if place is None and len(runs) > 2:
+        click.echo("The queries that differ most, and all figures: --output compare.html")
     if place is not None:
-        click.echo(f"{output}: written" + (f"; open {place.page} in a browser" if place.page else ""))
+        say(f"{output}: written" + (f"; open {place.page} in a browser" if place.page else ""))
     return comparison

@@ -9,6 +9,7 @@ import click
 from retrievalkit.cli.hard_negatives import hard_negative_options
 from retrievalkit.cli.options import echo, given_flags, json_option, reserved, strict_option
 from retrievalkit.cli.own_files import own_file_options
+from retrievalkit.report.counts import counted
 
 
 @click.command()
@@ -24,6 +25,11 @@ from retrievalkit.cli.own_files import own_file_options
     help="Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples follow them.",
 )
 @own_file_options
+@click.option(
+    "--root",
+    metavar="FOLDER",
+    help="The folder that ids of documents are relative to; by default SOURCE. Name it to convert a part of a folder.",
+)
 @click.option("--merge-parts", is_flag=True, help="Of a run of such parts make one of passages, by their best part.")
 @click.option("--corpus", help="The passages that examples or judgements name, if SOURCE does not hold them.")
 @strict_option
@@ -43,4 +49,4 @@ def convert(
     from retrievalkit.passage_parts import contents_of
 
     counts = program(source, output, contents=contents_of(parts, merge=merge_parts, **reading), **given_flags(flags))
-    return echo(as_json, counts, f"{output}: " + ", ".join(f"{value:,} {name}" for name, value in counts.items()))
+    return echo(as_json, counts, f"{output}: " + ", ".join(counted(value, name) for name, value in counts.items()))

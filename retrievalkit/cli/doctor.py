@@ -15,6 +15,7 @@ from retrievalkit import registry
 from retrievalkit.cli.options import echo, is_called, json_option
 from retrievalkit.errors import OptionError, PluginError, RetrievalkitError
 from retrievalkit.hookspecs import Finding
+from retrievalkit.report.counts import counted
 
 _PACKAGES = {
     "torch": "training and encoding",
@@ -97,7 +98,7 @@ def _valid(findings: object) -> list[Finding]:
 
 
 def _plugin(plugin: registry.Plugin) -> Finding:
-    value = plugin.error or f"{plugin.distribution} {plugin.version}: {len(plugin.components)} components"
+    value = plugin.error or f"{plugin.distribution} {plugin.version}: {counted(len(plugin.components), 'components')}"
     return Finding(f"plugin {plugin.name}", value, ok=plugin.error is None)
 
 

@@ -23,6 +23,7 @@ from retrievalkit.cli.options import (
     verify_option,
 )
 from retrievalkit.modules import large_imports
+from retrievalkit.report.counts import counted
 
 if TYPE_CHECKING:
     from retrievalkit.encode import EncodeOptions
@@ -67,7 +68,7 @@ def encode(
     options = encode_options(settings, flags)
     manifest = program(model, texts, side=side, output=output, options=options, overwrite=overwrite, cluster=cluster)
     pooling = manifest["checkpoint"].get("description", {}).get("pooling")
-    line = f"{output}: {manifest['counts']['texts']:,} texts encoded"
+    line = f"{output}: {counted(manifest['counts']['texts'], 'texts')} encoded"
     return echo(as_json, manifest, f"{line} ({pooling})" if pooling else line)
 
 

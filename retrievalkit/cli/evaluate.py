@@ -66,7 +66,8 @@ def evaluate(
     from retrievalkit.evaluate.program import AnswerOptions, as_text, cutoffs, evaluate_runs
 
     if split is not None and (queries is None or Path(queries).is_file()):
-        msg = "--split has no effect here: it goes with --answers FOLDER. Leave it out."
+        msg = "--split has no effect here: it goes with --answers FOLDER. "
+        msg += f"The judgements of a split are a file: --qrels FOLDER/qrels/{split}.tsv"
         raise OptionError(msg)
     found = evaluate_runs(
         run,

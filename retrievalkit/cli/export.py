@@ -36,6 +36,7 @@ def export(
     from retrievalkit.errors import InputError
     from retrievalkit.export.program import export as program
     from retrievalkit.export.targets import ExportOptions
+    from retrievalkit.report.terminal import say
 
     if push is None and not dry_run:
         msg = "--no-dry-run is for --push NAME, which is not given. Name the repository, or drop it."
@@ -45,7 +46,7 @@ def export(
     lines = [f"{output}: a folder for {options.to}"]
     lines += [f"{name}: {value}" for name, value in manifest["figures"].items()]
     for note in manifest["notes"]:
-        click.echo(note, err=True)
+        say(note, err=True)
     if push is not None:
         from retrievalkit.export.push import files_of
         from retrievalkit.export.push import push as upload

@@ -22,7 +22,7 @@ from retrievalkit import registry
 from retrievalkit.cli import signals
 from retrievalkit.errors import InputError, RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
-from retrievalkit.report.terminal import printable, without_credentials
+from retrievalkit.report.terminal import printable
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
@@ -31,8 +31,6 @@ _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO
 
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 """Errors of what the user named."""
-
-_MOST_SHOWN = 1_000
 
 _SEVERAL_PROCESSES = ("train", "pretrain", "rerank train")
 
@@ -77,12 +75,16 @@ class FetchingContext(click.Context):
 
     def invoke(self, callback: Any, /, *args: Any, **kwargs: Any) -> Any:
         """As click does."""
+        explaining: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if callback is self.command.callback:
+            from retrievalkit.cli.kinds import explained
             from retrievalkit.cli.options import check_sent, fetched
 
             check_sent(kwargs, callback)
             kwargs = fetched(kwargs)
-        return super().invoke(callback, *args, **kwargs)
+            explaining = explained(self, kwargs)
+        with explaining:
+            return super().invoke(callback, *args, **kwargs)
 
 
 class RkitGroup(click.Group):
@@ -115,6 +117,13 @@ class RkitGroup(click.Group):
         """As click does, but Ctrl-C goes to `main` as what click makes of it: it would print an empty line before."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            from retrievalkit.cli.kinds import option_for_extra
+
+            if not (more := option_for_extra(error)):
+                raise
+            msg = f"{error.message}. {more}"
+            raise click.UsageError(msg, error.ctx) from error
         except (KeyboardInterrupt, EOFError) as error:
             raise click.Abort from error
 
@@ -240,10 +249,10 @@ def _check_several_processes(ctx: click.Context, name: str) -> None:
 
 
 def _shown(message: str) -> str:
-    """A message as it is printed: it may quote names and texts of strangers, and addresses with passwords."""
+    """A message as it is printed: an error's words, whoever raised it, which may quote names and texts of strangers."""
     from retrievalkit.artifacts import named
 
-    return printable(without_credentials(named(message)), lines=True)
+    return printable(str(InputError(named(message))), lines=True)
 
 
 def _show(error: click.ClickException) -> None:
@@ -285,7 +294,7 @@ def _failure(error: OSError) -> str:
     """What happened to a file, what is kept, and what to do."""
     from retrievalkit.artifacts import was_written
 
-    place = f"'{str(error.filename)[:_MOST_SHOWN]}'" if error.filename else "standard output"
+    place = f"'{error.filename}'" if error.filename else "standard output"
     kept = "".join(f" {note}" for note in getattr(error, "__notes__", [])[-1:])
     if not was_written(error):
         doing = "read" if error.filename and os.path.exists(str(error.filename)) else "open"

@@ -22,6 +22,7 @@ from retrievalkit.cli.options import (
     verify_option,
 )
 from retrievalkit.errors import ArtifactError, OptionError
+from retrievalkit.report.counts import counted
 
 
 @click.command()
@@ -37,9 +38,12 @@ from retrievalkit.errors import ArtifactError, OptionError
     "--add", metavar="PLACE", help="Add passages, or vectors, to the index SOURCE; only new texts are encoded."
 )
 @click.option(
-    "--delete", multiple=True, metavar="ID|FILE", help="Delete texts of the index SOURCE, by id or a file of ids."
+    "--delete",
+    multiple=True,
+    metavar="ID|FILE",
+    help="Delete from the index SOURCE: a text or a document, or those that a file lists (ids, or a corpus).",
 )
-@click.option("--compact", is_flag=True, help="Make one segment of the index SOURCE, as if built anew.")
+@click.option("--compact", is_flag=True, help="Make one segment of the index SOURCE, as a new build would.")
 @click.option("--check", is_flag=True, help="Compare the new index (or the index SOURCE) with brute force.")
 @click.option("--check-queries", metavar="FILE", help="Queries of the check; by default texts of the folder.")
 @click.option("--check-count", type=click.IntRange(min=1), help="How many queries to check; by default 100.")
@@ -114,7 +118,7 @@ def index(
         cluster=cluster,
     )
     counts = dict(manifest["counts"])
-    line = f"{output}: {counts.pop('texts'):,} texts indexed"
+    line = f"{output}: {counted(counts.pop('texts'), 'texts')} indexed"
     more = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items())
     if not (check and as_json):
         echo(as_json, manifest, f"{line}; {more}" if more else line)
@@ -135,8 +139,7 @@ def _change(
     if others := [*others, *(f"--{name.replace('_', '-')}" for name in flags if name not in used)]:
         msg = f"{others[0]} has no part in changing the index '{folder}'. Leave it out, or give it in another command."
         raise OptionError(msg)
-    given = {**flags, **change, "delete": program.read_ids(change["delete"])}
-    outcome = program.change_index(folder, **given)
+    outcome = program.change_index(folder, **flags, **change, id_files=True)
     changed = program.as_json(outcome)
     echo(as_json, changed, f"{folder}: {program.describe(outcome)}")
     return changed

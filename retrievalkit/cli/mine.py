@@ -32,6 +32,7 @@ from retrievalkit.cli.options import (
 )
 @click.option("--corpus", required=True, help="The passages to mine.")
 @click.option("--examples", required=True, help="The examples to find negatives for.")
+@click.option("--split", help="Which split of --examples, if that is a folder; train where not given.")
 @output_option
 @click.option("--depth", type=click.IntRange(min=1), default=200, show_default=True, help="Hits per query to consider.")
 @click.option(
@@ -89,7 +90,8 @@ def mine_negatives(source: tuple[str, ...], as_json: bool, settings: tuple[str, 
     from retrievalkit.mine import program as mine
     from retrievalkit.mine.audit import audit_table
 
-    files = mine.MiningFiles(**{name: flags.pop(name) for name in ("corpus", "examples", "output", "merge_with")})
+    places = ("corpus", "examples", "split", "output", "merge_with")
+    files = mine.MiningFiles(**{name: flags.pop(name) for name in places})
     cluster = taken_cluster(flags)
     sources, options = mine.parse_settings(source, given_flags(flags) | parse(settings), cluster)
     audit = mine.mine(sources, files, options)

@@ -250,8 +250,9 @@ def echo(as_json: bool, result: Result, line: str) -> Result:
     """Print a result, as JSON or as one line, and return it; a Python program that calls the command only gets it."""
     if not is_called():
         from retrievalkit.artifacts import named
+        from retrievalkit.report.terminal import say
 
-        click.echo(named(json.dumps(result, indent=2, default=str) if as_json else line))
+        say(named(json.dumps(result, indent=2, default=str) if as_json else line))
     return result
 
 

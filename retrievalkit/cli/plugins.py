@@ -1,9 +1,12 @@
-"""`rkit plugins`: lists components, shows their options, checks one, starts a new plugin."""
+"""`rkit plugins`: lists components, shows their options, checks one, starts a new plugin, installs and removes."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import shlex
 import shutil
+import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -18,7 +21,7 @@ from retrievalkit.cli.group import RkitGroup
 from retrievalkit.cli.new_plugin import KINDS, new, package
 from retrievalkit.cli.options import echo, json_option, output_option
 from retrievalkit.cli.summaries import summary
-from retrievalkit.errors import UnknownNameError
+from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, check_choice
 from retrievalkit.options import how_to_set
 
 
@@ -160,41 +163,34 @@ def package_plugin(file: str, output: str) -> str:
 plugins.add_command(check_plugin)
 
 
-_directory_option = click.option(
-    "--directory", metavar="FILE|URL", help="Another list of plugins: a file, or an address (https://...)."
-)
-
-
-@plugins.command("search")
-@click.argument("words", nargs=-1)
-@_directory_option
-@json_option
-def search_plugins(words: tuple[str, ...], directory: str | None, as_json: bool) -> list[dict[str, Any]]:
-    """Search the list of known plugins, which comes along; without WORDS, show all of it."""
-    from retrievalkit.cli import plugin_directory
-
-    rows = plugin_directory.search(words, plugin_directory.read_directory(directory))
-    return echo(as_json, rows, plugin_directory.shown(rows))
-
-
 @plugins.command("install")
 @click.argument("name")
-@_directory_option
-def install_plugin(name: str, directory: str | None) -> str:
-    """Install the plugin NAME of the list of known plugins, with pip into this environment."""
-    from retrievalkit.cli import plugin_directory
-
-    return _echo(plugin_directory.install(name, directory))
+def install_plugin(name: str) -> str:
+    """Install the plugin NAME, a distribution or the folder of one, with pip into this environment."""
+    return _pip("install", name)
 
 
 @plugins.command("remove")
 @click.argument("name")
-@_directory_option
-def remove_plugin(name: str, directory: str | None) -> str:
-    """Remove the plugin NAME of the list of known plugins from this environment, with pip."""
-    from retrievalkit.cli import plugin_directory
+def remove_plugin(name: str) -> str:
+    """Remove the plugin NAME, a distribution, from this environment, with pip."""
+    check_choice("plugin", name, {one.distribution for one in registry.plugins()})
+    return _pip("uninstall", "--yes", name)
 
-    return _echo(plugin_directory.remove(name, directory))
+
+def _pip(*words: str) -> str:
+    command = [sys.executable, "-m", "pip", *words[:-1], "--", words[-1]]
+    if importlib.util.find_spec("pip") is None:
+        same = shlex.join(["uv", "pip", words[0], words[-1], "--python", sys.executable])
+        msg = f"the environment {sys.prefix} has no pip, like those that uv makes. Run: {same}"
+        raise InputError(msg)
+    click.echo(shlex.join(command), err=True)
+    # Standard output is for the result.
+    done = subprocess.run(command, stdout=sys.__stderr__, check=False)
+    if done.returncode:
+        msg = f"pip failed with code {done.returncode}; its messages are above."
+        raise RetrievalkitError(msg)
+    return _echo(f"{words[-1]} is {'installed' if words[0] == 'install' else 'removed'}")
 
 
 def _echo(text: str) -> str:

@@ -17,6 +17,7 @@ from retrievalkit.cli.options import (
     strict_option,
     verify_option,
 )
+from retrievalkit.report.counts import counted
 from retrievalkit.training.train_reranker import train_reranker
 
 
@@ -70,7 +71,7 @@ def rerank_apply(
             reranker, examples=examples, corpus=corpus, output=output, settings=settings, cluster=cluster
         )
         rest = f" ({found['without_negatives']:,} without negatives)" if found["without_negatives"] else ""
-        line = f"{output}: {found['examples']:,} examples, {found['pairs']:,} pairs scored{rest}"
+        line = f"{output}: {counted(found['examples'], 'examples')}, {counted(found['pairs'], 'pairs')} scored{rest}"
         return echo(as_json, found, line)
     if queries is None:
         msg = "--run holds no texts: give its queries, --queries QUERIES."
@@ -78,4 +79,5 @@ def rerank_apply(
     found = rerank_run(
         reranker, run=run or "", queries=queries, corpus=corpus, output=output, k=k, settings=settings, cluster=cluster
     )
-    return echo(as_json, found, f"{output}: {found['queries']:,} queries, {found['pairs']:,} pairs scored")
+    line = f"{output}: {counted(found['queries'], 'queries')}, {counted(found['pairs'], 'pairs')} scored"
+    return echo(as_json, found, line)

@@ -42,7 +42,7 @@ def _number(name: str, default: float, text: str) -> Callable[[Function], Functi
 @click.option(
     "--token-file", type=click.Path(), help="A file with the token that requests must bear; or set RKIT_SERVE_TOKEN."
 )
-@click.option("--allow-host", multiple=True, help="Another name of this machine, for a service that only it reaches.")
+@click.option("--allow-host", multiple=True, help="Another name of the service, such as that of a proxy.")
 @click.option("--mcp", is_flag=True, help="Serve an agent on standard input and output instead (over HTTP: /mcp).")
 @_number("--queue", 256, "Requests that wait or are answered; more are refused (429).")
 @_number("--batch", 32, "Queries that are answered together, at most.")
@@ -99,7 +99,7 @@ def serve(
         host=host,
         port=port,
         token=token_of(token_file, os.environ),
-        hosts=allow_host,
+        hosts=tuple(map(str.lower, allow_host)),
         limits=limits,
     )
     (serve_on_pipes if mcp else over_http)(chosen)

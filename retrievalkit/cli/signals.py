@@ -28,6 +28,9 @@ _PATIENCE = 10.0
 _SOON = 0.05
 """Seconds until an interruption that was dropped, or would not be borne, is raised again."""
 
+_exit = os._exit
+"""Kept: while plugins are imported it is another function."""
+
 _STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 
@@ -185,4 +188,4 @@ def _end(number: int) -> None:
         with suppress(Exception):
             for child in sys.modules["multiprocessing"].active_children():
                 child.kill()
-    os._exit(128 + number)
+    _exit(128 + number)

@@ -24,16 +24,16 @@ from typing import Any, get_args
 from retrievalkit import artifacts, oddities
 from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus, write_corpus
-from retrievalkit.data.examples import Examples, read_examples, write_examples
+from retrievalkit.data.examples import Examples, against_corpus, read_examples, write_examples
 from retrievalkit.data.hard_negatives import HardNegatives
-from retrievalkit.data.kinds import Kind, kind_of
+from retrievalkit.data.kinds import KIND_OF_PART, Kind, kind_of
 from retrievalkit.data.packing import COMPRESSIONS
 from retrievalkit.data.qrels import Qrels, read_qrels, write_qrels
 from retrievalkit.data.queries import read_queries, write_queries
 from retrievalkit.data.run_file import open_run
 from retrievalkit.data.runs import Form, Hits, write_run
-from retrievalkit.data.sources import fingerprint, open_source
-from retrievalkit.data.sources.documents import as_documents
+from retrievalkit.data.sources import fingerprint, is_folder, open_source
+from retrievalkit.data.sources.documents import Documents, as_documents
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError
 
 Counts = dict[str, int]
@@ -71,7 +71,8 @@ class Contents:
 
     def examples(self, source: str | Path, split: str, corpus: str | Path | None) -> Examples:
         """The examples of a split, whose documents must be in `corpus`, if that is given."""
-        return read_examples(source, corpus=None if corpus is None else self.corpus(corpus), split=split)
+        examples = read_examples(source, split=split)
+        return examples if corpus is None else against_corpus(examples, self.corpus(corpus))
 
     def results(self, source: str | Path) -> Mapping[str, Hits] | Iterable[tuple[str, Hits]]:
         """The hits of a run, query after query."""
@@ -92,6 +93,7 @@ def convert(
     corpus: str | Path | None = None,
     form: Form | None = None,
     hard_negatives: HardNegatives | None = None,
+    root: str | Path | None = None,
     contents: Contents = AS_IT_IS,
 ) -> Counts:
     """Read a source in any known form and write it in ours.
@@ -104,6 +106,7 @@ def convert(
         corpus: The passages of examples or judgements; if given, those of examples must be in it.
         form: The form of a run (None = "trec") or of judgements (None = "beir" for `.tsv`, else "trec").
         hard_negatives: Of sentence-transformers' file of hard negatives, which are taken.
+        root: The folder that ids of documents are relative to; None = the folder or file that is converted.
         contents: How the source is read.
 
     Returns:
@@ -115,15 +118,18 @@ def convert(
     if kind is not None and kind not in get_args(Kind):
         raise UnknownNameError("kind", kind, get_args(Kind))
     _refuse_our_folder(source)
+    if kind in (None, "corpus") or root is not None:
+        source = as_documents(source, root)
     if hard_negatives is not None:
         if contents is not AS_IT_IS:
             msg = "hard negatives by system are not cut into parts. Write them first, then convert what was written."
             raise OptionError(msg)
         return _hard_negatives(source, Path(output), hard_negatives, kind, corpus)
-    source = as_documents(source) if kind in (None, "corpus") else source
-    kind = kind or ("corpus" if contents.columns else kind_of(source))
+    if kind is None:
+        kind = "corpus" if contents.columns else kind_of(source)
+        _note_other_parts(source, kind)
     if contents.columns is not None and kind not in ("corpus", "collection"):
-        msg = f"--text-field names a field of passages, and '{source}' is taken for {kind}. Leave out such names."
+        msg = f"--text-field names a field of passages, and '{source}' is read as {kind}. Leave out such names."
         raise OptionError(msg)
     contents.check(kind, source)
     path, read = Path(output), _Read(source, split, corpus, contents)
@@ -140,7 +146,9 @@ def convert(
         if corpus is not None:
             inputs["corpus"] = artifacts.describe_input(corpus, fingerprint(corpus))
         fields = {} if contents.columns is None else {"fields": asdict(contents.columns)}
-        options = {"kind": kind, "split": split, **fields, **contents.options}
+        opened = open_source(source)
+        rooted = {"root": str(opened.root.absolute())} if isinstance(opened, Documents) else {}
+        options = {"kind": kind, "split": split, **rooted, **fields, **contents.options}
         artifacts.write_manifest(
             staging, "collection", command="convert", options=options, inputs=inputs, counts=counts
         )
@@ -168,6 +176,16 @@ def _refuse_our_folder(source: str | Path) -> None:
         raise ArtifactError(msg)
 
 
+def _note_other_parts(source: str | Path, kind: Kind) -> None:
+    """Note the parts of a folder that its kind does not include."""
+    if not is_folder(source):
+        return
+    converted = ("passages", "queries", "judgements") if kind == "collection" else ("passages",)
+    for part in open_source(source).parts() or ():
+        if part not in converted:
+            oddities.note(f"the {part} in '{source}' are not converted. Convert them too: --kind {KIND_OF_PART[part]}.")
+
+
 @dataclass(frozen=True)
 class _Read:
     """A source, and how to read it."""
@@ -180,7 +198,7 @@ class _Read:
 
 def _write_in_form(kind: Kind, read: _Read, path: Path, form: Form) -> Counts:
     if kind not in ("run", "qrels"):
-        msg = f"--form is for runs and qrels, and '{read.source}' is taken for {kind}. Leave it out or give --kind."
+        msg = f"--form is for runs and qrels, and '{read.source}' is read as {kind}. Leave it out or give --kind."
         raise OptionError(msg)
     if path.is_dir():
         msg = f"'{path}' is a folder. With --form give the name of a file."

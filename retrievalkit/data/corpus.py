@@ -15,11 +15,12 @@ from typing import Any
 from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data import files
 from retrievalkit.data.blank import Blanks
-from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, corpus_table
+from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
 from retrievalkit.data.records import Record, table_of
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, nearest
+from retrievalkit.report.counts import counted
 
 _NEAREST_AMONG = 5_000
 
@@ -177,11 +178,11 @@ class Corpus:
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
         """The error for an id without a passage."""
-        close = nearest(document_id, _alike(document_id, self.ids()))
+        close = nearest(document_id, alike(document_id, self.ids()))
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
-            f"unknown document id '{document_id}'{hint} It is none of the {len(self)} passages of '{self.source}'. "
-            "Give the corpus that the file was made for."
+            f"unknown document id '{document_id}'{hint} It is none of the {counted(len(self), 'passages')} of "
+            f"'{self.source}'. Give the corpus with these ids."
         )
         return DataError(msg, file=file, line=line)
 
@@ -253,7 +254,7 @@ def passage_of(record: Record) -> Passage:
     fields = record.fields
     name = next((name for name in PASSAGE_IDS if name in fields), None)
     if name is None or ("text" not in fields and "contents" not in fields):
-        raise record.unknown_form("passage", CORPUS.known)
+        raise incomplete(record, "passage", CORPUS.known, id=PASSAGE_IDS, text=PASSAGE_TEXTS)
     if "text" in fields:
         title = record.text("title") if fields.get("title") is not None else ""
         return Passage(record.identifier(name), title, record.text("text"))
@@ -271,7 +272,7 @@ def split_contents(contents: str) -> tuple[str, str]:
     return first.strip(), rest.strip()
 
 
-def _alike(name: str, known: list[str]) -> list[str]:
+def alike(name: str, known: list[str]) -> list[str]:
     """The ids that may be near a name: comparing it with millions would take minutes."""
     if len(known) <= _NEAREST_AMONG:
         return known

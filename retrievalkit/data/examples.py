@@ -1,6 +1,7 @@
 """Training examples: a query, documents that answer it, and documents that only seem to.
 
 Examples refer to documents by id. If a file also contains texts (Tevatron 1.x, DPR, triples), `Examples` keeps them.
+The names of the fields alone say which of both a file has: "positives" are ids, "positive" and "pos" are texts.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from retrievalkit.data.forms import (
     is_numbered,
 )
 from retrievalkit.data.hard_negatives import Chooser, HardNegatives
-from retrievalkit.data.json_text import field_names
+from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.data.qrels import judgements
 from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, straight_quotes
 from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError, InputError
+from retrievalkit.report.counts import counted
 
 ONE_MEANING = "An id must always mean the same."
 _OF_SYSTEMS = next(form for form in EXAMPLES.known if "system" in form)
@@ -131,7 +133,7 @@ def read_examples(
 
 def no_positive(count: int, source: str | Path) -> DataError:
     """The error for a source without any example that has a positive, of so many."""
-    problem = f"none of the {count} examples has a positive." if count else "there is no example in it."
+    problem = f"it holds {counted(count, 'examples')} and no positive." if count else "there is no example in it."
     return DataError(f"{problem} Training needs a passage that answers each query.", file=source)
 
 
@@ -163,8 +165,10 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
     """Check that every id of the examples is in the corpus or among the passages that came with them.
 
     Raises:
-        DataError: An id is in neither; the message names its line and the nearest id.
+        DataError: An id is in neither, or stands where a text belongs; the message names its line.
     """
+    if corpus is not None:
+        check_texts(_texts_of(examples), corpus)
     wanted = {document for _, document in examples.documents()} - examples.passages.keys()
     if not wanted:
         return
@@ -175,14 +179,49 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
 
 def texts_wanted(count: int, source: str) -> DataError:
     """The error for so many documents whose texts are nowhere."""
-    msg = f"the examples name {count} documents whose texts they do not hold. Give the corpus: --corpus."
+    msg = (
+        f"the examples name {counted(count, 'documents')} by id, and not by text. Give the corpus: --corpus. "
+        'If "positives" and "negatives" are texts, call these fields "positive" and "negative".'
+    )
     return DataError(msg, file=source)
+
+
+def is_bare(passage: Passage) -> bool:
+    """Whether a passage came as a text without an id."""
+    return passage.id == hashed_id(passage.text)
+
+
+def check_texts(texts: Mapping[str, tuple[str, int | None]], corpus: Corpus) -> None:
+    """Refuse an id of the corpus that stands where a text belongs.
+
+    Args:
+        texts: The texts of passages without ids, with the file and the line of each.
+        corpus: The corpus.
+    """
+    unknown = corpus.missing(texts) if texts else ()
+    for text, (file, line) in texts.items():
+        if text not in unknown:
+            msg = (
+                f"{shown(text)} is the id of a passage of '{corpus.source}', and this field holds texts. "
+                'Name documents by id in "positives" and "negatives".'
+            )
+            raise DataError(msg, file=file, line=line)
+
+
+def _texts_of(examples: Examples) -> dict[str, tuple[str, int | None]]:
+    """The texts of passages without ids, with their places."""
+    bare = {one.id: one.text for one in examples.passages.values() if is_bare(one)}
+    return {bare[one]: (examples.source, line) for line, one in examples.documents() if one in bare} if bare else {}
 
 
 def _refuse(unknown: Set[str], examples: Examples, corpus: Corpus) -> None:
     """Name the first of the unknown documents, if there are any."""
     for line, document in examples.documents() if unknown else ():
         if document in unknown:
+            passage = examples.passages.get(document)
+            if passage is not None and is_bare(passage):
+                msg = f"no passage of '{corpus.source}' has the text {shown(passage.text)}. Give its corpus."
+                raise DataError(msg, file=examples.source, line=line)
             raise corpus.unknown(document, file=examples.source, line=line)
 
 
@@ -234,8 +273,9 @@ def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[
         return _tevatron(record)
     if "positive_document_ids" in fields:
         return _by_ids(record, "query_text", "positive_document_ids", "negative_document_ids"), []
-    if "query_id" in fields and "positives" in fields:
-        return _by_ids(record, "query", "positives", "negatives"), []
+    if "positives" in fields:
+        query = next((name for name in ANCHORS if name in fields), "query")
+        return _by_ids(record, query, "positives", "negatives"), []
     if is_example(fields.keys()):
         return _triple(record)
     raise record.unknown_form("training example", EXAMPLES.known)
@@ -284,10 +324,18 @@ def _keep(held: dict[str, Passage], passage: Passage, record: Record) -> None:
 
 
 def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Example:
-    _require(record, "query_id", query)
+    _require(record, query)
+    for name in record.fields.keys() - {positives, negatives}:
+        if is_numbered(name, POSITIVES + NEGATIVES):
+            msg = f"'{positives}' holds ids, and '{name}' a text. Name all documents by id, or give all as texts."
+            raise record.error(msg)
     ids = record.identifiers(positives), record.identifiers(negatives)
     text, answers, teacher = record.text(query), record.texts("answers"), teacher_scores(record, *ids)
-    return Example(record.identifier("query_id"), text, *ids, answers, teacher)
+    return Example(_query_id(record, text), text, *ids, answers, teacher)
+
+
+def _query_id(record: Record, query: str) -> str:
+    return record.identifier("query_id") if "query_id" in record.fields else hashed_id(query)
 
 
 def _tevatron(record: Record) -> tuple[Example, list[Passage]]:
@@ -321,7 +369,7 @@ def _triple(record: Record) -> tuple[Example, list[Passage]]:
     negatives = [_hashed(text) for name in record.fields if is_numbered(name, NEGATIVES) for text in record.texts(name)]
     query = record.text(anchor)
     ids = tuple(passage.id for passage in positives), tuple(passage.id for passage in negatives)
-    example = Example(hashed_id(query), query, ids[0], ids[1], teacher=teacher_scores(record, ids[0], ids[1]))
+    example = Example(_query_id(record, query), query, ids[0], ids[1], teacher=teacher_scores(record, ids[0], ids[1]))
     return example, positives + negatives
 
 
@@ -358,7 +406,7 @@ def _judged(source: str | Path, split: str) -> Examples:
     lines: dict[str, int] = {}
     for record, query_id, document_id, grade in judgements(source, split):
         if query_id not in queries:
-            msg = f"the judged query '{query_id}' is not among the {len(queries)} queries of '{source}'."
+            msg = f"the judged query '{query_id}' is not among the {counted(len(queries), 'queries')} of '{source}'."
             raise record.error(msg)
         lines.setdefault(query_id, record.line)
         if grade > 0:
@@ -376,6 +424,7 @@ def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
     Raises:
         DataError: A passage is not in the corpus; the message names the example's line and the nearest id.
     """
+    check_texts(_texts_of(examples), corpus)
     wanted = {document for _, document in examples.documents()}
     missing = corpus.missing(wanted) if wanted else set()
     if not missing:
@@ -387,7 +436,9 @@ def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
     new_ids = {document: ids[digest] for document, digest in digests.items() if digest in ids}
     _refuse(missing - new_ids.keys(), examples, corpus)
     lines = [line for line, _ in examples.located() if line is not None]
-    return replace(examples, rows=[_renamed(row, new_ids) for row in examples.rows], lines=lines, reread=None)
+    held = {one: examples.passages[one] for one in examples.passages if one not in new_ids}
+    rows = [_renamed(row, new_ids) for row in examples.rows]
+    return replace(examples, rows=rows, passages=held, lines=lines, reread=None)
 
 
 def _renamed(row: Example, names: Mapping[str, str]) -> Example:

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ LONGEST_LINE = 1 << 26
 
 _LOOK = 1 << 12
 _SHOWN = 300
+_GROUPS = 6
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _KERNEL = ("/proc/", "/sys/")
 _SPECIAL = {
@@ -123,6 +124,14 @@ def inside(path: Path, name: str, kinds: str) -> Path:
 def listing(folder: Path) -> str:
     """The names in a folder, for an error message."""
     return shortlist(names_in(folder)) or "nothing"
+
+
+def grouped(names: Mapping[str, Sequence[str]]) -> str:
+    """The first names of each group with its count, the largest group first, as one line of text."""
+    groups = sorted(names.items(), key=lambda one: -len(one[1]))
+    listed = "; ".join(f"{group} ({len(some):,}): {shortlist(some, 3)}" for group, some in groups[:_GROUPS])
+    rest = sum(len(some) for _, some in groups[_GROUPS:])
+    return listed + (f"; and {rest:,} more" if rest else "")
 
 
 def is_plain(path: str | Path) -> bool:

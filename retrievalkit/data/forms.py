@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import NamedTuple
 
-from retrievalkit.data.records import Table
+from retrievalkit.data.json_text import field_names
+from retrievalkit.data.records import Record, Table
+from retrievalkit.errors import DataError
 
 PASSAGE_IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid")
+PASSAGE_TEXTS = ("text", "contents")
 EMBEDDED_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
 """The id fields of a passage inside a training example."""
 
@@ -22,8 +25,9 @@ JUDGED_DOCUMENTS = ("corpus-id", "corpus_id", "doc_id", "docid", "document_id", 
 GRADES = ("score", "relevance", "label", "grade")
 
 ANCHORS = ("anchor", "query", "question", "sentence1")
-POSITIVES = ("positive", "pos", "positives")
+POSITIVES = ("positive", "pos")
 NEGATIVES = ("negative", "neg", "negatives")
+"""The fields of triples, which hold texts; "positives" holds ids, and so do "negatives" with it."""
 _EXAMPLE_FIELDS = {"positive_ctxs", "positive_passages", "positive_document_ids"}
 HARD_NEGATIVES = {"qid", "pos", "neg"}
 
@@ -84,7 +88,16 @@ def is_example(names: Set[str]) -> bool:
     """Whether a record with these fields is a training example."""
     if names & _EXAMPLE_FIELDS or names >= HARD_NEGATIVES:
         return True
-    return bool(names & set(ANCHORS)) and any(is_numbered(name, POSITIVES) for name in names)
+    return bool(names & {*ANCHORS}) and any(name == "positives" or is_numbered(name, POSITIVES) for name in names)
+
+
+def incomplete(record: Record, kind: str, known: tuple[str, ...], **needs: tuple[str, ...]) -> DataError:
+    """The error for a record without one of the fields that it `needs`, or for one of no known form."""
+    absent = {name: fields for name, fields in needs.items() if not record.fields.keys() & set(fields)}
+    if len(absent) == len(needs):
+        return record.unknown_form(kind, known)
+    listed = " and ".join(f"no {name} ({', '.join(fields)})" for name, fields in absent.items())
+    return record.error(f"the {kind} has {listed}. Its fields are: {field_names(record.fields)}.")
 
 
 def is_numbered(name: str, names: tuple[str, ...]) -> bool:
@@ -144,7 +157,7 @@ EXAMPLES = Form(
     triple_table,
     "training examples",
     (
-        "ours (query_id, query, positives, negatives)",
+        "ours (query_id, query, positives, negatives), documents by id, query_id optional",
         "Tevatron (query_id, query, positive_passages, negative_passages)",
         "Tevatron 2 (query_id, query_text, positive_document_ids, negative_document_ids)",
         "DPR (question, answers, positive_ctxs, hard_negative_ctxs)",

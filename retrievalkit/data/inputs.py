@@ -33,7 +33,7 @@ def passages(data: Any, *, numbered: bool = True) -> str:
     """
     if isinstance(data, Mapping):
         data = [_passage(name, value) for name, value in data.items()]
-    return _address(data) or InMemory.of("memory:passages", passages=Rows(data, "passages", PASSAGE_IDS, numbered))
+    return _address(data) or InMemory.of("the passages", passages=Rows(data, "passages", PASSAGE_IDS, numbered))
 
 
 def queries(data: Any) -> str:
@@ -45,7 +45,7 @@ def queries(data: Any) -> str:
     if isinstance(data, Mapping):
         data = [{"id": name, "text": text} for name, text in data.items()]
     # DPR's questions have no ids, and are named by a hash.
-    return _address(data) or InMemory.of("memory:queries", queries=Rows(data, "queries", (*QUERY_IDS, "question")))
+    return _address(data) or InMemory.of("the queries", queries=Rows(data, "queries", (*QUERY_IDS, "question")))
 
 
 def judgements(data: Any) -> str:
@@ -60,7 +60,7 @@ def judgements(data: Any) -> str:
             for query, judged in data.items()
             for document, grade in _grades(query, judged)
         ]
-    return _address(data) or InMemory.of("memory:qrels", judgements=Rows(data, "judgements"))
+    return _address(data) or InMemory.of("the judgements", judgements=Rows(data, "judgements"))
 
 
 def examples(data: Any) -> str:
@@ -72,7 +72,7 @@ def examples(data: Any) -> str:
     if hasattr(data, "address"):
         address: str = data.address  # of rk.Examples
         return address
-    return _address(data) or InMemory.of("memory:examples", examples=Rows(data, "examples"))
+    return _address(data) or InMemory.of("the examples", examples=Rows(data, "examples"))
 
 
 def model(value: Any) -> str:
@@ -141,7 +141,7 @@ class Rows:
         if not isinstance(row, Mapping):
             should = "a text or a dict" if self._ids else "a dict"
             msg = f"the row is {value!r:.80}, and should be {should}."
-            raise DataError(msg, file=f"memory:{self._what}", line=number + 1)
+            raise DataError(msg, file=InMemory(f"the {self._what}"), line=number + 1)
         if self._ids and not any(name in row for name in self._ids):
             return self._named(number, row)
         return row
@@ -149,7 +149,7 @@ class Rows:
     def _named(self, number: int, row: Row) -> Row:
         if not self._numbered:
             msg = "it has no id, and would replace a text by its number. Give dicts with 'id' and 'text'."
-            raise DataError(msg, file=f"memory:{self._what}", line=number + 1)
+            raise DataError(msg, file=InMemory(f"the {self._what}"), line=number + 1)
         return {"id": str(number), **row}
 
 

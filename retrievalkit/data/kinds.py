@@ -17,7 +17,7 @@ from retrievalkit.errors import DataError
 
 Kind = Literal["corpus", "queries", "examples", "qrels", "run", "collection"]
 
-_KIND_OF_PART: dict[Part, Kind] = {
+KIND_OF_PART: dict[Part, Kind] = {
     "passages": "corpus",
     "queries": "queries",
     "judgements": "qrels",
@@ -39,7 +39,7 @@ def kind_of(source: str | Path) -> Kind:
     parts = opened.parts()
     if parts is None:
         return _of_keys(_first(opened.records("passages"), source), source)
-    return _KIND_OF_PART[parts[0]] if len(parts) == 1 else "collection"
+    return KIND_OF_PART[parts[0]] if len(parts) == 1 else "collection"
 
 
 def _of_file(path: Path) -> Kind:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from retrievalkit.data import files
-from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, QRELS, decimal
+from retrievalkit.data.forms import GRADES, JUDGED_DOCUMENTS, JUDGED_QUERIES, QRELS, decimal, incomplete
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
@@ -83,7 +83,7 @@ def _from_fields(record: Record) -> tuple[Record, str, str, int]:
         for names in (JUDGED_QUERIES, JUDGED_DOCUMENTS, GRADES)
     )
     if query is None or document is None or grade is None:
-        raise record.unknown_form("judgement", QRELS)
+        raise incomplete(record, "judgement", QRELS, query=JUDGED_QUERIES, document=JUDGED_DOCUMENTS, grade=GRADES)
     return record, record.identifier(query), record.identifier(document), _grade(record.fields[grade], record)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from retrievalkit.data import files
 from retrievalkit.data.blank import Blanks
-from retrievalkit.data.forms import QUERIES, QUERY_IDS, QUERY_TEXTS
+from retrievalkit.data.forms import ANCHORS, QUERIES, QUERY_IDS, QUERY_TEXTS, incomplete, is_example
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import HALF_CHARACTER, Record
 from retrievalkit.data.sources import is_folder, open_source
@@ -65,7 +65,9 @@ def check_queries(queries: Sequence[Query]) -> None:
     seen: set[str] = set()
     for query in queries:
         if not query.text.strip():
-            msg = f"the query '{query.id}' is empty. Give it a text, or leave it out."
+            # A query by itself may have an id that its user has never seen.
+            alone = len(queries) == 1
+            msg = "the query is empty. Give a text." if alone else f"the query '{query.id}' is empty. Give it a text."
             raise InputError(msg)
         if not (query.id + query.text).isascii() and HALF_CHARACTER.search(query.id + query.text):
             msg = f"the query {shown(query.text)} holds bytes that are not UTF-8, or half a surrogate pair."
@@ -96,10 +98,14 @@ def query_records(source: str | Path) -> Iterator[tuple[Record, Query]]:
 def query_of(record: Record, namer: QuestionNamer) -> Query:
     """The query in a record of any known form."""
     fields = record.fields
-    text = next((name for name in QUERY_TEXTS if name in fields), None)
     identifier = next((name for name in QUERY_IDS if name in fields), None)
+    example = is_example(fields.keys()) and "positive_ctxs" not in fields
+    text = next((name for name in ((*ANCHORS, *QUERY_TEXTS) if example else QUERY_TEXTS) if name in fields), None)
+    if example and identifier is None and text is not None:
+        query = record.text(text)
+        return Query(hashed_id(query), query, record.texts("answers"))
     if text is None or (identifier is None and text != "question"):
-        raise record.unknown_form("query", QUERIES.known)
+        raise incomplete(record, "query", QUERIES.known, id=QUERY_IDS, text=QUERY_TEXTS)
     if identifier is None:
         question = straight_quotes(record.text(text))
         return Query(namer.name(question), question, record.texts("answers"))
@@ -137,10 +143,6 @@ def _unique(found: Iterable[tuple[Record, Query]]) -> list[Query]:
     for record, query in found:
         # Without its fields, which take as much memory as the query.
         first = kept.setdefault(query.id, (record._replace(fields={}), query))
-        if first[1] is not query and (first[1].text != query.text or not _is_example(record)):
+        if first[1] is not query and (first[1].text != query.text or not is_example(record.fields.keys())):
             raise record.duplicated(query.id, first[0])
     return [query for _, query in kept.values()]
-
-
-def _is_example(record: Record) -> bool:
-    return any(name.startswith(("positive", "negative")) for name in record.fields)

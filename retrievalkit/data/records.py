@@ -54,7 +54,8 @@ class Record(NamedTuple):
 
     def duplicated(self, identifier: str, first: Record) -> DataError:
         """The error for an id that an earlier record has."""
-        place = f"element {first.element}" if first.element else f"line {first.line}"
+        unit = getattr(first.file, "_unit", "line")
+        place = f"element {first.element}" if first.element else f"{unit} {first.line}"
         where = place if first.file == self.file else f"{first.file}, {place}"
         return self.error(f"the id '{identifier}' is already used at {where}. Every id must be unique.")
 

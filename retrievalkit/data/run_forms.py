@@ -27,6 +27,7 @@ from retrievalkit.data.forms import columns, decimal, is_judgement_header
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import id_problem
 from retrievalkit.errors import DataError
+from retrievalkit.report.counts import counted
 
 KNOWN_FORMS = (
     "Known forms of a run: TREC (query Q0 document rank score tag); MS MARCO (query, document, rank, perhaps a score); "
@@ -133,7 +134,7 @@ class RunForm:
         """
         cells = columns(text, (self.width,))
         if len(cells) != self.width:
-            msg = f"the line has {len(cells)} columns, but earlier lines have {self.width}. {KNOWN_FORMS}"
+            msg = f"the line has {counted(len(cells), 'columns')}, but earlier lines have {self.width}. {KNOWN_FORMS}"
             raise DataError(msg, file=path, line=line)
         score, rank = 0.0, 0
         if self.rank is not None and (ranks or self.score is None):
@@ -168,7 +169,7 @@ def form_of(path: Path) -> RunForm:
     cells = [columns(line.text, (TREC.width, _RANKED.width, _CANDIDATES.width)) for line in lines]
     width = len(cells[0])
     if is_judgement_header(cells[0]) or (width == 4 and all(len(row) > 1 and row[1] in _ITERATIONS for row in cells)):
-        msg = "these are judgements (qrels), but a run was expected. Swap the two files."
+        msg = "these are judgements (qrels), but a run was expected. Give the file that rkit search wrote."
         raise DataError(msg, file=path, line=lines[0].number)
     if width == TREC.width:
         return TREC
@@ -177,7 +178,7 @@ def form_of(path: Path) -> RunForm:
         return _SCORED if any(_is_fraction(cell) for cell in third) else _RANKED
     if width == 4:
         return _RANKED_AND_SCORED if all(cell.lstrip("-").isdigit() for cell in third) else _CANDIDATES
-    msg = f"the line has {width} columns. {KNOWN_FORMS}"
+    msg = f"the line has {counted(width, 'columns')}. {KNOWN_FORMS}"
     raise DataError(msg, file=path, line=lines[0].number)
 
 

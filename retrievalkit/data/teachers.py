@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.errors import nearest
+from retrievalkit.report.counts import counted
 
 WITH_PASSAGE = "ce_score"
 _TWO_LISTS = ("pos_scores", "neg_scores")
@@ -77,7 +78,7 @@ def _by_id(record: Record, ids: Sequence[str], scores: Mapping[object, object]) 
 def _aligned(record: Record, name: str, ids: Sequence[str], kind: str) -> list[tuple[str, object]]:
     scores = record.items(name)
     if len(scores) != len(ids):
-        msg = f"'{name}' has {len(scores)} scores for {len(ids)} {kind}. Give one for each, in their order."
+        msg = f"'{name}' has {counted(len(scores), 'scores')} for {len(ids)} {kind}. Give one for each, in their order."
         raise record.error(msg)
     return list(zip(ids, scores, strict=True))
 

@@ -21,12 +21,13 @@ def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, li
     if encoded.encodings is None:
         _count_cut_slowly(tokenizer, encoded, texts, kind, limit)
         return
-    for one in encoded.encodings:
+    for row, one in enumerate(encoded.encodings):
         if rest := one.overflowing:
             # Of a pair, each stretch of the rest begins with the first text again.
             repeated = one.sequence_ids.count(0) if one.n_sequences == 2 else 0
             special = sum(one.special_tokens_mask)
-            oddities.cut(kind, limit, max(1, sum(max(0, len(part) - special - repeated) for part in rest)))
+            lost = max(1, sum(max(0, len(part) - special - repeated) for part in rest))
+            oddities.cut([side[row] for side in texts], kind, limit, lost)
 
 
 def _count_cut_slowly(tokenizer: Any, encoded: Any, texts: Sequence[Sequence[str]], kind: str, limit: int) -> None:
@@ -35,6 +36,7 @@ def _count_cut_slowly(tokenizer: Any, encoded: Any, texts: Sequence[Sequence[str
     longest = max(lengths, default=0)
     for row, length in enumerate(lengths):
         if length == longest:
-            whole = tokenizer(*(side[row] for side in texts), verbose=False)["input_ids"]
+            parts = [side[row] for side in texts]
+            whole = tokenizer(*parts, verbose=False)["input_ids"]
             if lost := len(whole) - length:
-                oddities.cut(kind, limit, lost)
+                oddities.cut(parts, kind, limit, lost)

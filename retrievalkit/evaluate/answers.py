@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import regex
@@ -28,12 +28,13 @@ from retrievalkit.errors import DataError, InputError, OptionError, Retrievalkit
 Mode = Literal["string", "regex"]
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
-_RUN = regex.compile(r"[\p{L}\p{N}\p{M}]")
-_BETWEEN, _ALONE, _IN_RUN = range(3)
 _SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"  # the one letter whose lower case depends on its neighbours in other tokens
 _PATTERN_FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
 _WORTH_PROCESSES = 200_000
 _PASSAGES_A_TASK = 500
+
+PATTERN_SECONDS = 10.0
+"""Most time for an answer's pattern in a text: some take longer than anyone waits."""
 
 
 def tokens(text: str) -> list[str]:
@@ -44,11 +45,12 @@ def tokens(text: str) -> list[str]:
 class FoldedText:
     """A text prepared once for many matchers."""
 
-    __slots__ = ("_lower", "normal")
+    __slots__ = ("_lower", "_spaced", "normal")
 
     def __init__(self, text: str) -> None:
         self.normal = unicodedata.normalize("NFD", text)
         self._lower: str | None = None
+        self._spaced: str | None = None
 
     @property
     def lower(self) -> str:
@@ -57,6 +59,17 @@ class FoldedText:
             context_free = _SIGMA not in self.normal
             self._lower = self.normal.lower() if context_free else " ".join(tokens(self.normal))
         return self._lower
+
+    @property
+    def spaced(self) -> str:
+        """The tokens, each between spaces."""
+        if self._spaced is None:
+            self._spaced = _spaced(tokens(self.normal))
+        return self._spaced
+
+
+def _spaced(sequence: Sequence[str]) -> str:
+    return f" {' '.join(sequence)} "
 
 
 class AnswerMatcher:
@@ -80,49 +93,32 @@ class AnswerMatcher:
             raise InputError(msg)
         tokenised = [tokens(answer) for answer in answers] if mode == "string" else []
         self._always_matches = any(not answer for answer in tokenised)
-        self._sequences = [_TokenSequence(answer) for answer in tokenised if answer]
+        # Most texts lack even the longest token of an answer, and need not be cut into tokens.
+        self._sequences = [(max(answer, key=len), _spaced(answer)) for answer in tokenised if answer]
         self._patterns = [_pattern(answer) for answer in answers] if mode == "regex" else []
 
     def matches(self, text: str | FoldedText) -> bool:
-        """Whether the text contains an answer."""
+        """Whether the text contains an answer.
+
+        Raises:
+            InputError: A pattern takes longer than `PATTERN_SECONDS`.
+        """
         if self._always_matches:
             return True
         folded = FoldedText(text) if isinstance(text, str) else text
-        return any(sequence.occurs_in(folded.lower) for sequence in self._sequences) or any(
-            pattern is not None and pattern.search(folded.normal) for pattern in self._patterns
-        )
-
-
-class _TokenSequence:
-    """Consecutive tokens, searched for without tokenising the text: most texts lack even the longest of them."""
-
-    __slots__ = ("_longest", "_tokens")
-
-    def __init__(self, sequence: list[str]) -> None:
-        self._tokens = sequence
-        self._longest = max(sequence, key=len)
-
-    def occurs_in(self, lower: str) -> bool:
-        if self._longest not in lower:
-            return False
-        first = self._tokens[0]
-        start = lower.find(first)
-        while start >= 0:
-            if not (start and _kind(lower[start - 1]) == _kind(first[0]) == _IN_RUN) and self._starts_at(lower, start):
-                return True
-            start = lower.find(first, start + 1)
+        if any(longest in folded.lower and spaced in folded.spaced for longest, spaced in self._sequences):
+            return True
+        for pattern in filter(None, self._patterns):
+            try:
+                if pattern.search(folded.normal, timeout=PATTERN_SECONDS):
+                    return True
+            except TimeoutError:
+                msg = (
+                    f"the answer '{pattern.pattern}' is a pattern that takes longer than {PATTERN_SECONDS:g} s in a "
+                    f"text. Write it with fewer repetitions inside one another."
+                )
+                raise InputError(msg) from None
         return False
-
-    def _starts_at(self, lower: str, position: int) -> bool:
-        for token in self._tokens:
-            while position < len(lower) and _kind(lower[position]) == _BETWEEN:
-                position += 1
-            if not lower.startswith(token, position):
-                return False
-            position += len(token)
-            if position < len(lower) and _kind(lower[position]) == _kind(token[-1]) == _IN_RUN:
-                return False
-        return True
 
 
 def answer_hits(
@@ -231,12 +227,6 @@ def _match_in_worker(task: _Task) -> list[_Place]:
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-@cache
-def _kind(character: str) -> int:
-    """The role of a character in tokenisation, by the `regex` package's version of Unicode."""
-    return _IN_RUN if _RUN.match(character) else _ALONE if _TOKEN.match(character) else _BETWEEN
 
 
 @lru_cache(maxsize=4096)

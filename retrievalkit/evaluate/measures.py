@@ -21,6 +21,7 @@ _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutof
 _TREC_EVAL = {"AP", "P", "R", "Success", "nDCG"}  # computed by trec_eval, with any cutoff, from whole rankings too
 _LARGEST_CUTOFF = 1_000_000_000
 _LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
+_LARGEST_GRADE_OF_ERR = 4
 _LONGEST_NAME = 200
 
 
@@ -70,7 +71,7 @@ class IrMeasure(Metric):
 
     def for_grades(self, qrels: Qrels) -> IrMeasure:
         """The measure for judgements with these grades."""
-        return IrMeasure(_with_exponential_gains(self.measure, qrels))
+        return IrMeasure(_for_grades(self.measure, qrels))
 
     def value(self, query: Judged) -> float:
         """The value for a query."""
@@ -79,13 +80,15 @@ class IrMeasure(Metric):
         unfound.subtract(grade for grade in query.found if grade is not None)
         judged = {rank: grade for rank, grade in found.items() if grade is not None}
         judged |= {f"-{number}": grade for number, grade in enumerate(unfound.elements(), 1)}
-        run = {rank: float(len(found) - int(rank)) for rank in found}
-        qrels = {"1": judged}
+        run = {"1": {rank: float(len(found) - int(rank)) for rank in found}} if found else {}
+        qrels = {"1": with_grade_of_zero(judged)}
         measure = self.for_grades(qrels).measure
-        return next((float(one.value) for one in ir_measures.iter_calc([measure], qrels, {"1": run})), 0.0)
+        return next((float(one.value) for one in ir_measures.iter_calc([measure], qrels, run)), 0.0)
 
     def mean(self, values: Sequence[float]) -> float:
-        """The mean; or the sum for metrics that count, such as NumRel."""
+        """The mean; or the sum for metrics that count, such as NumRel. 0 if there are no values."""
+        if not values:
+            return 0.0
         aggregator = self.measure.aggregator()
         for value in values:
             aggregator.add(value)
@@ -126,6 +129,9 @@ def open_metric(name: str) -> Metric:
 def _validated(name: str) -> Any:
     try:
         measure = parse(name)
+        if lacking := sorted(_required(measure) - measure.params.keys()):
+            msg = f"it needs {' and '.join(lacking)}"
+            raise ValueError(msg)  # noqa: TRY301 -- as ir-measures' own, whose text shows an address instead of a name
         measure.validate_params()
     except (AssertionError, ValueError, TypeError, KeyError, SyntaxError, AttributeError, OverflowError) as error:
         msg = f"metric '{name}' cannot be read: {reason(error)}. Write metrics as in '{METRICS}' or 'AP(rel=2)@100'."
@@ -142,6 +148,18 @@ def _validated(name: str) -> Any:
     return measure
 
 
+def _required(measure: Any) -> set[str]:
+    """The parameters without which the measure, or none of the programs that compute it, has a value."""
+    programs = [
+        {parameter for parameter, values in one.params.items() if getattr(values, "required", False)}
+        for provider in ir_measures.providers.registry.values()
+        for one in provider.SUPPORTED_MEASURES
+        if one.NAME == measure.NAME
+    ]
+    own = {parameter for parameter, description in measure.SUPPORTED_PARAMS.items() if description.required}
+    return own | set.intersection(*programs)
+
+
 def parse(name: str) -> Any:
     """The measure of ir-measures with this name."""
     with warnings.catch_warnings():
@@ -149,15 +167,29 @@ def parse(name: str) -> Any:
         return ir_measures.parse_measure(name)
 
 
-def _with_exponential_gains(measure: Any, qrels: Qrels) -> Any:
-    """For nDCG with exponential gains, the gains 2^grade - 1: ir-measures would call a Perl script for it."""
-    if measure.NAME != "nDCG" or measure["dcg"] != "exp-log2":
+def _for_grades(measure: Any, qrels: Qrels) -> Any:
+    """The measure, with exponential gains written out: ir-measures would call a Perl script for those of nDCG.
+
+    The script computes ERR, and takes grades up to 4.
+    """
+    err = measure.NAME == "ERR"
+    if not err and (measure.NAME != "nDCG" or measure["dcg"] != "exp-log2"):
         return measure
     grades = {grade for judged in qrels.values() for grade in judged.values()}
-    if (largest := max(grades, default=0)) > _LARGEST_EXPONENT:
-        msg = f"the qrels have the grade {largest}; exponential gains ('dcg') are for at most {_LARGEST_EXPONENT}."
+    most = _LARGEST_GRADE_OF_ERR if err else _LARGEST_EXPONENT
+    if (largest := max(grades, default=0)) > most:
+        msg = f"the qrels have the grade {largest}; the exponential gains of {measure} are for grades up to {most}."
         raise InputError(msg)
-    return measure(dcg="log2", gains={grade: 2**grade - 1 for grade in sorted(grades) if grade > 0})
+    return measure if err else measure(dcg="log2", gains={grade: 2**grade - 1 for grade in sorted(grades) if grade > 0})
+
+
+def with_grade_of_zero(grades: dict[str, int]) -> dict[str, int]:
+    """The judgements of a query by rank, with a grade that is not negative.
+
+    trec_eval counts by grade up to the largest: where all are negative, it writes outside of them (SIGSEGV). No run
+    contains the added name, because ranks start at 1, so that no value changes.
+    """
+    return grades if max(grades.values(), default=-1) >= 0 else grades | {"0": 0}
 
 
 def trec_eval_level(measure: Any) -> int | None:

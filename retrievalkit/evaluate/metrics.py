@@ -30,7 +30,9 @@ from retrievalkit.evaluate.measures import (
     open_metric,
     reason,
     trec_eval_level,
+    with_grade_of_zero,
 )
+from retrievalkit.report.counts import counted
 
 Over = Literal["qrels", "run"]
 PerQuery = dict[str, dict[str, float]]
@@ -152,23 +154,15 @@ def _value(name: str, metric: Metric, query_id: str, query: _Query) -> float:
 def _by_ir_measures(queries: Mapping[str, _Query], measures: Mapping[str, Any], over: Over) -> PerQuery:
     # Some of ir-measures' programs accept only numbers as ids.
     numbers = {query_id: str(number) for number, query_id in enumerate(queries)}
-    judged = {numbers[query_id]: _with_grade_of_zero(query.grades) for query_id, query in queries.items()}
-    counts = {numbers[query_id]: query.depth for query_id, query in queries.items() if query.depth is not None}
+    judged = {numbers[query_id]: with_grade_of_zero(query.grades) for query_id, query in queries.items()}
+    # Without queries that found nothing, by whose depth some of the programs divide.
+    counts = {numbers[query_id]: query.depth for query_id, query in queries.items() if query.depth}
     by_measure = _compute(list(measures.values()), judged, counts)
     ids = [query_id for query_id, query in queries.items() if over == "qrels" or query.depth is not None]
     return {
         name: {one: by_measure[measure][numbers[one]] for one in ids if numbers[one] in by_measure[measure]}
         for name, measure in measures.items()
     }
-
-
-def _with_grade_of_zero(grades: dict[str, int]) -> dict[str, int]:
-    """The judgements of a query, with a grade that is not negative.
-
-    trec_eval counts by grade up to the largest: where all are negative, it writes outside of them (SIGSEGV). No run
-    contains the added name, so that no value changes.
-    """
-    return grades if max(grades.values(), default=0) >= 0 else grades | {" ": 0}
 
 
 def _batches(run: Mapping[str, Hits], qrels: Qrels, ties: Ties, visit: Visit | None) -> Iterator[dict[str, _Query]]:
@@ -279,7 +273,8 @@ def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:
     if not metrics or not deepest:
         return []
     verb = "looks" if len(metrics) == 1 else "look"
-    return [f"the run has at most {deepest} documents per query, so {', '.join(metrics)} {verb} no further."]
+    documents = counted(deepest, "documents")
+    return [f"the run has at most {documents} per query, so {', '.join(metrics)} {verb} no further."]
 
 
 def without_same_id(run: Mapping[str, Hits]) -> Mapping[str, Hits]:

@@ -33,6 +33,7 @@ from retrievalkit.evaluate.metrics import (
     too_deep,
     without_same_id,
 )
+from retrievalkit.report.counts import counted
 from retrievalkit.report.table import text_table
 from retrievalkit.report.terminal import printable
 
@@ -276,7 +277,7 @@ def _answer_notes(run: Mapping[str, Hits], first: Run, queries: Sequence[Query],
 
 
 def _count(ids: Collection[str], among: Sized, problem: str) -> list[str]:
-    return [f"{len(ids)} of {len(among)} queries {problem}: {first_ids(sorted(ids))}."] if ids else []
+    return [f"{len(ids)} of {counted(len(among), 'queries')} {problem}: {first_ids(sorted(ids))}."] if ids else []
 
 
 def _with_level(name: str) -> str:

@@ -55,6 +55,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     modules.finish({
         "model_type": "ColBERT",
         "prompts": prompts(retriever),
+        "title": tower.title,
         "default_prompt_name": None,
         "similarity_fn_name": "MaxSim",
         "query_prefix": markers["query"],

@@ -15,6 +15,7 @@ from retrievalkit.model.retriever import Retriever
 _NAME = "Pyserini"
 # Pyserini's own constant for queries of SPLADE.
 _SPLADE_QUERY_LENGTH = 256
+_JAVA = "Pyserini's commands need a complete JDK 21 in JAVA_HOME, such as openjdk-21-jdk-headless of Debian and Ubuntu."
 _FIELDS = {"pair": "title text --add-sep", "space": "title text", "none": "text"}
 
 
@@ -122,7 +123,7 @@ def _search(query: str, flags: str, *, sparse: bool) -> str:
 
 def _notes(retriever: Retriever, *, sparse: bool, query_length: int) -> list[str]:
     if not sparse:
-        notes = ["PASSAGES is a folder of JSON lines with id, title and text."]
+        notes = [_JAVA, "PASSAGES is a folder of JSON lines with id, title and text."]
         if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
             notes.append(
                 "Pyserini puts the prefix between title and text, rkit in front of both: vectors of passages with a "
@@ -131,5 +132,9 @@ def _notes(retriever: Retriever, *, sparse: bool, query_length: int) -> list[str
         return notes
     rounded = "Pyserini rounds SPLADE's weights to multiples of 5/256, so its scores differ a little from rkit's."
     if query_length == _SPLADE_QUERY_LENGTH:
-        return [rounded]
-    return [rounded, f"Pyserini cuts queries at {_SPLADE_QUERY_LENGTH} tokens, where rkit cuts at {query_length}."]
+        return [_JAVA, rounded]
+    return [
+        _JAVA,
+        rounded,
+        f"Pyserini cuts queries at {_SPLADE_QUERY_LENGTH} tokens, where rkit cuts at {query_length}.",
+    ]

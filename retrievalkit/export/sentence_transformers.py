@@ -12,6 +12,7 @@ from retrievalkit.export.forms import (
     prompts,
     single_vector,
     title_note,
+    tower_of,
     write_encoder,
 )
 from retrievalkit.export.targets import Written
@@ -50,6 +51,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     modules.finish({
         "model_type": "SentenceTransformer",
         "prompts": prompts(retriever),
+        "title": tower_of(retriever, "document").title,
         "default_prompt_name": None,
         "similarity_fn_name": "cosine" if form.normalize else "dot",
     })  # fmt: skip

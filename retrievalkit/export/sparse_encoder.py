@@ -8,7 +8,16 @@ from typing import Any
 import torch
 
 from retrievalkit.export.folders import ModuleFolders, transformer_settings
-from retrievalkit.export.forms import check_encoder, lengths, prompts, refuse, states_of, title_note, write_encoder
+from retrievalkit.export.forms import (
+    check_encoder,
+    lengths,
+    prompts,
+    refuse,
+    states_of,
+    title_note,
+    tower_of,
+    write_encoder,
+)
 from retrievalkit.export.targets import Written
 from retrievalkit.model.retriever import Retriever
 
@@ -38,6 +47,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     described: dict[str, Any] = {
         "model_type": "SparseEncoder",
         "prompts": prompts(retriever),
+        "title": tower_of(retriever, "document").title,
         "default_prompt_name": None,
         "similarity_fn_name": "dot",
     }

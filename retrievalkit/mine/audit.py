@@ -18,6 +18,7 @@ from retrievalkit.contracts import Filter
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import shortlist
 from retrievalkit.mine.filters import Filtered
+from retrievalkit.report.counts import counted
 from retrievalkit.report.terminal import printable
 
 SHOWN = 5
@@ -322,8 +323,8 @@ def audit_table(audit: Mapping[str, Any]) -> str:
     """The audit as text for a terminal."""
     counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
     lines = [
-        f"{counts['questions']:,} questions, {audit['hits']:,} hits from {describe_source(source)}",
-        f"  {audit['questions_whose_positive_was_found']:,} questions found their positive, "
+        f"{counted(counts['questions'], 'questions')}, {counted(audit['hits'], 'hits')} from {describe_source(source)}",
+        f"  {counted(audit['questions_whose_positive_was_found'], 'questions')} found their positive, "
         f"{audit['questions_without_hits']:,} found nothing",
     ]
     for entry in audit["filters"]:
@@ -331,8 +332,8 @@ def audit_table(audit: Mapping[str, Any]) -> str:
         lines += [f"{'':13}{_line(shown)}" for shown in entry["examples"][:3]]
     lines.append(f"{audit['left']:>11,} left")
     lines.append(
-        f"{counts['written']:,} examples written, {counts['mined']:,} of them mined, with {spread['least']} to "
-        f"{spread['most']} negatives (mean {spread['mean']:.1f}); {spread['examples_without']:,} have none"
+        f"{counted(counts['written'], 'examples')} written, {counts['mined']:,} of them mined, with {spread['least']} "
+        f"to {spread['most']} negatives (mean {spread['mean']:.1f}); {spread['examples_without']:,} have none"
     )
     lines += [f"Warning: {warning}" for warning in audit["warnings"]]
     return "\n".join(map(printable, lines))

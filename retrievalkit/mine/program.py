@@ -54,6 +54,7 @@ class MiningFiles:
         examples: The questions and their positives. If positives are "retrieved", questions with answers suffice.
         output: The file to write: examples as JSON lines of ids. OUTPUT.audit.json and OUTPUT.audit.html are written
             beside it.
+        split: The split of a folder or another source of examples with several; None = "train".
         merge_with: Another set of examples to put in front of the mined ones.
     """
 
@@ -61,6 +62,7 @@ class MiningFiles:
     examples: str | Path
     output: str | Path
     merge_with: str | Path | None = None
+    split: str | None = None
 
 
 def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = None) -> dict[str, Any]:
@@ -90,13 +92,13 @@ def mine(sources: Sources, files: MiningFiles, options: MiningOptions | None = N
         )
         raise OptionError(msg)
     corpus = open_corpus(files.corpus)
-    examples = against_corpus(_read(files.examples, options), corpus)
+    examples = against_corpus(_read(files, options), corpus)
     other = None if files.merge_with is None else against_corpus(read_examples(files.merge_with), corpus)
     scores, scored_by = _scores(options, corpus, sources)
     questions = group_questions(examples.rows, corpus if options.drop_positives else None)
     mining = Mining(questions, corpus, options, sources.title, scores).applicable()
     inputs = [sources.fingerprint(), corpus.fingerprint(), fingerprint(files.examples)]
-    identity = [*inputs, scored_by, mining.options.as_dict(), part_size(options.depth)]
+    identity = [*inputs, files.split, scored_by, mining.options.as_dict(), part_size(options.depth)]
     with _work_folder(output) as work:
         parts = work / f"parts-{artifacts.fingerprint_value(identity)[:12]}"
         _remove_other_parts(work, parts)
@@ -200,14 +202,18 @@ def page_file(output: str | Path) -> Path:
     return Path(f"{output}.audit.html")
 
 
-def _read(source: str | Path, options: MiningOptions) -> Examples:
+def _read(files: MiningFiles, options: MiningOptions) -> Examples:
     """The examples without their negatives; if positives are mined, also questions without a positive."""
+    source, split = files.examples, files.split or "train"
+    if files.split is not None and Path(source).is_file():
+        msg = f"--split has no effect on the examples of a file, '{source}'. Leave it out."
+        raise OptionError(msg)
     if options.positives == "keep":
-        examples = read_examples(source)
+        examples = read_examples(source, split=split)
         note_dropped(examples)
         return replace(examples, rows=[replace(row, negatives=()) for row in examples.rows])
     try:
-        examples = read_examples(source)
+        examples = read_examples(source, split=split)
     except DataError:
         examples = Examples([], source=str(source), dropped=1)
     rows = [replace(row, negatives=()) for row in examples.rows]

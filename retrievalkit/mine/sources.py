@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from retrievalkit import artifacts, oddities
 from retrievalkit.cluster import ClusterOptions, check_same, spread_map
 from retrievalkit.contracts import Question
@@ -23,6 +21,7 @@ from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import check_queries
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
+from retrievalkit.report.terminal import say
 
 if TYPE_CHECKING:
     from retrievalkit.model.precision import Precision
@@ -253,7 +252,7 @@ def _is_whole(folder: Path) -> bool:
     try:
         _check(folder)
     except ArtifactError:
-        click.echo(f"'{folder}' was changed after it was written: it is made again", err=True)
+        say(f"'{folder}' was changed after it was written: it is made again", err=True)
         shutil.rmtree(folder)
         return False
     return True
@@ -282,9 +281,8 @@ def source_kind(source: str | Path) -> str:
     if kind in ("checkpoint", "index"):
         return str(kind)
     if path.is_dir():
-        description = (
-            f"a {kind} folder, which must be indexed first (rkit index)" if kind else "a folder not written by rkit"
-        )
+        first = ", which must be indexed first (rkit index)" if kind == "vectors" else ""
+        description = f"a {kind} folder{first}" if kind else "a folder that rkit did not write"
         msg = f"'{source}' is {description}. {_KNOWN}"
         raise ArtifactError(msg)
     near = [str(sibling) for sibling in path.parent.iterdir()] if path.parent.is_dir() else []

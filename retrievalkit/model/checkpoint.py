@@ -20,10 +20,14 @@ from safetensors import SafetensorError
 from retrievalkit import artifacts, registry
 from retrievalkit.artifacts import NOT_WEIGHTS
 from retrievalkit.errors import ArtifactError, LengthError, UnknownNameError
+from retrievalkit.model.pretrained import model_fingerprint
 
 CONFIGURATION = "retrievalkit.json"
 POOLER_WEIGHTS = "pooler.safetensors"
 DO = "Copy the checkpoint again, or train it again."
+
+UNTRAINED = ("model", "pooling")
+"""In the description of an untrained retriever only: a checkpoint has no use for them."""
 
 LENGTHS = ("query_length", "document_length")
 """Options of an encoder that a checkpoint may be used with other values of: its weights fit any."""
@@ -59,6 +63,17 @@ def checkpoint_fingerprint(folder: str | Path) -> str:
         ArtifactError: They are not those that its manifest describes.
     """
     return artifacts.checked_fingerprint(folder, "checkpoint", skip=NOT_WEIGHTS, remedy=DO)
+
+
+def untrained_fingerprint(description: Mapping[str, Any], model: str) -> str:
+    """The fingerprint of a retriever that is no checkpoint: of its parts with their options, and of the model's files.
+
+    Args:
+        description: See `Retriever.from_description`.
+        model: The folder or name of the pretrained model; one that was moved is the same model.
+    """
+    parts = {name: value for name, value in description.items() if name not in UNTRAINED}
+    return artifacts.fingerprint_value([parts, model_fingerprint(model)])
 
 
 @contextmanager

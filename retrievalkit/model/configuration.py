@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,17 +31,36 @@ class _Tokenizer:
     model_max_length: Annotated[float, Field(ge=3)] | None = None
 
 
+@dataclass(frozen=True)
+class _Shards:
+    """The form of model.safetensors.index.json."""
+
+    weight_map: dict[str, str]
+
+
 def check_configuration(folder: str | Path) -> None:
-    """Refuse a folder whose configuration is no JSON object, or names sizes that no model has.
+    """Refuse a folder that leads to files outside of it, or whose configuration names sizes that no model has.
 
     A billion layers would take all memory before any weight is compared with them.
 
     Raises:
         ArtifactError: Names the file, the entry and its value.
     """
+    artifacts.check_own_files(folder)
+    named: dict[str, Path] = {}
     tokenizer, path = Path(folder) / "tokenizer_config.json", Path(folder) / "config.json"
     if tokenizer.is_file():
-        artifacts.read_document(tokenizer, _Tokenizer, do=_DO, nan=True)
+        says = artifacts.read_json(tokenizer, _Tokenizer, do=_DO, nan=True)
+        # Some versions of transformers open these as they stand, such as vocab_file, but for two.
+        ignored = ("special_tokens_map_file", "added_tokens_file")
+        named |= {str(says[name]): tokenizer for name in says if name.endswith("_file") and name not in ignored}
+    for listing in Path(folder).glob("*.index.json"):
+        shards = artifacts.read_document(listing, _Shards, do=_DO).weight_map.values()
+        named |= dict.fromkeys(shards, listing)
+    for name, file in named.items():
+        if "/" in name and os.path.isfile(Path(folder) / name):
+            msg = f"'{file}' names the file '{name}', and should name files of its folder alone. {_DO}"
+            raise ArtifactError(msg)
     if not path.is_file():
         return
     values = artifacts.read_document(path, dict[str, Any], do=_DO, nan=True)

@@ -24,7 +24,7 @@ from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, Un
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.first_token import read_first_token_alone
 from retrievalkit.model.precision import Precision, autocast, default_device
-from retrievalkit.model.pretrained import load_pretrained, locate_model, quiet
+from retrievalkit.model.pretrained import check_finite, load_pretrained, locate_model, quiet
 
 KIND = "reranker"
 DEFAULT_LENGTH = 256
@@ -277,6 +277,7 @@ def _load(located: str, **options: Any) -> tuple[Any, dict[str, Any]]:
         output_loading_info=True,
         **options,
     )
+    check_finite(loaded[0], located)
     return loaded
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from retrievalkit.model.published import PublishedFiles
 
@@ -37,7 +37,7 @@ class _Module:
 
 @dataclass(frozen=True)
 class _Described:
-    """The form of config_sentence_transformers.json, with PyLate's entries."""
+    """The form of config_sentence_transformers.json, with PyLate's entries, and `title` where rkit exported it."""
 
     model_type: str | None = None
     prompts: dict[str, str] | None = None
@@ -52,6 +52,7 @@ class _Described:
     attend_to_expansion_tokens: bool | None = None
     do_query_expansion: bool | None = None
     skiplist_words: list[str] | None = None
+    title: Literal["pair", "space", "none"] | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 from retrievalkit.modules import large_imports, package_folder
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _PROBE_SECONDS = 4.0
 
@@ -75,6 +75,11 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
             has not allowed, or the hub cannot be reached.
     """
     check_source(source)
+    whole = os.path.isfile(os.path.join(source, "config.json"))
+    if not whole and model_file(source, "adapter_config.json", revision=options.get("revision")):
+        # Transformers would load the model that this file names: any on the hub, or any folder of the user.
+        msg = f"'{source}' is an adapter of another model. Merge the two (PEFT: merge_and_unload), and give the result."
+        raise InputError(msg)
     unreachable = None if os.path.isdir(source) else _hub_problem()
     with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet(), large_imports():
         # Always given: where it is not, transformers asks on the terminal, and runs the code if a line says "y".
@@ -170,6 +175,35 @@ def load_weights(model: nn.Module, path: Path) -> None:
     import safetensors.torch
 
     safetensors.torch.load_model(model, str(path))
+
+
+def check_finite(model: nn.Module, source: str) -> None:
+    """Refuse a model with weights that are NaN or infinite: all that it computes would be NaN.
+
+    Args:
+        model: The loaded model.
+        source: Folder or hub name, as `locate_model` gives it.
+
+    Raises:
+        ArtifactError: Names the file, if it is one of safetensors in a folder, and the tensor.
+    """
+    from safetensors.torch import load_file
+
+    broken = next((name for name, weight in model.named_parameters() if not _is_finite(weight)), None)
+    if broken is None:
+        return
+    place = f"'{source}': the tensor '{broken}'"
+    for path in Path(source).rglob("*.safetensors"):
+        for name, tensor in load_file(path).items():
+            if not _is_finite(tensor):
+                place = f"'{path}': the tensor '{name}'"
+    msg = f"{place} holds NaN or infinite numbers. Copy the model again, or train it again with a lower learning rate."
+    raise ArtifactError(msg)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # A sum is quicker than a look at each number, and may be infinite where these are not.
+    return not tensor.is_floating_point() or bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 @cache

@@ -25,7 +25,8 @@ class OwnSettings:
     Attributes:
         pooler: Registered name of the pooler.
         pooler_options: Its options.
-        encoder_options: Options of the encoder `transformer`: prefixes and lengths, where the model sets them.
+        encoder_options: Options of the encoder `transformer`: how titles are joined, and prefixes and lengths where the
+            model sets them.
         weights: Reads the pooler's weights, by their names in the pooler; None for a pooler without any.
         source: The file that says so.
     """

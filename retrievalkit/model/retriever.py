@@ -26,14 +26,16 @@ from retrievalkit.model.checkpoint import (
     DO,
     LENGTHS,
     POOLER_WEIGHTS,
+    UNTRAINED,
     damage_explained,
     is_checkpoint,
     length_explained,
     missing_plugins_explained,
     read_checkpoint,
+    untrained_fingerprint,
 )
 from retrievalkit.model.precision import Precision, autocast, default_device, resolve_precision
-from retrievalkit.model.pretrained import model_fingerprint
+from retrievalkit.model.pretrained import check_finite, locate_model, model_fingerprint
 from retrievalkit.model.published import OwnSettings, WithoutEquivalentError, load_own_weights
 from retrievalkit.model.sentence_transformers import left_out, own_settings
 from retrievalkit.registry import describe
@@ -44,8 +46,6 @@ GPU_BATCH_TOKENS = 65_536
 
 _DEFAULT_POOLER = "cls"
 _PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
-# In the description of an untrained retriever only: a checkpoint has no use for them.
-_UNTRAINED = ("model", "pooling")
 
 
 class Retriever(nn.Module):
@@ -88,8 +88,8 @@ class Retriever(nn.Module):
         Args:
             model: Name or folder of a model that the encoder can load.
             encoder: Registered name of the encoder.
-            pooler: Registered name of the pooler; None = the model's own pooling, prompts and lengths if it is a
-                model of sentence-transformers, PyLate or ColBERT (options given here win), else "cls".
+            pooler: Registered name of the pooler; None = the model's own pooling, prompts, lengths and titles if it is
+                a model of sentence-transformers, PyLate or ColBERT (options given here win), else "cls".
             encoder_options: Options of the encoder.
             pooler_options: Options of the pooler.
             separate_towers: Whether queries and documents get an encoder each (both start from `model`).
@@ -118,6 +118,7 @@ class Retriever(nn.Module):
             retriever = cls._assemble(folders, description, lean=lean)
         if own is not None and own.pooler == pooler:
             load_own_weights(own, retriever.pooler, named=named)
+        check_finite(retriever, locate_model(model))
         # Before the model's path is added: a model that was moved is the same model.
         retriever.fingerprint = artifacts.fingerprint_value([description, source])
         # Absolute, so that the retriever can be made again from another working directory.
@@ -185,6 +186,7 @@ class Retriever(nn.Module):
                 raise ArtifactError(msg) from error
         with damage_explained(folder):
             retriever.pooler.load_state_dict(load_file(folder / POOLER_WEIGHTS))
+        check_finite(retriever, str(folder))
         retriever.fingerprint, retriever.changed = fingerprint, changed
         return retriever.to(device or default_device()).eval()
 
@@ -220,9 +222,8 @@ class Retriever(nn.Module):
                 lean=lean,
             )
             if encoder_options:
-                made = {key: value for key, value in retriever.description.items() if key not in _UNTRAINED}
-                made["encoder"] = describe("encoder", encoder["name"], encoder["options"])
-                retriever.fingerprint = artifacts.fingerprint_value([made, model_fingerprint(description["model"])])
+                made = {**retriever.description, "encoder": describe("encoder", encoder["name"], encoder["options"])}
+                retriever.fingerprint = untrained_fingerprint(made, description["model"])
         return retriever.to(device or default_device()).eval()
 
     def save(self, folder: str | Path) -> None:
@@ -234,7 +235,7 @@ class Retriever(nn.Module):
             self.tower(side).save(target)
         state = {name: tensor.contiguous().cpu() for name, tensor in self.pooler.state_dict().items()}
         save_file(state, folder / POOLER_WEIGHTS)
-        description = {key: value for key, value in self.description.items() if key not in _UNTRAINED}
+        description = {key: value for key, value in self.description.items() if key not in UNTRAINED}
         # A branch or tag names the model that training started from, not this folder.
         description["encoder"] = dict(description["encoder"])
         description["encoder"]["options"] = {

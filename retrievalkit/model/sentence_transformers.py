@@ -7,13 +7,15 @@
     config_sentence_transformers.json     prompts, and the similarity that the model was made for
 
 The files become options of our encoder and pooler; what these cannot do is refused, as a vector that is pooled in
-another way than in training ranks badly without looking wrong. Models of late interaction are in `late_interaction`.
+another way than in training ranks badly without looking wrong. Such models take a passage as one text, so a title is
+joined to its text by a space. Models of late interaction are in `late_interaction`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,10 +52,16 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
     files = PublishedFiles(str(model), locate_model(model), revision)
     modules = read_modules(files)
     if modules is None:
-        return late_interaction.of_colbert(files)
-    if modules.late_interaction:
-        return late_interaction.of_modules(modules)
-    return _sparse(modules) if "SpladePooling" in modules.kinds else _dense(modules)
+        own = late_interaction.of_colbert(files)
+    elif modules.late_interaction:
+        own = late_interaction.of_modules(modules)
+    else:
+        own = _sparse(modules) if "SpladePooling" in modules.kinds else _dense(modules)
+    if own is None:
+        return None
+    # A folder exported from a checkpoint of ours names the checkpoint's own way.
+    title = (modules.described.get("title") if modules else None) or "space"
+    return replace(own, encoder_options={**own.encoder_options, "title": title})
 
 
 def left_out(
@@ -64,7 +72,9 @@ def left_out(
     *,
     all_given: bool = False,
 ) -> list[str]:
-    """A sentence about what a model was trained with and these options leave out, lengths apart; [] if nothing.
+    """A sentence about what a model was trained with and these options leave out; [] if nothing.
+
+    Lengths and the way of joining titles are no part of it: they change no vector of a short text without a title.
 
     Args:
         model: Name or folder.
@@ -86,7 +96,7 @@ def left_out(
         f"--set {part}.{name}={_shown(value)}"
         for part, options in wanted.items()
         for name, value in options.items()
-        if value is not False and not name.endswith("_length")
+        if value is not False and not name.endswith("_length") and name != "title"
         if (_plain(given[part].get(name)) != _plain(value) if all_given else name not in given[part])
     ]
     if not lost:

@@ -65,6 +65,10 @@ class Job:
         output = folder / step.output if step.output is not None else None
         options = recipe.options_in(step, str(folder))
         words = command_line(step, command, options, output)
+        for word in filter(artifacts.is_address, words):
+            if not any(word == one or word.startswith(f"{one}/") for one in recipe.named) or "::" in word:
+                msg = f"'{word}' would get your credentials of that store. If you know it, name it yourself, by --set."
+                raise step.error(msg)
         check_components(step, command, options)
         return cls(step, command, output, words)
 

@@ -14,6 +14,7 @@ from retrievalkit.data.records import json_lines
 from retrievalkit.errors import ArtifactError, DataError
 from retrievalkit.recipe.results import Results
 from retrievalkit.recipe.settings import flatten
+from retrievalkit.report.counts import counted
 from retrievalkit.report.table import text_table
 
 # The values of each query are among them.
@@ -104,7 +105,7 @@ class Plan:
             lines.append(f"[{place}/{len(self.steps)}] {step.title}" + (" (kept)" if step.kept else ""))
             lines.append(f"      {step.command_line}")
         left = sum(not step.kept for step in self.steps)
-        return "\n".join([*lines, f"{left} of {len(self.steps)} steps would run; nothing was run."])
+        return "\n".join([*lines, f"{left} of {counted(len(self.steps), 'steps')} would run; nothing was run."])
 
 
 def read_figures(path: Path | None) -> dict[str, float]:

@@ -30,6 +30,7 @@ from retrievalkit.recipe.recommend import Recommendation, question, recommend
 from retrievalkit.recipe.run import run as run_recipe
 from retrievalkit.recipe.step import closure
 from retrievalkit.report.table import text_table
+from retrievalkit.report.terminal import say
 
 RECIPE = "quickstart"
 RESULTS = "results.json"
@@ -229,14 +230,14 @@ def _print_closing(results: _Results) -> None:
     recommended, means = results.recommendation(), results.means(METRICS[0])
     value = f"{METRICS[0]} {means[results.runs[recommended.system]]:.3f}"
     if recommended.p is None:
-        click.echo(f"\nRecommended: {recommended.system}, the best by {METRICS[0]} on these questions ({value}).")
+        say(f"\nRecommended: {recommended.system}, the best by {METRICS[0]} on these questions ({value}).")
     else:
         best = f"{recommended.best} ({means[results.runs[recommended.best]]:.3f})"
         reason = f"no difference to {best} is shown (p {recommended.p:.2f}), and it is simpler"
-        click.echo(f"\nRecommended: {recommended.system} ({value}): {reason}.")
-    click.echo(f"Question by question: open {results.folder / PAGE} in a browser.")
+        say(f"\nRecommended: {recommended.system} ({value}): {reason}.")
+    say(f"Question by question: open {results.folder / PAGE} in a browser.")
     if line := results.search_line(recommended.system):
-        click.echo(f"Search with it, for one of these questions:\n\n  {line}\n")
+        say(f"Search with it, for one of these questions:\n\n  {line}\n")
 
 
 def _program() -> list[str]:

@@ -55,7 +55,7 @@ from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.recipe.files import find_recipe, read_recipe
 from retrievalkit.recipe.log import FOLDER as LOGS
 from retrievalkit.recipe.rows import Names, RowReader
-from retrievalkit.recipe.settings import Place, Section, join
+from retrievalkit.recipe.settings import Place, Section, flatten, join
 from retrievalkit.recipe.step import Step, Values, fill, in_order, joined_path, merged, needed
 from retrievalkit.recipe.variants import SEED, Row, Variant, arrange, choose, parse_seeds
 
@@ -77,6 +77,7 @@ class Recipe:
         rows: The table's rows.
         baseline: The row that the others are compared with; "" = none.
         requires: Distributions to have installed -> what they bring.
+        named: The texts that the user gave by `--set`: stores are read only at addresses among them.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Recipe:
     rows: tuple[Row, ...] = ()
     baseline: str = ""
     requires: Mapping[str, str] = field(default_factory=dict)
+    named: tuple[str, ...] = ()
 
     def options_in(self, step: Step, folder: str) -> dict[str, Any]:
         """A step's options, with the outputs of other steps as paths in a folder; "" leaves them relative to it."""
@@ -136,6 +138,9 @@ class _Reader:
 
     def recipe(self, overrides: dict[str, Any], wanted: Sequence[str] | None) -> Recipe:
         seeds = self.seeds(overrides)
+        texts = [
+            one for value in flatten(overrides).values() for one in (value if isinstance(value, list) else [value])
+        ]
         for name, value in overrides.items():
             self.check_override(name, value)
         selected = choose(self.variants, wanted, self.name)
@@ -168,6 +173,7 @@ class _Reader:
             rows=self.rows(selected, names, given),
             baseline=self.table_rows.baseline,
             requires={name: str(brings) for name, brings in self.root.section("requires").items()},
+            named=tuple(one for one in texts if isinstance(one, str)),
         )
 
     def filled(self, overrides: Iterable[Mapping[str, Any]]) -> list[Step]:

@@ -20,6 +20,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from retrievalkit.report.terminal import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -43,7 +45,7 @@ class ProgressBar:
     """
 
     def __init__(self, label: str, total: int | None = None, *, unit: str = "", done: int = 0) -> None:
-        self.label, self.total, self.unit, self.done = label, total, unit, done
+        self.label, self.total, self.unit, self.done = printable(label), total, unit, done
         self._before = done
         self._started = self._last_line = time.monotonic()
         self._lines = 0
@@ -75,7 +77,7 @@ class ProgressBar:
     def update(self, done: int | None = None, *, label: str | None = None) -> None:
         """Set how many units are done, or what is being done now."""
         self.done = self.done if done is None else done
-        self.label = self.label if label is None else label
+        self.label = self.label if label is None else printable(label)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self.done, description=self.label, detail=self._counts())
             return

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 
 # C0 but for tab and newline, DEL, C1; separators of lines and paragraphs; marks that reorder text; lone surrogates.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_LINE = re.compile(f"[\n{_CONTROLS}]")
 _IN_LINES = re.compile(f"[{_CONTROLS}]")
-_CREDENTIALS = re.compile(r"(://)[^/\s@'\"]+@")
+_CREDENTIALS = re.compile(r"://[^/\s@'\"]+@")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -21,14 +22,21 @@ def printable(text: str, *, lines: bool = False) -> str:
     return (_IN_LINES if lines else _IN_LINE).sub(_escaped, text)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines that may quote names and texts of strangers.
+
+    Args:
+        text: The lines.
+        err: Print to standard error.
+    """
+    stream = sys.stderr if err else sys.stdout
+    stream.write(f"{printable(text, lines=True)}\n")
+    stream.flush()
+
+
 def printable_json(text: str) -> str:
     """JSON with its control characters escaped as JSON does, so that it means the same."""
     return _IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-def without_credentials(text: str) -> str:
-    """The text without the user and the password of addresses."""
-    return _CREDENTIALS.sub(r"\1***@", text)
 
 
 def holds_credentials(text: str) -> bool:

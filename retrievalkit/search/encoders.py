@@ -5,6 +5,7 @@ Vectors of different checkpoints are not comparable, so any other checkpoint is 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -173,9 +174,13 @@ class Encoders:
         if self.model is not None and self._fits(index):
             return str(self.model)
         assert index.checkpoint is not None
+        try:
+            folder = locate_input(index.checkpoint, index.folder)
+        except InputError as error:
+            msg = f"{error} Give it with --model."
+            raise InputError(msg) from error
         if "description" in index.checkpoint:
-            return locate_input(index.checkpoint, index.folder) or str(index.checkpoint["description"]["model"])
-        folder = locate_input(index.checkpoint, index.folder)
+            return self._untrained(index, folder)
         if folder is None:
             msg = (
                 f"index '{index.folder}' was made with the checkpoint '{index.checkpoint['path']}', which no longer "
@@ -185,6 +190,22 @@ class Encoders:
         fingerprint = _fingerprint_of(folder)
         if fingerprint != index.checkpoint["fingerprint"]:
             raise _wrong_checkpoint(index, folder, fingerprint)
+        return folder
+
+    @staticmethod
+    def _untrained(index: OpenIndex, folder: str | None) -> str:
+        """Where the pretrained model is that made an index, with a pooler that was not trained."""
+        from retrievalkit.model.checkpoint import untrained_fingerprint
+        from retrievalkit.model.pretrained import locate_model
+
+        assert index.checkpoint is not None
+        described = index.checkpoint["description"]
+        folder = folder or str(described["model"])
+        # Another folder than what made the index is not even loaded: the manifest may be a stranger's.
+        if os.path.isdir(locate_model(folder)):
+            fingerprint = untrained_fingerprint(described, folder)
+            if fingerprint != index.checkpoint["fingerprint"]:
+                raise _wrong_checkpoint(index, folder, fingerprint)
         return folder
 
 
@@ -328,6 +349,6 @@ def _check_finite(encoded: Representation, queries: Sequence[Query]) -> None:
             continue
         finite = tensor.isfinite().flatten(1).all(dim=1).tolist()
         if not all(finite):
-            query = queries[finite.index(False)].id
-            msg = f"the query '{query}' was encoded as numbers that are not finite. Check the model, or use fp32."
+            query = queries[finite.index(False)].text[:80]
+            msg = f"the query {query!r} was encoded as numbers that are not finite. Check the model, or use fp32."
             raise InputError(msg)

@@ -308,7 +308,8 @@ def fusion_of(
             msg = f"{', '.join(named)} combines several indexes, but there is only one. Give more, or leave it out."
             raise OptionError(msg)
         return None
-    fusion = Fusion(method or "rrf", None if weights is None else tuple(weights), normalization, missing, rrf_k)
+    method = "rrf" if method is None else method
+    fusion = Fusion(method, None if weights is None else tuple(weights), normalization, missing, rrf_k)
     if indexes:
         fusion.weights_of(indexes)
     return fusion

@@ -15,6 +15,7 @@ from retrievalkit.artifacts import write_json
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.snippets import _COMMON, matches, snippet
+from retrievalkit.report.counts import counted
 from retrievalkit.report.page import PAGES, write_page
 from retrievalkit.report.page import render as render_page
 from retrievalkit.report.terminal import printable
@@ -149,7 +150,7 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
     if suffix == ".json":
         write_json(path, {"query": query, "hits": [hit.to_json() for hit in hits]})
     elif suffix in PAGES:
-        subtitle = f"{len(hits)} hits of {', '.join(indexes)}"
+        subtitle = f"{counted(len(hits), 'hits')} of {', '.join(indexes)}"
         why = {hit.rank: reasons_of(hit) for hit in hits}
         write_page(path, render_page("hits.html.j2", title=query, subtitle=subtitle, hits=hits, why=why))
     else:

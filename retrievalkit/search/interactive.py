@@ -15,17 +15,16 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from retrievalkit.consent import anonymously
 from retrievalkit.contracts import Candidates
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.errors import InputError, RetrievalkitError
-from retrievalkit.report.terminal import printable, printable_json
+from retrievalkit.report.terminal import printable, printable_json, say
 from retrievalkit.search.explain import explain
 from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.hits import DescribedHit, describe_hits, render
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.sources import Place, locate_input
+from retrievalkit.search.sources import Place, open_recorded_corpus
 
 PROMPT = "query> "
 
@@ -54,7 +53,7 @@ def converse(answer: Callable[[str, int], None], k: int) -> None:
             elif line:
                 answer(line, k)
         except RetrievalkitError as error:
-            _say(f"Error: {printable(str(error), lines=True)}")
+            _say(f"Error: {error}")
         except KeyboardInterrupt:
             _say("Interrupted.")
 
@@ -107,7 +106,7 @@ def _command(line: str, k: int) -> int:
 
 def _say(text: str) -> None:
     sys.stdout.flush()
-    sys.stderr.write(f"{text}\n")
+    say(text, err=True)
     sys.stderr.flush()
 
 
@@ -209,13 +208,11 @@ def open_texts(searcher: Searcher, corpus: Place | None = None) -> Corpus | None
         entry = index.manifest.get("corpus")
         try:
             if entry is not None:
-                # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
-                with anonymously():
-                    return open_corpus(locate_input(entry, index.folder) or entry["source"])
+                return open_recorded_corpus(entry, index.folder)
             problem = f"the manifest of '{index.folder}' names no corpus"
         except InputError as error:
             problem = str(error)
-    searcher.note(f"the texts are not available ({problem}). Give them with --corpus.")
+    searcher.note(f"the texts are not available: {problem.rstrip('.')}. Give them with --corpus.")
     return None
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from retrievalkit import artifacts
 from retrievalkit.data.runs import Hits, write_run
-from retrievalkit.report.terminal import printable, printable_json
+from retrievalkit.report.counts import counted
+from retrievalkit.report.terminal import printable, printable_json, say
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.request import Request
 from retrievalkit.search.tuning import Tuned
@@ -44,18 +45,18 @@ def write_found(request: Request, found: Found, fusion: Fusion | None, tuned: Tu
 def _write(output: str, found: Found, about: dict[str, Any], *, as_json: bool) -> None:
     queries = 0
 
-    def counted() -> Found:
+    def passed() -> Found:
         nonlocal queries
         for query in found:
             queries += 1
             yield query
 
-    lines = write_run(output, counted())
+    lines = write_run(output, passed())
     output = artifacts.named(output)
     if as_json:
         sys.stdout.write(_json({"queries": queries, "hits": lines, "run": output} | about) + "\n")
     else:
-        sys.stdout.write(f"{output}: {queries:,} queries, {lines:,} hits\n")
+        say(f"{output}: {counted(queries, 'queries')}, {counted(lines, 'hits')}")
 
 
 def _print(found: Found) -> None:

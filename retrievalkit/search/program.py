@@ -25,8 +25,9 @@ from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
 from retrievalkit.data.runs import Hits, Run
 from retrievalkit.errors import InputError, OptionError, shortlist
+from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
-from retrievalkit.report.terminal import printable_json
+from retrievalkit.report.terminal import printable_json, say
 from retrievalkit.search.encoders import QueryBatch
 from retrievalkit.search.fusion import Fusion, Missing, Normalization, as_hits, fusion_of
 from retrievalkit.search.hits import write_hits
@@ -187,7 +188,7 @@ def tune(
     judged = [query for query in queries if query.id in qrels]
     if not judged:
         msg = (
-            f"none of the {len(queries):,} queries to tune on is judged: they have ids like '{queries[0].id}', the "
+            f"of {counted(len(queries), 'queries')} to tune on none is judged: ids like '{queries[0].id}', and the "
             f"judgements like '{next(iter(qrels))}'. Give the queries of these judgements with --tune-queries."
         )
         raise InputError(msg)
@@ -250,7 +251,7 @@ def _check_runs(searcher: Searcher, queries: Sequence[Query]) -> None:
             raise InputError(msg)
         if len(lacking) == len(queries):
             msg = (
-                f"the run '{source.label}' has none of the {len(queries):,} queries: its ids are like "
+                f"the run '{source.label}' has none of the {counted(len(queries), 'queries')}: its ids are like "
                 f"'{next(iter(source.run))}', theirs like '{queries[0].id}'. Give the run of these queries."
             )
             raise InputError(msg)
@@ -349,4 +350,4 @@ def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, text
     tuned.render(Console(highlight=False, stderr=to_run), request.places)
     if wanted is None and request.output:
         output = artifacts.named(request.output)
-        sys.stdout.write(f"{output}: the best weights; search with --weights {output}\n")
+        say(f"{output}: the best weights; search with --weights {output}")

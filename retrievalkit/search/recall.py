@@ -24,6 +24,7 @@ from retrievalkit.data.queries import read_queries
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.model.precision import Precision
+from retrievalkit.report.counts import counted
 from retrievalkit.score import check_k, scores_of, top_k, viewed
 from retrievalkit.search.encoders import Encoders
 from retrievalkit.search.sources import OpenIndex, open_index
@@ -224,6 +225,6 @@ def describe(recall: Recall) -> str:
     """The result as a line of text."""
     exactness = "exact" if recall.exact else "not exact"
     return (
-        f"recall@{recall.k} {recall.recall:.4f} over {recall.queries:,} queries ({recall.source}), {exactness}; "
-        f"scores differ by {recall.largest_difference:.2g} at most"
+        f"recall@{recall.k} {recall.recall:.4f} over {counted(recall.queries, 'queries')} ({recall.source}), "
+        f"{exactness}; scores differ by {recall.largest_difference:.2g} at most"
     )

@@ -76,7 +76,8 @@ class Request:
             raise OptionError(msg)
         for place in self.places:
             if not Path(place).exists():
-                msg = f"'{place}' does not exist. Give index folders and run files."
+                do = f'Give a text to search for as --query "{place}".' if " " in place else "Give indexes and runs."
+                msg = f"'{place}' does not exist. {do}"
                 raise InputError(msg)
         if not given and self.tune is None and not runs_alone:
             folder = next(place for place in self.places if not Path(place).is_file())

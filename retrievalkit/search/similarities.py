@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from retrievalkit import oddities
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores, vector_scores, viewed
@@ -23,7 +24,8 @@ TokenNames = list[list[str]] | None
 
 def compared(searcher: Searcher, query: str, texts: Sequence[Text], index: OpenIndex) -> list[Found]:
     """The similarities of a query and each text, by the parts of the representations that the index compares."""
-    with searcher.encoders.using(index) as retriever:
+    # The search and `rkit encode` noted the texts that are cut.
+    with searcher.encoders.using(index) as retriever, oddities.gathered():
         return _compared(searcher, retriever, query, texts, index)
 
 

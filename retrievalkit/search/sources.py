@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from retrievalkit import artifacts, consent, registry
 from retrievalkit.contracts import Indexer
+from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.run_file import check_run, open_run
 from retrievalkit.data.runs import Hits
 from retrievalkit.errors import (
@@ -265,22 +267,62 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
             f"the {artifacts.MANIFEST} of '{folder}' does not list its files, as those of older versions. Index again."
         )
         raise ArtifactError(msg)
+    artifacts.inside(folder, SEGMENTS)
     skip = ("README.md", SEGMENTS, *manifest.get("superseded", ()))
     artifacts.check_unlisted(folder, manifest["files"], skip=skip, remedy=remedy)
     artifacts.check_files(folder, manifest["files"], remedy=remedy)
 
 
 def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
-    """The path of an input named in an index's manifest, absolute or relative to the index; None if it is gone.
+    """The absolute path of an input that an index's manifest names: in the index, by its path, or beside; None if gone.
+
+    A stranger may have written the manifest. A store is sent the user's credentials, so that only the bucket of the
+    index itself is opened, which the user named; of anything else outside the index, the caller compares the
+    fingerprint before it uses or shows the content.
 
     Raises:
-        InputError: It is in a store, and cannot be read.
+        InputError: It is in a store that the user has to name, or that cannot be read.
     """
-    if artifacts.is_address(entry.get("path")):
-        return str(artifacts.local(entry["path"]))
-    places = [Path(entry["path"])] if "path" in entry else []
-    places += [folder / entry["relative_path"]] if "relative_path" in entry else []
-    return next((str(place) for place in places if os.path.exists(place)), None)
+    place: str = entry.get("path", "")
+    if artifacts.is_address(place):
+        store = artifacts.store_of(folder)
+        bucket = "" if store is None else "/".join(store.url.split("/")[:3])
+        if not bucket or "::" in place or not place.startswith(f"{bucket}/"):
+            msg = f"'{place}' is named by the manifest of '{folder}' alone, and a store is opened only if you name it."
+            raise InputError(msg)
+        return str(artifacts.local(place))
+    beside = [folder / entry["relative_path"]] if "relative_path" in entry else []
+    places = [*filter(partial(_is_inside, folder), beside), *([Path(place)] if place else []), *beside]
+    return next((os.path.abspath(place) for place in places if os.path.exists(place)), None)
+
+
+def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
+    """The corpus that the manifest of a folder names, if it is in the folder, or its content is what was indexed.
+
+    Raises:
+        InputError: It is gone or another, or it is a source that the user has to name.
+    """
+    source = str(entry["source"])
+    # Absolute, since a file may have the name of a source, such as `documents:x`.
+    place = locate_input(entry, folder) or (os.path.abspath(source) if os.path.exists(source) else source)
+    # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
+    with consent.anonymously():
+        corpus = open_corpus(place)
+
+        def compare() -> None:
+            if corpus.fingerprint() != entry["fingerprint"]:
+                msg = f"'{place}' is not the corpus that '{folder}' was made from: its fingerprint is another."
+                raise InputError(msg)
+
+        if not os.path.isfile(place):
+            compare()
+        elif not _is_inside(folder, place):
+            artifacts.once(Path(place), f"corpus {entry['fingerprint']}", compare)
+    return corpus
+
+
+def _is_inside(folder: Path, place: str | Path) -> bool:
+    return Path(os.path.realpath(place)).is_relative_to(os.path.realpath(folder))
 
 
 def _check_kind(folder: Path) -> None:

@@ -21,6 +21,8 @@ from retrievalkit.contracts import Candidates
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
+from retrievalkit.report.counts import counted
+from retrievalkit.report.terminal import printable
 from retrievalkit.search.fusion import RRF_K, Fusion, Normalization, Scores
 
 if TYPE_CHECKING:
@@ -100,21 +102,22 @@ class Tuned:
         """Print the best trials as a table, and the command line for the best."""
         from rich import box
         from rich.table import Table
+        from rich.text import Text
 
         table = Table(box=box.SIMPLE_HEAD)
         for name in ("fusion", *self.labels):
-            table.add_column(name, justify="left" if name == "fusion" else "right", overflow="fold")
+            table.add_column(Text(printable(name)), justify="left" if name == "fusion" else "right", overflow="fold")
         table.add_column(self.metric, justify="right")
         for trial in _shown(self.trials):
             cells = [_name(trial.fusion), *(f"{weight:g}" for weight in trial.fusion.weights or ())]
             table.add_row(*cells, f"{trial.value:.4f}", style="bold" if trial is self.best else None)
         table.add_section()
         for name, value in self.references.items():
-            table.add_row(name, *[""] * len(self.labels), f"{value:.4f}")
-        console.print(f"{len(self.trials):,} fusions tried on {self.queries:,} queries:")
+            table.add_row(Text(printable(name)), *[""] * len(self.labels), f"{value:.4f}")
+        console.print(f"{len(self.trials):,} fusions tried on {counted(self.queries, 'queries')}:")
         console.print(table)
         line = " ".join(["rkit search", *map(shlex.quote, places), self.options()])
-        console.print(f"Best search:  {line}", soft_wrap=True)
+        console.print(Text(printable(f"Best search:  {line}")), soft_wrap=True)
 
 
 def tune(

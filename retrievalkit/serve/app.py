@@ -10,22 +10,26 @@ from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
+from starlette.routing import Route
 
-from retrievalkit import __version__
+from retrievalkit import __version__, registry
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit.report.terminal import printable
 from retrievalkit.serve import forms, page
 from retrievalkit.serve.checks import words_for
-from retrievalkit.serve.failures import Json, failure, told
-from retrievalkit.serve.guards import RELOAD, Guards, TooLargeError
+from retrievalkit.serve.failures import ForbiddenError, Json, failure, told
+from retrievalkit.serve.guards import RELOAD, Guards
 from retrievalkit.serve.mcp import AgentServer
 from retrievalkit.serve.metrics import MEDIA_TYPE
 from retrievalkit.serve.service import Service
+from retrievalkit.serve.settings import TOKEN
 
 _FORMS: dict[str, type[BaseModel]] = {
     "/search": forms.SearchForm,
     "/explain": forms.ExplainForm,
+    "/document": forms.DocumentLine,
     "/v1/embeddings": forms.EmbeddingForm,
     "/rerank": forms.RerankForm,
 }
@@ -54,33 +58,43 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.include_router(routes)
-    app.router.routes.extend(agents.routes())
+    for route in agents.routes():
+        assert isinstance(route, Route)
+        route.methods = {"POST"}  # GET would hold a stream open, and there is nothing to stream
+        app.router.routes.append(route)
     app.add_exception_handler(RetrievalkitError, _failed)
     app.add_exception_handler(RequestValidationError, _misread)
     app.add_exception_handler(HTTPException, _refused)
-    paths = frozenset(path for path in (getattr(route, "path", "") for route in app.routes) if path) | frozenset(
-        {
-            "/",
-            "/docs",
-            "/openapi.json",
-            "/health",
-            "/indexes",
-            "/metrics",
-            "/document",
-            "/v1/models",
-            RELOAD,
-            "/mcp",
-            *_FORMS,
-        }
-    )
+    described = app.openapi()
+    _bound(described, service)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=service.settings.names, www_redirect=False)
     app.add_middleware(
         Guards,
         settings=service.settings,
         metrics=service.metrics,
-        paths=paths,
+        paths=frozenset({"/", "/docs", "/openapi.json", "/mcp", *described["paths"]}),
         stopping=lambda: service.stopping,
     )
     return app
+
+
+def _bound(described: dict[str, Any], service: Service) -> None:
+    """Add the limits of a service to the description of its interface."""
+    limits = service.settings.limits
+    bodies = described["components"]["schemas"].items()
+    for name, field in (
+        item for title, body in bodies if title.endswith("Form") for item in body["properties"].items()
+    ):
+        if name in ("k", "rerank", "top_n"):
+            field["maximum"] = limits.k
+        elif name in ("ids", "documents", "input"):
+            field["maxItems"] = limits.k
+        elif name == "query":
+            field["maxLength"] = limits.query
+        elif name == "depth":
+            field["maximum"] = service.collection.deepest
+        elif name == "fusion":
+            field["enum"] = [*registry.names("fusion"), None]
 
 
 def _service(request: Request) -> Service:
@@ -107,13 +121,9 @@ async def explain(request: Request, asked: Annotated[forms.ExplainForm, Body()])
 
 
 @routes.get("/document", response_model=forms.DocumentBody)
-async def document(
-    request: Request,
-    id: Annotated[str, Query(description="The document's id.")],  # noqa: A002 - it is called so
-    query: Annotated[str, Query(description="Words to mark.")] = "",
-) -> Response:
+async def document(request: Request, asked: Annotated[forms.DocumentLine, Query()]) -> Response:
     """A whole document."""
-    return Json(await _service(request).document(id, query))
+    return Json(await _service(request).document(asked))
 
 
 @routes.post("/v1/embeddings", response_model=forms.EmbeddingBody)
@@ -123,11 +133,15 @@ async def embeddings(request: Request, asked: Annotated[forms.EmbeddingForm, Bod
 
 
 @routes.get("/v1/models")
-async def models(request: Request) -> Response:
+async def models(request: Request) -> forms.ModelsBody:
     """The models of /v1/embeddings, in OpenAI's form."""
-    known = _service(request).collection.models
-    data = [{"id": name, "object": "model", "created": 0, "owned_by": "retrievalkit"} for name in known]
-    return Json({"object": "list", "data": data})
+    return forms.ModelsBody(object="list", data=[forms.Model(id=name) for name in _service(request).collection.models])
+
+
+@routes.get("/v1/models/{model:path}")
+async def model(request: Request, model: str) -> forms.Model:
+    """One of the models of /v1/embeddings."""
+    return forms.Model(id=_service(request).model(model))
 
 
 @routes.post("/rerank", response_model=forms.RerankBody)
@@ -151,7 +165,7 @@ async def health(request: Request) -> Response:
     return Json(body, status_code=503 if service.stopping else 200)
 
 
-@routes.get("/metrics")
+@routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Figures for Prometheus."""
     return Response(_service(request).metrics.text(), media_type=MEDIA_TYPE)
@@ -159,7 +173,10 @@ async def metrics(request: Request) -> Response:
 
 @routes.post(RELOAD)
 async def reload(request: Request) -> Response:
-    """Open the indexes anew; the old ones answer until the new ones are open. Needs a token."""
+    """Reload the indexes; the old ones answer until the new ones are open. Needs a token."""
+    if _service(request).settings.token is None:
+        msg = f"reloading the indexes needs a token, and the service has none. Set {TOKEN}, or send SIGHUP."
+        raise ForbiddenError(msg)
     return Json(await _service(request).reload())
 
 
@@ -181,30 +198,28 @@ async def icon() -> Response:
     return Response(status_code=204)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RetrievalkitError)
-    return failure(error)
+    return failure(error, request.url.path)
 
 
 async def _misread(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     path = request.url.path
-    return failure(words_for(error.errors(), _FORMS.get(path), path.rpartition("/")[2], framed=True))
+    return failure(words_for(error.errors(), _FORMS.get(path), path.rpartition("/")[2], framed=True), path)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     """What the framework refuses: unknown addresses, other methods, bodies that cannot be read."""
     assert isinstance(error, HTTPException)
-    if isinstance(error, TooLargeError):
-        most = _service(request).settings.limits.body
-        message = f"the body has more than {most:,} bytes. Send less (rkit serve --max-body)."
-        return told(413, message, "TooLongError")
     path = printable(request.url.path[:200])
     if error.status_code == 404:
         known = "/search, /explain, /document, /indexes, /v1/embeddings, /v1/models, /rerank, /health, /metrics, /mcp"
-        return told(404, f"there is nothing at '{path}'. Known: {known}; /docs describes them.", "NotFoundError")
+        return told(path, 404, f"there is nothing at '{path}'. Known: {known}; /docs describes them.", "NotFoundError")
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
+        # The framework names the methods of one route, and an address may have several.
+        methods = request.app.openapi()["paths"].get(request.url.path, {})
+        allowed = ", ".join(methods).upper() or (error.headers or {}).get("Allow", "")
         message = f"'{path}' does not take {request.method}. Send {allowed}."
-        return told(405, message, "InputError", error.headers)
-    return told(error.status_code, f"{error.detail}. See /docs.", "InputError", error.headers)
+        return told(path, 405, message, "InputError", {"Allow": allowed})
+    return told(path, error.status_code, f"{error.detail}. See /docs.", "InputError", error.headers)

@@ -161,6 +161,9 @@ def _answers(task: Task, items: Sequence[Any]) -> tuple[list[Any], float]:
     start = time.perf_counter()
     try:
         answers = list(task.run(items))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to a request
-        answers = [error] if len(items) == 1 else [_answers(task, [item])[0][0] for item in items]
+    except BaseException as error:  # noqa: BLE001 - tokenizers' panics are no Exception, and belong to a request too
+        if len(items) == 1:
+            answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))]
+        else:
+            answers = [_answers(task, [item])[0][0] for item in items]
     return answers, time.perf_counter() - start

@@ -105,5 +105,5 @@ def words_for(
     shown = repr(first.get("input"))
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     expected = first.get("ctx", {}).get("expected") or _EXPECTED.get(first["type"].partition("_")[0])
-    should = f"should be {expected}" if expected else first["msg"]
+    should = f"should be {expected}" if expected else first["msg"].removeprefix("Input ")
     return OptionError(f"'{name}' is {shown}, and {should}.")

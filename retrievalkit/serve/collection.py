@@ -80,13 +80,16 @@ class Collection:
         generation: The number of this collection, from 1.
         before: The collection whose models are used again where they are the same.
 
+    Attributes:
+        deepest: How many hits of each index are fused, at most.
+
     Raises:
         InputError: An index is missing or damaged, or another model made it, or an option does not fit.
     """
 
     def __init__(self, settings: Settings, generation: int = 1, before: Collection | None = None) -> None:
         self.generation = generation
-        self._most = max(FUSION_DEPTH, settings.limits.k)
+        self.deepest = max(FUSION_DEPTH, settings.limits.k)
         self._request = request = settings.search
         options, query_length = request.divided_options()
         self._all = Searcher(
@@ -157,8 +160,8 @@ class Collection:
         if not chosen or len(set(chosen)) < len(chosen):
             msg = f"indexes are {list(chosen)}, and each may be named once. Known: {', '.join(self.indexes)}."
             raise OptionError(msg)
-        if depth is not None and not 1 <= depth <= self._most:
-            msg = f"depth is {depth}; it must be a number of hits, 1 to {self._most:,}."
+        if depth is not None and not 1 <= depth <= self.deepest:
+            msg = f"depth is {depth}; it must be a number of hits, 1 to {self.deepest:,}."
             raise OptionError(msg)
         given: dict[str, Any] = {
             "weights": weights, "normalization": normalization, "missing": missing, "rrf_k": rrf_k

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
-from retrievalkit.report.terminal import printable, without_credentials
+from retrievalkit.report.terminal import printable
 
 _FIELD = re.compile(r"--(fusion|weights|normalization|missing|rrf-k|depth|k)\b")
 """Options of the command line that a request has too."""
@@ -18,10 +18,6 @@ _FIELD = re.compile(r"--(fusion|weights|normalization|missing|rrf-k|depth|k)\b")
 
 class NotFoundError(InputError):
     """Something that is asked for by its name is not there."""
-
-
-class TooLongError(InputError):
-    """A body that is larger than the service takes."""
 
 
 class UnauthorizedError(InputError):
@@ -58,7 +54,6 @@ class LateError(RetrievalkitError):
 
 _STATUS: tuple[tuple[type[RetrievalkitError], int], ...] = (
     (NotFoundError, 404),
-    (TooLongError, 413),
     (UnauthorizedError, 401),
     (ForbiddenError, 403),
     (SlowRequestError, 408),
@@ -87,7 +82,7 @@ class Json(Response):
         return text.encode("utf-8", errors="replace")
 
 
-def failure(error: RetrievalkitError) -> Json:
+def failure(error: RetrievalkitError, path: str) -> Json:
     """The response to a request that failed, in the form of OpenAI's errors."""
     headers = {}
     if isinstance(error, BusyError):
@@ -96,16 +91,19 @@ def failure(error: RetrievalkitError) -> Json:
         headers["Connection"] = "close"  # the rest of the body would be read as another request
     if isinstance(error, UnauthorizedError):
         headers["WWW-Authenticate"] = "Bearer"
-    return told(status_of(error), words_of(error), type(error).__name__, headers)
+    return told(path, status_of(error), words_of(error), type(error).__name__, headers)
 
 
 def words_of(error: RetrievalkitError) -> str:
     """The message as the command line prints it, but that `--rrf-k` is the field `rrf_k`."""
     message = _FIELD.sub(lambda match: match[1].replace("-", "_"), str(error))
-    return printable(without_credentials(message), lines=True)
+    return printable(message, lines=True)
 
 
-def told(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Json:
-    """A response that says what is wrong."""
+def told(path: str, status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> Json:
+    """A response that says what is wrong; at /v1 in OpenAI's form, as its clients expect."""
     error = {"message": message, "type": kind, "param": None, "code": status}
+    if path.startswith("/v1/"):
+        status = 400 if status == 422 else status
+        error |= {"type": "invalid_request_error" if status in (400, 404) else kind, "code": None}
     return Json({"error": error}, status_code=status, headers=dict(headers or {}))

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 
-Count = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1})]
+from retrievalkit.search.fusion import LARGEST_RRF_K, Missing, Normalization
+
+
+def _whole(value: Any) -> Any:
+    """JSON may write a whole number as 10.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[
+    Any,
+    BeforeValidator(_whole),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}),
+]
 """Checked by `search.program.hit_count`, with the words of the Python surface."""
+
+WrittenCount = Annotated[
+    Count, BeforeValidator(lambda value: int(value) if re.fullmatch(r"-?\d{1,9}", str(value), re.ASCII) else value)
+]
+"""A number that may be written in digits."""
+
+_FILLED: dict[str, JsonValue] = {"minLength": 1, "pattern": r"\S"}
+"""Of a text that may not be blank: said to programs, and checked with the words of the Python surface."""
 
 
 class Form(BaseModel):
@@ -20,24 +41,38 @@ class Form(BaseModel):
 class Chosen(Form):
     """What is searched, with the options of `rkit search`."""
 
-    query: str = Field(description="The text to search for.")
-    indexes: list[str] | None = Field(None, description="Names of indexes; by default all.")
+    query: str = Field(description="The text to search for.", json_schema_extra=_FILLED)
+    indexes: list[str] | None = Field(
+        None, description="Names of indexes; by default all.", json_schema_extra={"minItems": 1, "uniqueItems": True}
+    )
     fusion: str | None = Field(None, description="How several are fused: rrf, sum or linear.")
     weights: list[float] | None = Field(None, description="A number for each index, in their order.")
-    normalization: str | None = Field(None, description="Of scores, for linear fusion: none, min_max or z_score.")
-    missing: str | None = Field(
-        None, description="Scores of documents that an index did not find: computed, minimum or zero."
+    normalization: str | None = Field(
+        None,
+        description="Of scores, for linear fusion: none, min_max or z_score.",
+        json_schema_extra={"enum": [*get_args(Normalization), None]},
     )
-    rrf_k: int | None = Field(None, description="The constant of rrf.")
-    depth: int | None = Field(None, description="How many hits of each index are fused.")
+    missing: str | None = Field(
+        None,
+        description="Scores of documents that an index did not find: computed, minimum or zero.",
+        json_schema_extra={"enum": [*get_args(Missing), None]},
+    )
+    rrf_k: Whole | None = Field(
+        None, description="The constant of rrf.", json_schema_extra={"minimum": 0, "maximum": LARGEST_RRF_K}
+    )
+    depth: Whole | None = Field(
+        None, description="How many hits of each index are fused.", json_schema_extra={"minimum": 1}
+    )
 
 
 class SearchForm(Chosen):
     """A search."""
 
     k: Count = Field(10, description="How many hits.")
-    rerank: int | None = Field(
-        None, description="How many hits the re-ranker reads; 0 = none. By default as the service was told."
+    rerank: Whole | None = Field(
+        None,
+        description="How many hits the re-ranker reads; 0 = none. By default as the service was started.",
+        json_schema_extra={"minimum": 0},
     )
     explain: bool = Field(True, description="Whether to find the reasons for the scores.")
     texts: bool = Field(False, description="Whether hits have their whole texts, too.")
@@ -48,17 +83,22 @@ class SearchLine(SearchForm):
 
     model_config = ConfigDict(strict=False)
 
-    @field_validator("k", mode="before")
-    @classmethod
-    def number(cls, value: Any) -> Any:
-        """A number that is written in digits."""
-        return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value, re.ASCII) else value
+    k: WrittenCount = Field(10, description="How many hits.")
+
+
+class DocumentLine(Form):
+    """A document in an address."""
+
+    id: str = Field(description="The document's id.")
+    query: str = Field("", description="Words to mark.")
 
 
 class ExplainForm(Chosen):
     """Documents to be explained."""
 
-    ids: list[str] = Field(description="Ids of documents, whether they are among the best or not.")
+    ids: list[str] = Field(
+        description="Ids of documents, whether they are among the best or not.", json_schema_extra={"minItems": 1}
+    )
 
 
 class EmbeddingForm(Form):
@@ -66,14 +106,19 @@ class EmbeddingForm(Form):
 
     input: Any = Field(
         description="A text or a list of texts.",
-        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        json_schema_extra={
+            "anyOf": [
+                {"type": "string", **_FILLED},
+                {"type": "array", "items": {"type": "string", **_FILLED}, "minItems": 1},
+            ]
+        },
     )
     model: str | None = Field(None, description="One of /v1/models; may be left out if there is one.")
     input_type: Literal["query", "document"] = Field(
         "document", description="What the texts are: models may encode queries in another way."
     )
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, description="Those of the model.")
+    dimensions: Whole | None = Field(None, ge=1, description="How many numbers of each vector to keep; by default all.")
     user: str | None = Field(None, description="Ignored.")
 
 
@@ -87,8 +132,10 @@ class TitledText(Form):
 class RerankForm(Form):
     """Documents to be ordered by the re-ranker."""
 
-    query: str
-    documents: list[str | TitledText] = Field(description="Texts, or objects with title and text.")
+    query: str = Field(json_schema_extra=_FILLED)
+    documents: list[str | TitledText] = Field(
+        description="Texts, or objects with title and text.", json_schema_extra={"minItems": 1}
+    )
     model: str | None = Field(None, description="The name of the re-ranker; may be left out.")
     top_n: Count = Field(None, description="How many of the best; by default all.")
     return_documents: bool = False
@@ -124,6 +171,10 @@ class Retrieved(BaseModel):
     score: float
 
 
+Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+"""Start and end."""
+
+
 class HitBody(BaseModel):
     """A hit."""
 
@@ -132,7 +183,7 @@ class HitBody(BaseModel):
     id: str
     title: str
     snippet: str
-    spans: list[tuple[int, int]] = Field(description="Where words of the snippet match, in characters.")
+    spans: list[Span] = Field(description="Where words of the snippet match, in characters.")
     matches: list[str]
     why: list[str] = Field(description="The reasons as sentences.")
     found: list[Reasons] = Field(description="What each index says.")
@@ -170,7 +221,7 @@ class DocumentBody(BaseModel):
     id: str
     title: str
     text: str
-    spans: list[tuple[int, int]] = Field(description="Where words of the query match, in characters.")
+    spans: list[Span] = Field(description="Where words of the query match, in characters.")
 
 
 class Embedding(BaseModel):
@@ -186,6 +237,22 @@ class Usage(BaseModel):
 
     prompt_tokens: int
     total_tokens: int
+
+
+class Model(BaseModel):
+    """A model of /v1/embeddings."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "retrievalkit"
+
+
+class ModelsBody(BaseModel):
+    """OpenAI's list of models."""
+
+    object: Literal["list"]
+    data: list[Model]
 
 
 class EmbeddingBody(BaseModel):
@@ -216,9 +283,9 @@ class ErrorDetail(BaseModel):
     """What is wrong."""
 
     message: str = Field(description="The problem, what is known, and what to do.")
-    type: str = Field(description="The exception of retrievalkit.errors.")
+    type: str = Field(description="The exception of retrievalkit.errors; at /v1, invalid_request_error for a mistake.")
     param: None = None
-    code: int = Field(description="The HTTP status.")
+    code: int | None = Field(description="The HTTP status; null at /v1.")
 
 
 class ErrorBody(BaseModel):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp import types
+from mcp.server import Server, ServerRequestContext
+from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from starlette.routing import BaseRoute
 
 from retrievalkit import __version__
-from retrievalkit.errors import RetrievalkitError
+from retrievalkit.errors import RetrievalkitError, UnknownNameError
 from retrievalkit.serve import forms
 from retrievalkit.serve.checks import words_for
 from retrievalkit.serve.failures import words_of
@@ -23,9 +25,43 @@ _ABOUT = (
     "Searches a collection of documents. Call search with a question or keywords, read_document with the id of a hit "
     "to read it whole, and explain to see why documents were or were not found."
 )
-_Query = Annotated[str, Field(description="A question or keywords.")]
-_Indexes = Annotated[list[str] | None, Field(description="Names of indexes to search; by default all, fused.")]
-_Fusion = Annotated[str | None, Field(description="How several indexes are fused: rrf, sum or linear.")]
+
+
+def _parsed(value: Any) -> Any:
+    """A list that a language model wrote as text, as some do."""
+    try:
+        return json.loads(value) if isinstance(value, str) and value.startswith("[") else value
+    except (ValueError, RecursionError):
+        return value
+
+
+_Names = Annotated[list[str], BeforeValidator(_parsed)]
+
+
+class Searched(forms.Form):
+    """What the tools search."""
+
+    query: str = Field(description="A question or keywords.")
+    indexes: _Names | None = Field(None, description="Names of indexes to search; by default all, fused.")
+    fusion: str | None = Field(None, description="How several indexes are fused: rrf, sum or linear.")
+
+
+class Search(Searched):
+    """Search the collection: ids, titles, the fitting part of each text, scores, and the reasons for them."""
+
+    k: forms.WrittenCount = Field(10, description="How many hits.")
+
+
+class ReadDocument(forms.Form):
+    """Read a whole document of the collection."""
+
+    id: str = Field(description="The id of a hit.")
+
+
+class Explain(Searched):
+    """Explain why documents have their ranks and scores for a query, whether a search finds them or not."""
+
+    ids: _Names = Field(description="Ids of documents.")
 
 
 class AgentServer:
@@ -37,45 +73,53 @@ class AgentServer:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._tools: dict[str, tuple[type[forms.Form], Callable[[Any], Awaitable[dict[str, Any]]]]] = {
+            "search": (Search, lambda given: service.search(forms.SearchForm(**given.model_dump()))),
+            "read_document": (ReadDocument, self._read_document),
+            "explain": (Explain, lambda given: service.explain(forms.ExplainForm(**given.model_dump()))),
+        }
         names = ", ".join(one["name"] for one in service.collection.described())
-        self._server: MCPServer[Any] = MCPServer(
+        self._server: Server[Any] = Server(
             "retrievalkit",
             version=__version__,
             instructions=f"{_ABOUT} Indexes: {names}.",
-            log_level="WARNING",
+            on_list_tools=self._list,
+            on_call_tool=self._call,
         )
-        for tool in (self.search, self.read_document, self.explain):
-            self._server.add_tool(tool)
 
-    async def search(
-        self,
-        query: _Query,
-        k: Annotated[int, Field(description="How many hits.")] = 10,
-        indexes: _Indexes = None,
-        fusion: _Fusion = None,
-    ) -> dict[str, Any]:
-        """Search the collection: ids, titles, the fitting part of each text, scores, and the reasons for them."""
-        values = {"query": query, "k": k, "indexes": indexes, "fusion": fusion}
-        return await _answered(self._service.search(_form(forms.SearchForm, values, "search")))
+    async def _list(self, *_: Any) -> types.ListToolsResult:
+        tools = [
+            types.Tool(
+                name=name,
+                title=name.replace("_", " ").capitalize(),
+                description=form.__doc__,
+                input_schema=form.model_json_schema(),
+                output_schema={"type": "object"},
+                annotations=types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
+            )
+            for name, (form, _) in self._tools.items()
+        ]
+        return types.ListToolsResult(tools=tools)
 
-    async def read_document(
-        self,
-        id: Annotated[str, Field(description="The id of a hit.")],  # noqa: A002 - it is called so
-    ) -> dict[str, Any]:
-        """Read a whole document of the collection."""
-        found = await _answered(self._service.document(id))
+    async def _call(self, _: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
+        """The answer of a tool; what is wrong with the arguments is an answer too, which the model reads."""
+        try:
+            if call.name not in self._tools:
+                raise UnknownNameError("tool", call.name, self._tools)
+            form, answer = self._tools[call.name]
+            try:
+                given = form.model_validate(call.arguments or {})
+            except ValidationError as error:
+                raise words_for(error.errors(), form, call.name) from error
+            found = await answer(given)
+        except RetrievalkitError as error:
+            return types.CallToolResult(content=[types.TextContent(text=words_of(error))], is_error=True)
+        text = json.dumps(found, ensure_ascii=False)
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=found)
+
+    async def _read_document(self, given: ReadDocument) -> dict[str, Any]:
+        found = await self._service.document(forms.DocumentLine(id=given.id, query=""))
         return {name: found[name] for name in ("id", "title", "text")}
-
-    async def explain(
-        self,
-        query: _Query,
-        ids: Annotated[list[str], Field(description="Ids of documents.")],
-        indexes: _Indexes = None,
-        fusion: _Fusion = None,
-    ) -> dict[str, Any]:
-        """Explain why documents have their ranks and scores for a query, whether a search finds them or not."""
-        values = {"query": query, "ids": ids, "indexes": indexes, "fusion": fusion}
-        return await _answered(self._service.explain(_form(forms.ExplainForm, values, "explain")))
 
     def routes(self) -> list[BaseRoute]:
         """What answers at /mcp; hosts and tokens are checked before, for all addresses alike."""
@@ -95,19 +139,5 @@ class AgentServer:
 
     async def run_on_pipes(self) -> None:
         """Answer on standard input and output, until the input ends."""
-        await self._server.run_stdio_async()
-
-
-def _form(kind: type[Any], values: dict[str, Any], operation: str) -> Any:
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        raise ToolError(words_of(words_for(error.errors(), kind, operation))) from error
-
-
-async def _answered(answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-    """An answer; an error is one that the model reads, with the words of the command line."""
-    try:
-        return await answer
-    except RetrievalkitError as error:
-        raise ToolError(words_of(error)) from error
+        async with stdio_server() as (received, sent):
+            await self._server.run(received, sent, self._server.create_initialization_options())

@@ -39,6 +39,7 @@ class EmbedTask:
     collection: Collection
     model: str
     side: Side
+    dimensions: int | None
     kind = "embed"
 
     def size(self, item: Sequence[str]) -> int:
@@ -50,6 +51,7 @@ class EmbedTask:
         index: OpenIndex = self.collection.models[self.model]
         texts: list[Text] = [("", text) for item in items for text in item]
         with self.collection.encoders.using(index) as retriever:
+            retriever.dimensions = self.dimensions or retriever.dimensions  # set again at the next use
             lengths = [len(ids) for ids in retriever.tower(self.side).tokenize(texts, self.side)]
             encoded = retriever.encode(texts, self.side, precision=self.collection.encoders.precision)
         vectors = encoded.vectors

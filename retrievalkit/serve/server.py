@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.report.terminal import say
 from retrievalkit.serve.app import create_app
 from retrievalkit.serve.mcp import AgentServer
 from retrievalkit.serve.service import Service
-from retrievalkit.serve.settings import TOKEN, Settings
+from retrievalkit.serve.settings import TOKEN, Limits, Settings
 
 _SETTLE = 1.0
 """Seconds in which connections that wait may still send a request, after no more are taken."""
 
 _TICK = 0.02
 _BACKLOG = 2048
+_ACCEPTED_AT_ONCE = 8
+"""Connections that asyncio accepts before `_Connection` can close others to make room."""
+
+_MORE_CONNECTIONS = 1000
+"""Connections that may be open beyond those whose requests wait or are answered."""
 
 
 def serve(settings: Settings) -> None:
@@ -35,12 +44,14 @@ def serve(settings: Settings) -> None:
     """
     settings.check()
     _check_no_loop()
+    # Otherwise mcp logs through rich, whose tracebacks open files: out of descriptors, the service would end.
+    logging.basicConfig(format="%(levelname)s: %(message)s")
     # First: it would be a pity to find out after the models were loaded.
     with _bound(settings) as listener:
         _warn(settings)
         service = Service(settings)
         asyncio.run(_serve(service, listener))
-    _say("stopped: all requests were answered.")
+    say("stopped: all requests were answered.", err=True)
 
 
 def serve_on_pipes(settings: Settings) -> None:
@@ -51,7 +62,7 @@ def serve_on_pipes(settings: Settings) -> None:
     """
     settings.check()
     service = Service(settings)
-    _say(f"serving {service.summary()} on standard input and output")
+    say(f"serving {service.summary()} on standard input and output", err=True)
     try:
         asyncio.run(AgentServer(service).run_on_pipes())
     finally:
@@ -62,10 +73,12 @@ async def _serve(service: Service, listener: socket.socket) -> None:
     limits = service.settings.limits
     config = uvicorn.Config(
         create_app(service),
+        http=partial(_Connection, most=_most_connections(limits), seconds=limits.timeout),  # type: ignore[arg-type]
         log_config=None,
+        log_level="error",  # clients must not fill the log with warnings
         access_log=False,
         server_header=False,
-        backlog=_BACKLOG,
+        backlog=_ACCEPTED_AT_ONCE,
         ws="none",
         lifespan="on",
         timeout_graceful_shutdown=int(limits.timeout) + 5,
@@ -88,7 +101,9 @@ class _Server(uvicorn.Server):
             await super().startup(sockets)
         except OSError as error:
             raise _refused(self._service.settings, error) from error
-        _say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)")
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
+        say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)", err=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, answer what was asked, and close connections after their next answer.
@@ -130,7 +145,7 @@ class _Server(uvicorn.Server):
 
     def _stop(self, number: int) -> None:
         if self.should_exit:
-            _say("ended at once: requests were lost.")
+            say("ended at once: requests were lost.", err=True)
             # What is being computed cannot be interrupted, and Python would wait for it.
             os._exit(128 + number)
         self.should_exit = True
@@ -139,6 +154,77 @@ class _Server(uvicorn.Server):
         task = asyncio.get_running_loop().create_task(self._service.reload_and_tell())
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
+
+
+class _Connection(H11Protocol):
+    """A connection of uvicorn that slow clients cannot hold, nor many of them keep others out.
+
+    Args:
+        most: Open connections at most; beyond them, the one that has waited longest for its client is closed.
+        seconds: Time to send the head of a request, and to read a response. `Guards` limits the time between them.
+    """
+
+    def __init__(self, *args: Any, most: int, seconds: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._most = most
+        self._seconds = seconds
+        self._deadline: asyncio.TimerHandle
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock, and make room."""
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(self._seconds, self._expire)
+        connections: set[Any] = self.connections  # all of this class
+        if len(connections) > self._most:
+            min(connections, key=_Connection._waits_since)._hang_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Restart the clock: the client reads the response and may send another request."""
+        self._deadline.cancel()
+        self._deadline = self.loop.call_later(self._seconds, self._expire)
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, unless a response to its head is on the way."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self._hang_up()
+
+    def _waits_since(self) -> float:
+        """The order in which connections are closed; those whose request is being answered come last."""
+        answered = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+        return math.inf if answered else self._deadline.when()
+
+    def _expire(self) -> None:
+        answered = self.cycle is not None and not self.cycle.response_complete
+        if answered and not self.flow.write_paused and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(self._seconds, self._expire)
+        else:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.connections.discard(self)
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        self.transport.abort()
+
+
+def _most_connections(limits: Limits) -> int:
+    """The limit of open connections: half of the file descriptors at most, as indexes need the others."""
+    most = limits.queue + _MORE_CONNECTIONS
+    try:
+        import resource
+    except ImportError:  # Windows
+        return most
+    return min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 @contextmanager
@@ -190,13 +276,9 @@ def _check_no_loop() -> None:
 
 def _warn(settings: Settings) -> None:
     if not settings.stays_here and settings.token is None:
-        _say(
+        say(
             f"Warning: whoever reaches {settings.host} can search and read all texts, as there is no token, and "
             f"requests are not encrypted. Set {TOKEN} or --token-file and put a proxy with TLS in front, or leave out "
-            f"--host."
+            f"--host.",
+            err=True,
         )
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

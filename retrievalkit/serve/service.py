@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.data.snippets import matches
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
+from retrievalkit.report.counts import counted
+from retrievalkit.report.terminal import say
 from retrievalkit.rerank import DEPTH
 from retrievalkit.search.hits import DescribedHit, reasons_of
 from retrievalkit.search.program import HITS_TO_READ
@@ -138,12 +140,12 @@ class Service:
         hits = [_hit(one.hit, False) | {"rank": one.rank} for one in found]
         return {"query": text, **_chosen(choice), "hits": hits, "generation": collection.generation}
 
-    async def document(self, identifier: str, query: str = "") -> _Json:
+    async def document(self, form: forms.DocumentLine) -> _Json:
         """A whole document, as `forms.DocumentBody`."""
-        checks.check_length("id", identifier, self.settings.limits)
-        checks.check_length("query", query, self.settings.limits)
+        checks.check_length("id", form.id, self.settings.limits)
+        checks.check_length("query", form.query, self.settings.limits)
         with self.batcher.admitted():
-            return await asyncio.to_thread(self._document, identifier, query)
+            return await asyncio.to_thread(self._document, form.id, form.query)
 
     def _document(self, identifier: str, query: str) -> _Json:
         passage = self.collection.document(identifier)
@@ -154,13 +156,10 @@ class Service:
         """Vectors of texts, as `forms.EmbeddingBody`."""
         collection, texts = self.collection, _texts(form.input)
         checks.several("texts", texts, self.settings.limits)
-        model = self._model(collection, form.model)
+        model = self.model(form.model)
         with self.batcher.admitted():
-            found: Embedded = await self.batcher.do(EmbedTask(collection, model, form.input_type), texts)
-        dim = found.vectors.shape[1]
-        if form.dimensions not in (None, dim):
-            msg = f"dimensions is {form.dimensions}, and the vectors of '{model}' have {dim}. Leave it out."
-            raise OptionError(msg)
+            task = EmbedTask(collection, model, form.input_type, form.dimensions)
+            found: Embedded = await self.batcher.do(task, texts)
         data = [
             {"object": "embedding", "index": row, "embedding": _vector(vector, form.encoding_format)}
             for row, vector in enumerate(found.vectors)
@@ -168,8 +167,13 @@ class Service:
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
         return {"object": "list", "data": data, "model": model, "usage": usage}
 
-    def _model(self, collection: Collection, asked: str | None) -> str:
-        known = list(collection.models)
+    def model(self, asked: str | None) -> str:
+        """The name of a model, which may be left out if there is one.
+
+        Raises:
+            NotFoundError: It is unknown.
+        """
+        known = list(self.collection.models)
         if not known:
             msg = "no model is served: none of the indexes holds vectors. Serve an index of vectors."
             raise NotFoundError(msg)
@@ -234,10 +238,9 @@ class Service:
         """Open the indexes anew, and say on standard error how it went."""
         try:
             await self.reload()
-            sys.stderr.write(f"opened anew: {self.summary()}\n")
+            say(f"opened anew: {self.summary()}", err=True)
         except ConflictError as error:
-            sys.stderr.write(f"Error: {words_of(error)}\n")
-        sys.stderr.flush()
+            say(f"Error: {words_of(error)}", err=True)
 
     def about(self) -> _Json:
         """What is served."""
@@ -254,8 +257,8 @@ class Service:
 
     def summary(self) -> str:
         """What is served, in a few words."""
-        listed = [f"{one['name']} ({one['indexer']}, {one['texts']:,} texts)" for one in self.collection.described()]
-        return ", ".join(listed)
+        described = self.collection.described()
+        return ", ".join(f"{one['name']} ({one['indexer']}, {counted(one['texts'], 'texts')})" for one in described)
 
     def close(self) -> None:
         """Wait for the batch that is being answered."""
@@ -308,11 +311,17 @@ def _hit(hit: DescribedHit, texts: bool) -> _Json:
 def _texts(given: Any) -> list[str]:
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        msg = "input holds something else than texts: token ids are those of another model. Send a text, or a list."
+        msg = (
+            f"input is {given!r:.80}, and must be a text or a list of texts, not token ids. For LangChain to send "
+            "texts, use OpenAIEmbeddings(check_embedding_ctx_length=False)."
+        )
         raise InputError(msg)
     for number, text in enumerate(texts):
         if not text.strip():
             msg = f"text {number} of input is empty. Give it words, or leave it out."
+            raise InputError(msg)
+        if HALF_CHARACTER.search(text):
+            msg = f"text {number} of input holds half a surrogate pair. Remove it."
             raise InputError(msg)
     return texts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,7 @@ class Settings:
         reranker: A cross-encoder.
         rerank: How many hits it re-ranks unless a request says otherwise; None = 100.
         token: What requests must bear; None = nothing.
-        hosts: Names under which a service on this machine alone may be asked for, besides those of the machine.
+        hosts: Other names of the service, such as that of a proxy, in lower case.
     """
 
     search: Request
@@ -76,7 +77,21 @@ class Settings:
         if self.rerank is not None and self.reranker is None:
             msg = f"--rerank {self.rerank} has no effect here: it goes with --reranker."
             raise OptionError(msg)
+        for name in self.hosts:
+            if not re.fullmatch(r"[\w.-]+|\[[\da-f:.]+\]", name):
+                msg = (
+                    f"--allow-host '{name}' is not a name. Give one without a scheme, port or '*', such as "
+                    f"search.example.org."
+                )
+                raise OptionError(msg)
         self.search.fusion_by_options()
+
+    @property
+    def names(self) -> list[str]:
+        """Values of the Host header that are answered; a page of another site could let its own name lead here."""
+        if self.token is not None or not self.stays_here:
+            return ["*"]
+        return ["localhost", "127.0.0.1", "[::1]", self.host, *self.hosts]
 
     @property
     def stays_here(self) -> bool:

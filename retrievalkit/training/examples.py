@@ -25,7 +25,9 @@ from retrievalkit.data.examples import (
     Example,
     Examples,
     check_examples,
+    check_texts,
     example_of,
+    is_bare,
     no_positive,
     read_examples,
     texts_wanted,
@@ -166,15 +168,23 @@ class _Reading:
         """All of them; what is wrong is found."""
         unknown: dict[str, tuple[str, int]] = {}
         wanted: dict[str, tuple[str, int]] = {}
+        texts: dict[str, tuple[str, int | None]] = {}
         for record, example, held in self._read():
             self._add(record, example, held)
             own = {passage.id for passage in held}
             for one in (*example.positives, *example.negatives):
                 if one not in own:
                     wanted.setdefault(one, (record.file, record.line))
+            if corpus is not None:
+                texts |= {one.text: (record.file, record.line) for one in held if is_bare(one)}
+                if len(texts) > _AT_ONCE:
+                    check_texts(texts, corpus)
+                    texts.clear()
             if len(wanted) > _AT_ONCE:
                 unknown = {**unknown, **_missing(wanted, corpus), **unknown}
                 wanted.clear()
+        if corpus is not None:
+            check_texts(texts, corpus)
         unknown = {**unknown, **_missing(wanted, corpus), **unknown}
         if not self._starts:
             raise no_positive(self._dropped, self._source)

@@ -82,6 +82,7 @@ class Loop:
             project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
         )
         self.optimizer = self.accelerator.prepare_optimizer(_adamw(self.module, self.options), device_placement=False)
+        self.logging_steps = self.options.logging_steps or min(10, max(1, self.total // 20))
         warmup = int(self.options.warmup_ratio * self.total)
         # The schedule of the optimizer itself: accelerate's wrapper would skip a step for each process.
         self.schedule = transformers.get_linear_schedule_with_warmup(self.optimizer.optimizer, warmup, self.total)
@@ -111,7 +112,7 @@ class Loop:
                         self.step.end_epoch(epoch + 1, self.folder, self.log, self.bar.say)
                     if self.best is not None and (ends_epoch or ends):
                         self.best.judge(epoch, self.log)
-                    if self.done % self.options.logging_steps == 0:
+                    if self.done % self.logging_steps == 0:
                         self.log_terms(norm, rate)
                     save_steps = self.options.save_steps
                     if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):

@@ -38,7 +38,7 @@ class LoopOptions:
         adam_epsilon: Epsilon of AdamW.
         max_gradient_norm: Global norm to which gradients are clipped.
         precision: Number format of matrix products; "auto" is bf16 where the hardware supports it.
-        logging_steps: Steps between two lines of the log.
+        logging_steps: Steps between two lines of the log; None = 10, or fewer where the log would have less than 20.
         save_steps: Steps between two states to resume from; None = once per epoch.
         seed: Seed of initialisation, dropout, order and sampling.
     """
@@ -54,7 +54,7 @@ class LoopOptions:
     adam_epsilon: Amount = 1e-8
     max_gradient_norm: Amount = 2.0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    logging_steps: Count = 10
+    logging_steps: Count | None = None
     save_steps: Count | None = None
     seed: Annotated[int, Ge(0), Le(LARGEST_SEED)] = 42
 

@@ -16,6 +16,7 @@ from retrievalkit.artifacts.folder import Folder
 from retrievalkit.data import inputs
 from retrievalkit.declarations import Flag, Named, Reads, command
 from retrievalkit.modules import large_imports
+from retrievalkit.report.counts import counted
 from retrievalkit.training.options import PretrainingOptions, RunOptions
 
 
@@ -54,8 +55,8 @@ def pretrain(options: PretrainOptions) -> Folder:
 
     manifest = run_training(lambda: prepare(options), options)
     counts = manifest["counts"]
-    samples = f"{counts['samples']:,} samples of {counts['documents']:,} documents"
+    samples = f"{counted(counts['samples'], 'samples')} of {counted(counts['documents'], 'documents')}"
     dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""
     best = "" if options.dev is None else f"; held-out loss {manifest['selection']['value']:.4f}"
-    summary = f"{options.output}: pre-trained on {samples} in {counts['steps']:,} steps{dropped}{best}"
+    summary = f"{options.output}: pre-trained on {samples} in {counted(counts['steps'], 'steps')}{dropped}{best}"
     return Folder(options.output, manifest, summary)

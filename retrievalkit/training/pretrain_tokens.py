@@ -16,7 +16,6 @@ once. A killed reading resumes at the first shard that is incomplete, or was cha
 from __future__ import annotations
 
 import random
-import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,6 +31,7 @@ from retrievalkit.data.corpus import Passage
 from retrievalkit.data.pieces import Pieces, Vocabulary
 from retrievalkit.data.spans import Document, draw_spans, sentence_ends, token_ends
 from retrievalkit.errors import ArtifactError
+from retrievalkit.report.terminal import say
 
 SHARD_TOKENS = 1 << 24
 _STARTS = 1 << 31
@@ -244,7 +244,7 @@ def _whole_shards(folder: Path) -> list[int]:
         try:
             _check_shard(folder, len(found))
         except ArtifactError as error:
-            sys.stderr.write(f"{error}\n")
+            say(str(error), err=True)
             break
         found.append(len(_open(folder, "documents", len(found))))
     return found

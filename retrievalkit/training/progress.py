@@ -10,6 +10,7 @@ import torch
 
 from retrievalkit.model.allocation import held_memory
 from retrievalkit.report.progress import ProgressBar
+from retrievalkit.report.terminal import say
 
 # Seconds between two lines of a log.
 _INTERVAL = 10.0
@@ -50,7 +51,7 @@ class Bar:
     def say(self, text: str) -> None:
         """Show a line that stays."""
         if self.shown:
-            sys.stderr.write(f"{text}\n")
+            say(text, err=True)
 
     def stop(self) -> None:
         """End; a log gets a last line."""

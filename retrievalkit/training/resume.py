@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from retrievalkit import artifacts
 from retrievalkit.artifacts import NEGATIVES
 from retrievalkit.errors import ArtifactError
+from retrievalkit.report.terminal import say
 from retrievalkit.training import processes, states
 from retrievalkit.training.selection import BEST, SELECTION
 
@@ -86,7 +86,7 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
     shutil.rmtree(partial / STATES / states.WRITING, ignore_errors=True)
     last, problems = states.choose(partial / STATES, processes=processes.count(), any_number=restarted)
     for problem in problems:
-        sys.stderr.write(f"{problem}\n")
+        say(problem, err=True)
     states.restore(last, beside(partial))
     return last
 

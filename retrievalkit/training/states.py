@@ -29,6 +29,7 @@ from retrievalkit import artifacts
 from retrievalkit.artifacts.schemas import File, InnerName
 from retrievalkit.errors import ArtifactError, RetrievalkitError
 from retrievalkit.model.pretrained import load_weights, save_weights
+from retrievalkit.report.counts import counted
 from retrievalkit.training import processes, sharding
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def _changed(state: Path, before: int, count: int) -> str:
 
 
 def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
+    return counted(count, "processes")
 
 
 def _checked(state: Path) -> int:

@@ -18,6 +18,7 @@ from retrievalkit.artifacts.folder import Folder
 from retrievalkit.data import inputs
 from retrievalkit.declarations import Flag, Named, Reads, command
 from retrievalkit.modules import large_imports
+from retrievalkit.report.counts import counted
 from retrievalkit.training.options import RunOptions, TrainingOptions
 
 
@@ -81,5 +82,6 @@ def train(options: TrainOptions) -> Folder:
     manifest = run_training(lambda: prepare(options), options)
     counts = manifest["counts"]
     pooling = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
-    summary = f"{options.output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{pooling}"
+    read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")
+    summary = f"{options.output}: trained on {read} in {steps}{pooling}"
     return Folder(options.output, manifest, summary)

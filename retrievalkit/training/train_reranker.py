@@ -15,6 +15,7 @@ from retrievalkit.artifacts.folder import Folder
 from retrievalkit.data import inputs
 from retrievalkit.declarations import Flag, Reads, command
 from retrievalkit.modules import large_imports
+from retrievalkit.report.counts import counted
 from retrievalkit.training.options import RerankerOptions, RunOptions
 
 
@@ -51,5 +52,6 @@ def train_reranker(options: TrainRerankerOptions) -> Folder:
     manifest = run_training(lambda: prepare(options), options)
     counts = manifest["counts"]
     dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
-    summary = f"{options.output}: trained on {counts['examples']:,} examples in {counts['steps']:,} steps{dropped}"
+    read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")
+    summary = f"{options.output}: trained on {read} in {steps}{dropped}"
     return Folder(options.output, manifest, summary)

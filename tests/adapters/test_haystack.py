@@ -39,6 +39,12 @@ def test_a_pipeline_that_was_saved_finds_the_same(words, dense):
     assert again.run(asked)["retriever"]["documents"] == found
 
 
+def test_a_list_of_one_index_is_that_index(words):
+    retriever = IndexRetriever(index=[words])
+    assert retriever.run("river mill") == IndexRetriever(index=words).run("river mill")
+    assert IndexRetriever.from_dict(retriever.to_dict()).places == [str(words)]
+
+
 def test_mistakes_are_our_errors(words, tmp_path):
     with pytest.raises(InputError, match="is not a folder"):
         IndexRetriever(index=tmp_path / "nowhere")

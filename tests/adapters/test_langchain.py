@@ -42,6 +42,13 @@ def test_several_indexes_are_fused(words, dense):
     assert [one.id for one in IndexRetriever(index=[words, dense]).invoke("river mill")] == [hit.id for hit in fused]
 
 
+def test_a_list_of_one_index_is_that_index(words):
+    alone = IndexRetriever(index=words).invoke("river mill")
+    assert IndexRetriever(index=[words]).invoke("river mill") == alone
+    with pytest.raises(InputError, match="0 index"):
+        IndexRetriever(index=[])
+
+
 def test_mistakes_are_our_errors(words, tmp_path):
     with pytest.raises(InputError, match="is not a folder"):
         IndexRetriever(index=tmp_path / "nowhere")
@@ -49,5 +56,7 @@ def test_mistakes_are_our_errors(words, tmp_path):
         IndexRetriever(index=5)
     with pytest.raises(InputError, match="empty"):
         IndexRetriever(index=words).invoke("")
+    with pytest.raises(ValueError, match="top_k"):
+        IndexRetriever(index=words, top_k=3)
     with pytest.raises(ValueError, match="greater than or equal to 1"):
         IndexRetriever(index=words, k=0)

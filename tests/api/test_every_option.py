@@ -30,7 +30,6 @@ WHOLE = {
     "plugins new": rk.new_plugin,
     "plugins package": rk.package_plugin,
     "plugins remove": rk.remove_plugin,
-    "plugins search": rk.search_plugins,
     "plugins show": rk.show_plugin,
     "pretrain": rk.pretrain,
     "quickstart": rk.quickstart,

@@ -107,11 +107,11 @@ def test_examples_of_every_kind():
     ("data", "message"),
     [
         (5, "passages of the type int are unknown. Give the address"),
-        ([5], "memory:passages:1: the row is 5, and should be a text or a dict."),
-        ([{"id": "a", "text": 3}], "memory:passages:1: 'text' is 3, but should be text."),
-        ([{"id": "a"}], "memory:passages:1: no form of a passage has these fields: id."),
-        ([ROWS[0], ROWS[0]], "memory:passages:2: the id 'a' is already used at line 1."),
-        ([], "memory:passages: the corpus is empty"),
+        ([5], "row 1 of the passages: the row is 5, and should be a text or a dict."),
+        ([{"id": "a", "text": 3}], "row 1 of the passages: 'text' is 3, but should be text."),
+        ([{"id": "a"}], "row 1 of the passages: the passage has no text (text, contents). Its fields are: id."),
+        ([ROWS[0], ROWS[0]], "row 2 of the passages: the id 'a' is already used at row 1."),
+        ([], "the passages: the corpus is empty"),
         ("where is Rome", "Give texts in a list"),
         (datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), "Choose a split: data['train']"),
         (pandas.DataFrame({"text": ["a", 3]}), "the table of passages cannot be read"),
@@ -128,7 +128,7 @@ def test_what_is_wrong_is_named(data, message):
 def test_wrong_judgements_and_examples_are_named():
     with pytest.raises(InputError, match="the judgements of query 'q' are 'd'"):
         given.judgements({"q": "d"})
-    with pytest.raises(DataError, match=r"memory:qrels:1: the grade is 0\.5"):
+    with pytest.raises(DataError, match=r"row 1 of the judgements: the grade is 0\.5"):
         read_qrels(given.judgements({"q": {"d": 0.5}}))
-    with pytest.raises(DataError, match="memory:examples:1: the row is 'x', and should be a dict"):
+    with pytest.raises(DataError, match="row 1 of the examples: the row is 'x', and should be a dict"):
         read_examples(given.examples(["x"]))

@@ -155,7 +155,7 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("mistake", "error", "message"),
     [
-        (lambda index, _: index.search(""), InputError, "the query 'query' is empty"),
+        (lambda index, _: index.search(""), InputError, "the query is empty"),
         (lambda index, _: index.search([]), DataError, "there is no query in it"),
         (lambda index, _: index.search(5), InputError, "queries of the type int are unknown"),
         (lambda index, _: index.search("peru", k=0), OptionError, "k is 0"),
@@ -261,6 +261,6 @@ def test_queries_that_are_cut_are_told_of(dense, capsys):
     """Once, as the command line does; with `strict` they are an error."""
     long = ["people " * 600]
     dense.search(long, k=1)
-    assert "1 query texts had more than" in capsys.readouterr().err
+    assert "1 query text had more than" in capsys.readouterr().err
     with pytest.raises(InputError, match="would be cut"):
         dense.search(long, k=1, strict=True)

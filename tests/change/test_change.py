@@ -178,7 +178,6 @@ def test_options_that_do_not_go_together(index, tmp_path):
         (["--delete", "a", "--output", "x"], "--output has no part in changing the index"),
         (["--delete", "a", "--model", "x"], "--model has no part in changing"),
         (["--compact", "--indexer", "flat"], "--indexer has no part in changing"),
-        (["--delete", ",".join("abcde")], "no text of 1 of the 1 ids to delete"),
     ]:
         assert message in rkit(index, *words).stderr
     with pytest.raises(OptionError, match="nothing to change"):
@@ -202,13 +201,117 @@ def test_ids_to_delete_come_one_by_one_or_in_a_file(index, tmp_path):
     assert sorted(found(index)[0][0]) == ["d", "e"]
 
 
-def test_ids_that_an_index_lacks_are_told_of_and_strict_refuses_them(index):
-    """What is there goes all the same: the command may be a second try of one that was killed."""
-    refused = rkit(index, "--delete", "a", "--delete", "x.txt", "--strict")
-    assert (refused.exit_code, len(found(index)[0][0])) == (2, 5)
-    done = rkit(index, "--delete", "a", "--delete", "x.txt")
-    assert (done.exit_code, done.stdout) == (0, f"{index}: 1 deleted, 1 unknown; 4 texts in 1 segment\n")
-    assert "has no text of 1 of the 2 ids to delete: x.txt." in done.stderr
+def of_documents(folder):
+    """An index of two documents in four passages and in one, and of a text that is named as a file here is."""
+    ids = ["notes/a.txt#1", "notes/a.txt#2", "notes/a.txt#3", "notes/a.txt#4", "b.md#1", "gone.txt"]
+    build_index(write(folder / "v", ids, checkpoint="m"), output=folder / "documents")
+    return folder / "documents"
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["b.md", "x.txt"], "1 of the 2 ids to delete"),
+        (["notes/a.tx"], "did you mean 'notes/a.txt'"),
+        (["notes/a.txt#5"], "did you mean 'notes/a.txt"),
+        (["list.txt"], "2 of the 3 ids to delete (read from list.txt): nowhere, elsewhere"),
+        (["home/notes/a.txt"], "did you mean 'notes/a.txt'"),
+        (["../notes/a.txt"], "did you mean 'notes/a.txt'"),
+        (["folder"], "folder"),
+    ],
+)
+def test_unknown_ids_are_refused_and_nothing_is_deleted(tmp_path, monkeypatch, ids, message):
+    """The message counts them, and names the nearest."""
+    monkeypatch.chdir(tmp_path)
+    index = of_documents(tmp_path)
+    (tmp_path / "list.txt").write_text("b.md\nnowhere\nelsewhere\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "home/notes").mkdir(parents=True)
+    (tmp_path / "home/notes/a.txt").write_text("A sentence.\n")
+    refused = rkit(index, *(word for one in ids for word in ("--delete", one)))
+    assert refused.exit_code == 2
+    assert message in refused.stderr
+    assert len(found(index)[0][0]) == 6
+
+
+def test_a_deletion_that_is_repeated_is_noted(index):
+    """A killed command is run again as it is; after another change, the ids are unknown."""
+    for words, code in ((["a"], 0), (["a"], 0), (["b"], 0), (["a"], 2)):
+        done = rkit(index, "--delete", *words)
+        assert done.exit_code == code
+    assert rkit(index, "--delete", "b").stdout == f"{index}: nothing to change; 3 texts in 1 segment\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (["notes/a.txt"], ["b.md#1", "gone.txt"]),
+        (["notes/a.txt#2", "b.md"], ["gone.txt", "notes/a.txt#1", "notes/a.txt#3", "notes/a.txt#4"]),
+        (["gone.txt"], ["b.md#1", *(f"notes/a.txt#{n}" for n in (1, 2, 3, 4))]),
+        (["list.txt"], ["gone.txt"]),
+        (["corpus.jsonl"], ["gone.txt", *(f"notes/a.txt#{n}" for n in (1, 2, 3, 4))]),
+        (["corpus.tsv"], ["gone.txt", *(f"notes/a.txt#{n}" for n in (1, 2, 3, 4))]),
+    ],
+)
+def test_documents_lists_of_ids_and_corpora_are_deleted(tmp_path, monkeypatch, given, left):
+    """An id or a document of the index comes before a file of the same name."""
+    monkeypatch.chdir(tmp_path)
+    index = of_documents(tmp_path)
+    (tmp_path / "gone.txt").write_text("b.md#1\n")
+    (tmp_path / "list.txt").write_text("notes/a.txt\nb.md#1\n")
+    collection(tmp_path / "corpus.jsonl", {"b.md#1": "x"})
+    (tmp_path / "corpus.tsv").write_text("b.md#1\tx\ty\n")
+    done = rkit(index, *(word for one in given for word in ("--delete", one)))
+    assert done.exit_code == 0, done.stderr
+    assert sorted(found(index)[0][0]) == left
+
+
+@pytest.mark.parametrize("passages", [True, False])
+def test_a_document_added_again_in_fewer_passages_loses_the_others(tmp_path, tiny_model, passages):
+    """Its first passages are all given; where only some are, as of a corpus with ids of its own, the others stay."""
+    texts = {f"a.txt#{n}": f"passage {n}" for n in (1, 2, 3)} | {"b.txt#1": "b"}
+    options = encode.EncodeOptions(pooler="mean", precision="fp32")
+    build = {"side": "document", "options": options}
+    encode.encode(tiny_model, collection(tmp_path / "a.jsonl", texts), output=tmp_path / "va", **build)
+    build_index(tmp_path / "va", output=tmp_path / "index")
+    again = collection(tmp_path / "b.jsonl", {"a.txt#1": "passage 1"})
+    some = collection(tmp_path / "c.jsonl", {"a.txt#2": "other"})
+    if not passages:
+        again, some = (
+            encode.encode(tiny_model, one, output=tmp_path / f"v{one.name}", **build) and tmp_path / f"v{one.name}"
+            for one in (again, some)
+        )
+    assert change_index(tmp_path / "index", add=some).deleted == 0
+    assert change_index(tmp_path / "index", add=again).deleted == 2
+    assert sorted(open_corpus(read_manifest(tmp_path / "index", "index")["corpus"]["path"]).ids()) == [
+        "a.txt#1",
+        "b.txt#1",
+    ]
+
+
+def test_texts_that_are_there_under_another_path_are_noted(tmp_path, tiny_model):
+    """As if a part of a folder was converted without the root of the whole; --strict refuses them."""
+    texts = {"sub/b.txt#1": "one", "other.txt#1": "two"}
+    options = encode.EncodeOptions(pooler="mean", precision="fp32")
+    encode.encode(
+        tiny_model, collection(tmp_path / "a.jsonl", texts), output=tmp_path / "v", side="document", options=options
+    )
+    build_index(tmp_path / "v", output=tmp_path / "index")
+    same = collection(tmp_path / "b.jsonl", {"b.txt#1": "one", "copy.txt#1": "two", "new/sub/b.txt#1": "three"})
+    refused = rkit(tmp_path / "index", "--add", same, "--strict")
+    assert (refused.exit_code, "'b.txt#1' is 'sub/b.txt#1'" in refused.stderr) == (2, True)
+    done = rkit(tmp_path / "index", "--add", same)
+    assert (done.exit_code, "1 of the passages" in done.stderr) == (0, True)
+
+
+def test_compacting_is_reported(index, tmp_path):
+    """An index of one segment has nothing to compact."""
+    assert rkit(index, "--compact").stdout == f"{index}: nothing to change; 5 texts in 1 segment\n"
+    for name in "fg":
+        change_index(index, add=write(tmp_path / name, [name], checkpoint="m"))
+    assert json.loads(rkit(index, "--compact", "--json").stdout)["compacted"] == 3
+    change_index(index, delete=["f"])
+    assert rkit(index, "--compact").stdout == f"{index}: compacted; 6 texts in 1 segment\n"
 
 
 def test_an_altered_segment_is_found(index, tmp_path):

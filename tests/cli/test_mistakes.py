@@ -17,16 +17,27 @@ MISTAKES = {
     "convert {model} out.jsonl": "the folder holds a model, and no data",
     "convert {corpus} out --kind corpsu": "is not one of",
     "convert {corpus} checkpoint --kind corpus": "'checkpoint' exists already. Choose another name, or remove it",
+    "convert out.jsonl {corpus}": "SOURCE 'out.jsonl' does not exist, and OUTPUT '{corpus}' is a corpus. Swap them",
     "convert empty.jsonl out.jsonl": "the file is empty",
     "convert {corpus} out.tsv --kind corpus --form trec": "--form is for runs and qrels",
     "encode nothere {corpus} -o out": "cannot load the model 'nothere'",
     "encode {model} nothere.jsonl -o out": "'nothere.jsonl' does not exist",
-    "encode {model} {qrels} -o out": "no passages come in 3 tab-separated columns",
+    "encode {model} {qrels} -o out": "is a file of judgements (qrels), and TEXTS takes a corpus or",
+    "encode {corpus} {model} -o out": "is a corpus, and TEXTS '{model}' is a model. Swap them",
+    "encode {corpus} org/model -o out": "and TEXTS 'org/model' does not exist. Swap them",
+    "encode {queries} checkpoint --side query -o out": "is a file of queries, and TEXTS 'checkpoint' is a checkpoint",
+    "encode {corpus} {queries} -o out": "is a corpus, and MODEL takes a checkpoint (rkit train) or a model",
+    "encode {model} notes -o out": "give 'documents:notes'",
+    "index notes -o out": "give 'documents:notes'",
+    "index notes/one.md -o out": "give 'documents:notes/one.md'",
+    "train --model {model} --examples examples.jsonl --corpus notes -o out": "give 'documents:notes'",
     "encode {model} {model} -o out": "the folder holds a model, and no data",
     "encode {model} {corpus} -o out --batch-tokens 0": "0 is not in the range",
     "encode {model} {corpus} -o out --set pooler.normalise=true": "did you mean 'normalize'?",
     "encode reranker {corpus} -o out": "'reranker' is a re-ranker, which scores pairs",
     "encode vectors {corpus} -o out": "'vectors' holds vectors, not a model",
+    "index {corpus} --add index": "is a corpus, and --add 'index' is an index. Swap them",
+    "index run.trec -o out": "'run.trec' is a run, and SOURCE takes a corpus",
     "index checkpoint -o out": "'checkpoint' is a checkpoint. Encode a corpus",
     "index vectors -o out --indexer falt": "did you mean 'flat'?",
     "index vectors -o out --check-k 3": "Add --check",
@@ -34,7 +45,9 @@ MISTAKES = {
         "start from its encoder alone: --model checkpoint/encoder"
     ),
     "train --model {model} --examples examples.jsonl --corpus vectors -o out": "the folder holds vectors, and no data",
-    "train --model {model} --examples {corpus} --corpus {corpus} -o out": "no form of a training example",
+    "train --model {model} --examples {corpus} --corpus {corpus} -o out": "and --examples takes a file of training",
+    "train --model {model} --examples {corpus} --corpus examples.jsonl -o out": "file of training examples. Swap them",
+    "rerank train --model {model} --examples {corpus} --corpus examples.jsonl -o out": "Swap them",
     "train --model {model} --examples examples.jsonl -o out": "Give the corpus: --corpus",
     "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --seed 4294967296": (
         "equal to 4294967295"
@@ -46,13 +59,25 @@ MISTAKES = {
     "rerank apply checkpoint --run run.trec --queries {queries} --corpus {corpus} -o out": "is a retriever (rkit",
     "rerank train --model {model} --examples examples.jsonl --corpus {corpus} -o out": "has negatives",
     "rerank apply {model} --run run.trec --queries {queries} --corpus {corpus} -o out": "is not a re-ranker",
-    "rerank apply reranker --run {qrels} --queries {queries} --corpus {corpus} -o out": "these are judgements",
+    "rerank apply reranker --run {qrels} --queries {queries} --corpus {corpus} -o out": "(qrels), and --run takes",
+    "rerank apply reranker --run run.trec --queries {corpus} --corpus {queries} -o out": "Swap them",
+    "rerank apply run.trec --run reranker --queries {queries} --corpus {corpus} -o out": "Swap them",
+    "search {queries} --queries index -o out": "is a file of queries, and --queries 'index' is an index. Swap them",
+    "search {corpus} --queries {queries} -o out": "is a corpus, and INDEX takes an index (rkit index) or a run",
     "search vectors --query peru": "'vectors' is a vectors folder. Make an index",
     "search run.trec other.trec --weights 0,0 -o out": "are all 0: every score would be 0",
     "search run.trec other.trec --queries {queries} --split test -o out": "it goes with a folder of --queries",
+    "mine-negatives --from {corpus} --examples examples.jsonl --corpus {corpus} -o out": "is a corpus, and --from",
     "mine-negatives --from {model} --examples examples.jsonl --corpus {corpus} -o out": "--from takes bm25",
     "mine-negatives --from run.trec --fusion rrf --examples examples.jsonl --corpus {corpus} -o out": "fusion says how",
-    "evaluate run.trec --qrels run.trec": "this is a run",
+    "export out checkpoint --to onnx": "and OUTPUT 'checkpoint' is a checkpoint. Swap them",
+    "evaluate run.trec --qrels run.trec": "'run.trec' is a run, and --qrels takes a file of judgements",
+    "evaluate {qrels} --qrels run.trec": "and --qrels 'run.trec' is a run. Swap them",
+    "evaluate run.trec {qrels}": "is a file of judgements (qrels). Give it as --qrels",
+    "rerank apply reranker run.trec --queries {queries} --corpus {corpus} -o out": "is a run. Give it as --run",
+    "search index 'a question of words'": "Give a text to search for as --query",
+    "evaluate run.trec --qrels {queries}": "is a file of queries, and --qrels takes",
+    "compare run.trec {qrels} --qrels other.trec": "and --qrels 'other.trec' is a run. Swap them",
     "evaluate run.trec --qrels {qrels} --metrics nDCG@0": "has cutoff 0",
     "evaluate run.trec --qrels {qrels} --split dev": "--split has no effect here",
     "compare run.trec run.trec --qrels {qrels} -o out": "a run is given twice",
@@ -77,9 +102,11 @@ def place(tmp_path_factory, tiny_model, tiny_collection):
         (folder / name).mkdir()
     Retriever.create(tiny_model).save(folder / "checkpoint")
     CrossEncoder.create(tiny_model).save(folder / "reranker")
-    for name, kind in (("checkpoint", "checkpoint"), ("reranker", "reranker"), ("vectors", "vectors")):
-        (folder / name).mkdir(exist_ok=True)
-        (folder / name / "manifest.json").write_text(json.dumps({"kind": kind}))
+    for kind in ("checkpoint", "reranker", "vectors", "index"):
+        (folder / kind).mkdir(exist_ok=True)
+        (folder / kind / "manifest.json").write_text(json.dumps({"kind": kind}))
+    (folder / "notes").mkdir()
+    (folder / "notes" / "one.md").write_text("# Peru\n\nLima is its capital.\n")
     return folder
 
 
@@ -87,13 +114,13 @@ def place(tmp_path_factory, tiny_model, tiny_collection):
 def test_a_mistake_ends_in_one_message(line, place, tiny_model, tiny_collection, monkeypatch):
     """Also without a warning of another library."""
     monkeypatch.chdir(place)
-    files = {name: getattr(tiny_collection, name) for name in ("corpus", "queries", "qrels")}
+    files = {name: getattr(tiny_collection, name) for name in ("corpus", "queries", "qrels")} | {"model": tiny_model}
     before = sorted(place.rglob("*"))
-    result = CliRunner().invoke(main, shlex.split(line.format(model=tiny_model, **files)))
+    result = CliRunner().invoke(main, shlex.split(line.format(**files)))
     assert isinstance(result.exception, SystemExit), result.exception
     assert (result.exit_code, result.stdout) == (2, "")
     said = [one for one in result.stderr.splitlines() if one.strip() and not one.startswith(("Usage:", "Try "))]
     assert len(said) == 1
     assert said[0].startswith("Error: ")
-    assert MISTAKES[line] in said[0]
+    assert MISTAKES[line].format(**files) in said[0]
     assert sorted(place.rglob("*")) == before

@@ -13,9 +13,7 @@ from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.sources import open_source
 
-pytestmark = pytest.mark.skipif(
-    not SHARED.is_dir(), reason=f"there are no collections at {SHARED} (RKIT_SHARED_SHARED)"
-)
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=f"there are no collections at {SHARED} (RKIT_SHARED_DATA)")
 
 
 @pytest.mark.parametrize("name", ["cacm", "medquad", "nq-oracle", "squad-open", "vaswani-npl"])

@@ -103,7 +103,7 @@ def test_fields_of_json_lines(tmp_path):
 
 def test_options_that_do_not_go_together(tmp_path, faq):
     file(tmp_path / "run.trec", "q Q0 d 1 1.0 t\n")
-    with pytest.raises(OptionError, match=r"names a field of passages, and .* is taken for run"):
+    with pytest.raises(OptionError, match=r"names a field of passages, and .* is read as run"):
         convert(
             tmp_path / "run.trec",
             tmp_path / "out",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,21 @@ def test_examples_by_ids(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("output", ["out.jsonl", "out"])
+def test_examples_with_texts_name_the_passages_of_the_corpus(tmp_path, output):
+    """An id made of a text is no id of the corpus."""
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "text 1"}\n{"_id": "d2", "text": "text 2"}\n')
+    triple = {"anchor": "who", "positive": "text 2", "negative": "text 1"}
+    (tmp_path / "triples.jsonl").write_text(json.dumps(triple))
+    assert convert(tmp_path / "triples.jsonl", tmp_path / output, corpus=tmp_path / "corpus.jsonl")["examples"] == 1
+    written = read_examples(tmp_path / output)
+    assert (written.rows[0].positives, written.rows[0].negatives) == (("d2",), ("d1",))
+    assert not (tmp_path / output / "corpus.jsonl").exists()
+    (tmp_path / "triples.jsonl").write_text(json.dumps({**triple, "negative": "text 3"}))
+    with pytest.raises(DataError, match=r"triples\.jsonl:1: no passage of .* has the text 'text 3'"):
+        convert(tmp_path / "triples.jsonl", tmp_path / "other.jsonl", corpus=tmp_path / "corpus.jsonl")
+
+
 def test_a_collection(tmp_path, collection):
     """A BEIR folder, with all its splits."""
     counts = convert(collection, tmp_path / "out")
@@ -112,6 +128,20 @@ def test_a_collection(tmp_path, collection):
     for path in (Path(collection) / "qrels").iterdir():
         split = path.name.partition(".")[0]
         assert read_qrels(tmp_path / "out", split) == read_qrels(collection, split)
+
+
+def test_parts_of_a_folder_that_are_not_converted_are_named(tmp_path, collection, capsys):
+    """Examples of a collection, and judgements of a folder without queries; unless a kind was asked for."""
+    folder = Path(shutil.copytree(collection, tmp_path / "in"))
+    (folder / "train.jsonl").write_text('{"query_id": "1", "query": "x", "positives": [], "negatives": []}\n')
+    convert(folder, tmp_path / "a")
+    assert "--kind examples" in capsys.readouterr().err
+    for path in folder.glob("queries.jsonl*"):
+        path.unlink()
+    convert(folder, tmp_path / "b")
+    assert "--kind qrels" in capsys.readouterr().err
+    convert(folder, tmp_path / "c", kind="corpus")
+    assert "--kind" not in capsys.readouterr().err
 
 
 def test_a_part_of_a_collection(tmp_path, collection):
@@ -179,7 +209,7 @@ def test_runs_and_qrels_in_every_form(tmp_path):
     assert convert(tmp_path / "qrels", tmp_path / "qrels.tsv", form="msmarco") == {"judgements": 1}
     assert (tmp_path / "qrels.tsv").read_text() == "q\t0\td1\t1\n"
     (tmp_path / "queries.tsv").write_text("q\twho\n")
-    with pytest.raises(OptionError, match=r"--form is for runs and qrels, and '.*' is taken for queries"):
+    with pytest.raises(OptionError, match=r"--form is for runs and qrels, and '.*' is read as queries"):
         convert(tmp_path / "queries.tsv", tmp_path / "x", form="trec")
     with pytest.raises(OptionError, match="is a folder"):
         convert(tmp_path / "qrels", tmp_path, form="trec")

@@ -127,8 +127,8 @@ def test_a_folder_of_files(tmp_path):
 
 
 def test_a_folder_without_a_corpus(tmp_path):
-    (tmp_path / "README.txt").touch()
-    with pytest.raises(DataError, match=r"holds no corpus\.jsonl and no .* but README\.txt"):
+    (tmp_path / "README.png").touch()
+    with pytest.raises(DataError, match=r"holds no corpus\.jsonl and no .* It holds README\.png"):
         open_corpus(tmp_path)
 
 
@@ -197,8 +197,8 @@ def test_equal_hashes_of_different_ids(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"_id": "2"}, "no form of a passage has these fields: _id\\. Known forms: BEIR \\(_id, title, text\\); Tev"),
-        ({"text": "x"}, "these fields: text"),
+        ({"_id": "2"}, r"the passage has no text \(text, contents\)\. Its fields are: _id\."),
+        ({"text": "x"}, r"the passage has no id \(_id, .*\)\. Its fields are: text\."),
         ({}, "these fields: none"),
         ({"_id": "2", "text": None}, "'text' is null, but should be text"),
         ({"_id": "2", "text": 5}, "'text' is 5, but should be text"),

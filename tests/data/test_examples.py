@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from id_texts import id_texts
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.data.examples import Example, check_examples, read_examples, write_examples
-from retrievalkit.data.queries import hashed_id
+from retrievalkit.data.examples import Example, against_corpus, check_examples, read_examples, write_examples
+from retrievalkit.data.queries import hashed_id, read_queries
 from retrievalkit.errors import DataError
+from retrievalkit.training.examples import open_examples
 
 
 def jsonl(tmp_path, rows, name="train.jsonl"):
@@ -49,6 +50,40 @@ def test_what_may_be_absent(tmp_path):
     examples = read_examples(jsonl(tmp_path, rows))
     assert examples.rows == [Example("1", "who", ("5",))]
     assert examples.dropped == 1
+
+
+@pytest.mark.parametrize("anchor", ["query", "question", "anchor"])
+@pytest.mark.parametrize("corpus", [None, Corpus.of(PASSAGES.values())])
+def test_positives_are_ids_with_and_without_a_query_id(tmp_path, anchor, corpus):
+    """Neither another field nor a corpus turns them into texts."""
+    examples = read_examples(jsonl(tmp_path, [{anchor: "who", "positives": ["1"], "negatives": [3]}]), corpus=corpus)
+    assert examples.rows == [Example(hashed_id("who"), "who", ("1",), ("3",))]
+    assert examples.passages == {}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"anchor": "who", "positive": "1", "negative": "text 2"},
+        {"query": "who", "pos": ["text 1"], "neg": ["text 2", "3"]},
+        {"question": "who", "positive": "text 1", "negative_1": "2"},
+        {"query_id": "q", "query": "who", "positive": "text 1", "negatives": ["1"]},
+    ],
+)
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path, corpus: read_examples(path, corpus=corpus),
+        lambda path, corpus: open_examples(path, corpus, "train"),
+        lambda path, corpus: against_corpus(read_examples(path), corpus),
+    ],
+    ids=["read", "open", "against"],
+)
+def test_an_id_in_a_field_of_texts_is_refused(tmp_path, row, read):
+    """The model would be trained on the id."""
+    path = jsonl(tmp_path, [{"anchor": "what", "positive": "text 1"}, row])
+    with pytest.raises(DataError, match=r"train\.jsonl:2: '[123]' is the id of a passage"):
+        read(path, Corpus.of(PASSAGES.values()))
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz", "train.jsonl.zst"])
@@ -128,7 +163,7 @@ def test_a_question_that_comes_twice_in_dpr_gets_two_ids(tmp_path):
         {"anchor": "who", "positive": "text 1", "negative": "text 2"},
         {"query": "who", "pos": ["text 1"], "neg": ["text 2"]},
         {"question": "who", "positive": "text 1", "negative_1": "text 2"},
-        {"query": "who", "positives": ["text 1"], "negatives": ["text 2"]},
+        {"query": "who", "positive": "text 1", "negatives": ["text 2"]},
     ],
 )
 def test_triples(tmp_path, row):
@@ -137,6 +172,23 @@ def test_triples(tmp_path, row):
     one, two = hashed_id("text 1"), hashed_id("text 2")
     assert examples.rows == [Example(hashed_id("who"), "who", (one,), (two,))]
     assert examples.passages == {one: Passage(one, "", "text 1"), two: Passage(two, "", "text 2")}
+
+
+@pytest.mark.parametrize("named", [{}, {"query_id": "q1"}])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"query": "who", "positives": ["1"]},
+        {"question": "who", "positives": ["1"]},
+        {"anchor": "who", "positive": "text 1"},
+        {"sentence1": "who", "pos": ["text 1"], "text": "other"},
+    ],
+)
+def test_a_file_of_examples_is_one_of_queries_with_the_same_ids(tmp_path, row, named):
+    path = jsonl(tmp_path, [named | row, named | row])
+    (query,) = read_queries(path)
+    assert [(one.query_id, one.query) for one in read_examples(path)] == [(query.id, query.text)] * 2
+    assert query.id == named.get("query_id", hashed_id("who"))
 
 
 def test_triples_in_a_table(tmp_path):
@@ -166,7 +218,7 @@ def test_a_beir_folder(beir):
 
 
 def test_a_beir_folder_without_the_split(beir):
-    with pytest.raises(DataError, match=r"no judgements for the split 'dev' .*Splits there: train\."):
+    with pytest.raises(DataError, match=r"no judgements for the split 'dev' .*It has train\."):
         read_examples(beir, split="dev")
 
 
@@ -198,7 +250,7 @@ def test_ids_are_looked_up_among_the_texts_that_came_along(tmp_path):
 
 
 def test_ids_without_any_text(tmp_path):
-    with pytest.raises(DataError, match=r"name 3 documents whose texts they do not hold\. Give the corpus"):
+    with pytest.raises(DataError, match=r"name 3 documents by id, .* Give the corpus"):
         check_examples(read_examples(jsonl(tmp_path, [OURS])), None)
 
 
@@ -208,6 +260,7 @@ def test_ids_without_any_text(tmp_path):
         ({"a": 1}, r"no form of a training example has these fields: a\. Known forms: ours .*; DPR"),
         ({"_id": "1", "text": "who"}, r"no form of a training example has these fields: _id, text"),
         ({"positives": ["1"], "query_id": "q2"}, r"missing: query; it has positives, query_id\. Known"),
+        ({"query": "x", "positives": ["1"], "negative": "2"}, r"'positives' holds ids, and 'negative' a text"),
         ({"positive_passages": []}, r"missing: query_id, query; it has positive_passages"),
         ({"positive_ctxs": []}, r"missing: question; it has positive_ctxs"),
         ({**OURS, "query_id": "q2", "positives": "1"}, r"'positives' is '1', but should be a list"),
@@ -242,7 +295,7 @@ def test_one_id_for_two_texts(tmp_path):
 
 
 def test_nothing_to_train_on(tmp_path):
-    with pytest.raises(DataError, match=r"none of the 1 examples has a positive\. Training needs"):
+    with pytest.raises(DataError, match=r"holds 1 example and no positive\. Training needs"):
         read_examples(jsonl(tmp_path, [{**OURS, "positives": []}]))
     (tmp_path / "e.json").write_text("[]")
     with pytest.raises(DataError, match=r"e\.json: there is no example in it"):

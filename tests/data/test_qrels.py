@@ -42,7 +42,7 @@ def test_a_beir_folder(tmp_path):
     assert read_qrels(tmp_path) == QRELS
     assert read_qrels(tmp_path, "dev") == {"q3": {"d": 1}}
     assert open_source(tmp_path).splits() == ["dev", "test"]
-    with pytest.raises(DataError, match=r"for the split 'train' .*Splits there: dev, test"):
+    with pytest.raises(DataError, match=r"for the split 'train' .*It has dev, test"):
         read_qrels(tmp_path, "train")
 
 
@@ -66,7 +66,7 @@ def test_the_form_of_ms_marco(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 Q0 a 1 0.5 tag\n", r"q:1: this is a run .* Swap the two files"),
+        ("1 Q0 a 1 0.5 tag\n", r"q:1: this is a run .* Known forms"),
         ("1 0 a 1\n1 0 a\tb c 1\n", r"q:2: the line has 6 columns\. Known forms: TREC"),
         ("1 0 a high\n", r"q:1: the grade is 'high', and should be a whole number"),
         ("1 0 a 0.5\n", r"q:1: the grade is '0\.5'"),

@@ -100,7 +100,7 @@ def test_what_was_read_in_any_form_is_written_by_id(tmp_path):
         ({**OURS, "teacher": {"1": 2, "33": 1}}, "; did you mean '3'?"),
         ({**OURS, "positives": ["1", "3"], "teacher": [1, 2, 3]}, "gives the document '3' two scores, 2.0 and 3.0"),
         ({**TRIPLE, "pos_scores": [3, 3], "neg_scores": [2, 1]}, "'pos_scores' has 2 scores for 1 positives"),
-        ({**TRIPLE, "pos_scores": [3], "neg_scores": [2]}, "'neg_scores' has 1 scores for 2 negatives"),
+        ({**TRIPLE, "pos_scores": [3], "neg_scores": [2]}, "'neg_scores' has 1 score for 2 negatives"),
         ({**TRIPLE, "pos_scores": [3]}, "'neg_scores' has 0 scores for 2 negatives"),
         (
             {"query_id": "q2", "query": "who", "positive_passages": [passage("1", ce_score="9")]},

@@ -11,6 +11,7 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linear import assert_linear
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import DataError, InputError, OptionError, RetrievalkitError
 from retrievalkit.evaluate.answers import AnswerMatcher, FoldedText, answer_hits, tokens
@@ -118,6 +119,24 @@ def test_patterns_ignore_case_and_look_at_the_nfd_text():
 def test_a_broken_pattern_matches_nothing():
     assert not has_answer(["(", "["], "a ( and a [", mode="regex")
     assert has_answer(["(", "and"], "a ( and a [", mode="regex")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_pattern_that_never_ends_is_refused(monkeypatch, processes):
+    """Patterns come with the questions; the message names this one."""
+    monkeypatch.setattr("retrievalkit.evaluate.answers.PATTERN_SECONDS", 0.1)
+    with pytest.raises(InputError, match=r"\(a\|aa\)\+\$.*takes longer"):
+        answer_hits(
+            RUN,
+            {"q1": ["(a|aa)+$"]},
+            [Passage(f"d{n}", "", "a" * 60 + "b") for n in (1, 2, 3)],
+            mode="regex",
+            processes=processes,
+        )
+
+
+def test_an_answer_that_nearly_occurs_everywhere_takes_time_in_proportion_to_the_text():
+    assert_linear(lambda text: has_answer(["a " * (len(text) // 4) + "b"], text + "c"), "a " * 2_000, "a " * 16_000)
 
 
 def test_an_unknown_mode_is_refused():

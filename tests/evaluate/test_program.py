@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit.cli import main
+from retrievalkit.contracts import Judged
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
-from retrievalkit.evaluate.measures import mean, metric_names
+from retrievalkit.evaluate.measures import IrMeasure, mean, metric_names
 from retrievalkit.evaluate.metrics import Conventions
 from retrievalkit.evaluate.program import AnswerOptions, evaluate, per_query
 
@@ -76,6 +77,28 @@ def test_grades_far_below_zero_count_as_those_below_zero(metric):
     for grade in (-2, -1_000_000):
         found = value(metric, run, {"q": {"a": grade, "b": 1}, "r": {"a": grade}})
         assert found == value(metric, run, {"q": {"a": -1, "b": 1}, "r": {"a": -1}})
+
+
+@pytest.mark.parametrize(
+    "metric", ["nDCG@10", "AP", "RR@10", "Bpref", "ERR@10", "Judged@10", "Compat", "SetF", "Accuracy"]
+)
+@pytest.mark.parametrize("judged", [{"a": -1, "b": -2}, {"a": 0}, {}, {"z": 1}], ids=str)
+@pytest.mark.parametrize("found", [[("a", 1.0)], []], ids=["one hit", "no hit"])
+def test_a_query_without_relevant_hits_has_a_value_and_no_program_complains(metric, judged, found, capfd):
+    run, qrels = {"q": found, "other": [("a", 1.0)]}, {"q": judged, "other": {"z": 1}}
+    expected = 0.5 if metric == "Judged@10" and "a" in judged and found else 0.0
+    assert value(metric, run, qrels) == expected
+    assert (
+        IrMeasure.of(metric).value(Judged([judged.get(one) for one, _ in found], list(judged.values()))) == 2 * expected
+    )
+    assert capfd.readouterr().err == ""
+
+
+def test_err_is_for_the_grades_of_its_script(capfd):
+    assert value("ERR@10", {"q": [("a", 1.0)]}, {"q": {"a": 4, "b": -2}}) == 15 / 16
+    with pytest.raises(InputError, match=r"grade 5.*ERR@10.*up to 4"):
+        value("ERR@10", {"q": [("a", 1.0)]}, {"q": {"a": 5}})
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("metric", ["nDCG@10", "RR", "RR@10", "P@1", "Success@1", "Judged@1", "Compat(p=0.5)"])
@@ -262,6 +285,12 @@ def test_an_unknown_metric_offers_the_nearest(metric, message):
 def test_a_metric_that_cannot_be_read_is_refused(metric):
     """Among them those on which trec_eval would end the process."""
     with pytest.raises(InputError):
+        value(metric)
+
+
+@pytest.mark.parametrize(("metric", "needs"), [("P", "cutoff"), ("ERR", "cutoff"), ("BPM", "cutoff and max_rel")])
+def test_a_metric_without_a_parameter_it_needs_names_it(metric, needs):
+    with pytest.raises(OptionError, match=f"needs {needs}"):
         value(metric)
 
 
@@ -465,8 +494,8 @@ def test_answers_at_the_command_line(two_runs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["qrels", "--qrels", "qrels"], "these are judgements (qrels), but a run was expected"),
-        (["a.trec", "--qrels", "b.trec"], "this is a run"),
+        (["qrels", "--qrels", "qrels"], "is a file of judgements (qrels), and RUN takes a run"),
+        (["a.trec", "--qrels", "b.trec"], "is a run, and --qrels takes"),
         (["a.trec", "--qrels", "qrel"], "did you mean 'qrels'"),
         (["a.trec", "a.trec", "--qrels", "qrels"], "a run is given twice"),
         (["a.trec", "--qrels", "qrels", "--metrics", "RR@10,ncdg@10"], "Write 'nDCG@10'"),

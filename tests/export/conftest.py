@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from retrievalkit.cli import main
 from retrievalkit.model.retriever import Retriever
 
-LENGTHS = {"query_length": 32, "document_length": 100}
+# Other libraries take a passage as one text.
+AS_OTHERS = {"query_length": 32, "document_length": 100, "title": "space"}
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def checkpoint(tiny_model, tmp_path):
             model or tiny_model,
             pooler=pooler,
             pooler_options=options,
-            encoder_options={**LENGTHS, **(encoder or {})},
+            encoder_options={**AS_OTHERS, **(encoder or {})},
             separate_towers=separate_towers,
         ).save(folder)
         return folder

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 import pytest
 
-from peer_vectors import TEXTS, assert_equal_vectors
+from peer_vectors import PARTS, TEXTS, assert_equal_vectors
 from retrievalkit.model.retriever import open_retriever
 
 PYTHON = os.environ.get("RKIT_PYLATE") or (sys.executable if importlib.util.find_spec("pylate") else "")
@@ -74,8 +74,8 @@ def test_what_was_exported_is_read_again(checkpoint, export, name):
     source = checkpoint("colbert", **SETTINGS[name])
     folder, ours = export(source, "pylate"), open_retriever(source).to("cpu")
     found = {}
-    for side, texts in TEXTS.items():
-        made = ours.encode([("", text) for text in texts], side)
+    for side, texts in PARTS.items():
+        made = ours.encode(texts, side)
         masks = [slice(None)] * len(texts) if made.vector_mask is None else made.vector_mask
         found[side] = [made.vectors[row][masks[row]].numpy() for row in range(len(texts))]
     assert_equal_vectors(folder, found)

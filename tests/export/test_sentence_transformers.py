@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from peer_vectors import TEXTS, assert_equal_vectors
+from peer_vectors import PARTS, TEXTS, assert_equal_vectors
 from retrievalkit.model.retriever import Retriever, open_retriever
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -31,7 +31,9 @@ POOLERS = {
 
 @pytest.fixture(scope="module")
 def library():
-    return pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    pytest.importorskip("sentence_transformers.models")  # release 6 does not import it by itself
+    return library
 
 
 def encoded(model):
@@ -68,9 +70,32 @@ def test_what_was_exported_is_read_again(checkpoint, export, name):
     """Without the library, by our own reader."""
     pooler, options = POOLERS[name]
     source = checkpoint(pooler, PREFIXES, **options)
-    folder, ours = export(source, "sentence-transformers"), open_retriever(source).to("cpu")
-    found = {side: ours.encode([("", text) for text in texts], side).vectors[:, 0] for side, texts in TEXTS.items()}
-    assert_equal_vectors(folder, found)
+    assert_equal_vectors(export(source, "sentence-transformers"), by_us(source))
+
+
+def by_us(source):
+    ours = open_retriever(source).to("cpu")
+    return {side: ours.encode(texts, side).vectors[:, 0] for side, texts in PARTS.items()}
+
+
+@pytest.mark.parametrize("title", ["pair", "none"])
+def test_titles_are_encoded_as_they_were_before_an_export(library, checkpoint, export, title):
+    """Our reader joins them as the checkpoint did; the library still opens the folder, and takes texts without them."""
+    source = checkpoint("mean", {"title": title})
+    folder = export(source, "sentence-transformers")
+    assert_equal_vectors(folder, by_us(source))
+    query = library.SentenceTransformer(str(folder), device="cpu").encode_query(TEXTS["query"])
+    np.testing.assert_allclose(query, by_us(source)["query"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_that_starts_from_such_a_model_joins_titles_in_its_way(library, published, tmp_path):
+    """A named pooler starts a model of our own, with title and text as a pair."""
+    folder, model = published(library.models.Pooling(32), similarity_fn_name="dot")
+    for pooler, title in ((None, "space"), ("mean", "pair")):
+        (tmp_path / title).mkdir()
+        Retriever.create(folder, pooler=pooler).save(tmp_path / title)
+        assert Retriever.load(tmp_path / title, "cpu").tower("document").title == title
+    assert_equal_vectors(tmp_path / "space", encoded(model))
 
 
 def test_one_length_for_both_sides(checkpoint, export):

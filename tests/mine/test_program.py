@@ -12,7 +12,7 @@ from retrievalkit import registry
 from retrievalkit.contracts import Found, Question
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example, read_examples, write_examples
-from retrievalkit.data.queries import Query
+from retrievalkit.data.queries import Query, write_queries
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError
 from retrievalkit.mine import audit as audits
 from retrievalkit.mine import program
@@ -299,6 +299,21 @@ def test_depth_cuts_the_run(collection):
     assert audit["negatives"]["examples_without"] == 1
 
 
+def test_a_folder_is_mined_for_the_questions_of_one_split(collection):
+    """A split that is not there lists those that are."""
+    folder = collection.folder / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    write_queries(folder / "queries.jsonl", [Query("qa", "which colour?"), Query("qb", "which other?")])
+    for split, line in (("dev", "qb\tp4\t1"), ("train", "qa\tp1\t1")):
+        (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{line}\n")
+    collection.mine(examples=folder)
+    assert collection.mined() == [("qa", ["p1"], ["p2", "p5", "p6"])]
+    collection.mine(examples=folder, split="dev")
+    assert collection.mined() == [("qb", ["p4"], ["p5"])]
+    with pytest.raises(DataError, match=r"split 'test' .* It has dev, train"):
+        collection.mine(examples=folder, split="test")
+
+
 def test_mining_twice_writes_the_same_bytes(collection):
     """With the same seed, a random sample too."""
     collection.mine(sample="random", negatives=1)
@@ -374,10 +389,11 @@ def test_passages_that_came_with_the_examples_are_found_in_the_corpus(collection
         ({"qa": "p1", "qb": "p4"}, {}, RetrievalkitError, "dropped all 2 hits .known positive 2."),
         ({}, {"source": "run.trek"}, InputError, "does not exist.*--from takes bm25"),
         ({}, {"source": "bm52"}, InputError, "did you mean 'bm25'"),
-        ({}, {"source": "."}, ArtifactError, "a folder not written by rkit"),
+        ({}, {"source": "."}, ArtifactError, "a folder that rkit did not write"),
         ({}, {"output": "."}, ArtifactError, "is a folder"),
         ({}, {"corpus": "nowhere"}, DataError, "does not exist"),
         ({}, {"examples": "nowhere"}, DataError, "does not exist"),
+        ({}, {"split": "train"}, OptionError, "--split has no effect on the examples of a file"),
     ],
 )
 def test_bad_input_gets_one_message_and_leaves_nothing(collection, monkeypatch, harm, options, error, problem):

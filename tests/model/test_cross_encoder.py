@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 
 import numpy as np
@@ -238,6 +239,16 @@ def test_missing_weights_of_the_encoder_are_refused(models, tmp_path):
     save_file(weights, tmp_path / "holes" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=r"lack 1 tensors .* 'bert\.encoder\.layer\.1\.output\.dense\.weight'"):
         CrossEncoder.create(tmp_path / "holes")
+
+
+def test_weights_that_are_no_numbers_are_refused(rerankers, tmp_path):
+    shutil.copytree(rerankers["bert"], tmp_path / "nan")
+    path = tmp_path / "nan" / "model.safetensors"
+    weights = load_file(path)
+    weights["classifier.bias"][0] = math.nan
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"model\.safetensors': the tensor 'classifier\.bias' holds NaN"):
+        CrossEncoder.load(tmp_path / "nan")
 
 
 def test_a_damaged_weights_file_is_one_message(rerankers, tmp_path):

@@ -47,7 +47,7 @@ def test_a_model_that_is_not_there_is_one_error(kind, tmp_path):
         load_pretrained(kind, str(tmp_path))
 
 
-def test_code_of_a_model_is_not_run_unless_the_environment_allows_it(monkeypatch):
+def test_code_of_a_model_is_not_run_unless_the_environment_allows_it(monkeypatch, tmp_path):
     """It is said each time, so that no default of transformers decides."""
 
     class Recorder:
@@ -55,9 +55,9 @@ def test_code_of_a_model_is_not_run_unless_the_environment_allows_it(monkeypatch
         def from_pretrained(source, **options):
             return options
 
-    assert load_pretrained(Recorder, "/") == {"trust_remote_code": False}
+    assert load_pretrained(Recorder, str(tmp_path)) == {"trust_remote_code": False}
     monkeypatch.setenv("RKIT_TRUST_REMOTE_CODE", "1")
-    assert load_pretrained(Recorder, "/") == {"trust_remote_code": True}
+    assert load_pretrained(Recorder, str(tmp_path)) == {"trust_remote_code": True}
 
 
 def test_a_package_is_found_without_importing_what_it_is_part_of(tmp_path, monkeypatch):
@@ -86,7 +86,7 @@ def test_files_of_a_model_lie_inside_its_folder(tiny_model, tmp_path):
 
 
 @pytest.mark.parametrize("needed", [True, False])
-def test_what_a_file_names_is_asked_for_without_the_users_token(needed, monkeypatch):
+def test_what_a_file_names_is_asked_for_without_the_users_token(needed, monkeypatch, tmp_path):
     """Of the hub; what the user names is asked for with it."""
     from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers
@@ -98,7 +98,7 @@ def test_what_a_file_names_is_asked_for_without_the_users_token(needed, monkeypa
 
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with anonymously(needed):
-        assert load_pretrained(Recorder, "/") == (None if needed else "Bearer hf_secret")
+        assert load_pretrained(Recorder, str(tmp_path)) == (None if needed else "Bearer hf_secret")
     assert not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN
 
 

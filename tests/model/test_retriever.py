@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from retrievalkit import artifacts
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
@@ -364,6 +366,23 @@ def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, plugin, damage):
     with pytest.raises(InputError, match=str(tmp_path)) as caught:
         Retriever.load(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["encoder/model.safetensors", "pooler.safetensors"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("lean", [False, True])
+def test_weights_that_are_no_numbers_are_refused(tiny_model, tmp_path, plugin, file, value, lean):
+    """The message names the file and the tensor, whichever part of the checkpoint it belongs to."""
+    Retriever.create(tiny_model, pooler="mapped").save(tmp_path)
+    weights = load_file(tmp_path / file)
+    name = max(weights)
+    weights[name].view(-1)[-1] = value
+    save_file(weights, tmp_path / file, metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=f"{tmp_path / file}.*'{name}' holds NaN or infinite"):
+        Retriever.load(tmp_path, lean=lean)
+    if file.startswith("encoder"):
+        with pytest.raises(ArtifactError, match=f"{tmp_path / file}.*'{name}' holds NaN or infinite"):
+            Retriever.create(tmp_path / "encoder", lean=lean)
 
 
 def test_a_checkpoints_remote_code_runs_only_where_the_user_trusts_it(tiny_model, tmp_path, monkeypatch):

@@ -73,7 +73,8 @@ def test_the_packaged_model_gives_the_vectors_it_is_published_for():
     torch.testing.assert_close(
         encoded(MINILM), reference(folder, TEXTS, lambda states: states.mean(0)), rtol=1e-4, atol=1e-5
     )
-    assert dict(own_settings(MINILM).encoder_options) == {"query_length": 256, "document_length": 256}
+    expected = {"query_length": 256, "document_length": 256, "title": "space"}
+    assert dict(own_settings(MINILM).encoder_options) == expected
 
 
 @pytest.mark.parametrize(

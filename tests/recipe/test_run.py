@@ -319,6 +319,20 @@ def test_a_wrong_command_line_is_said_before_anything_runs(start, calls, old, ne
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize(
+    "address", ["s3://stranger/x", "ftp://stranger/x", "s3://mine/x::ftp://stranger/x", "s3://mine2/x"]
+)
+def test_a_store_is_read_only_if_the_user_names_it(start, cli, calls, address):
+    """It is sent the user's credentials; what lies below an address of `--set` is named too."""
+    text = COUNT.replace("name: [one, two]", f"name: {address}")
+    with pytest.raises(DataError, match="--set"):
+        start("source=s3://mine", text=text)
+    assert (calls, Path("out").exists()) == ([], False)
+    Path("recipe.yaml").write_text(COUNT.replace('"${source}"', '"${source}/corpus.jsonl"'))
+    planned = preview(load_recipe("recipe.yaml", parse_set(["source=s3://mine"])), "out", cli=cli).steps
+    assert planned[0].command_line.startswith("rkit build s3://mine/corpus.jsonl ")
+
+
 def test_another_recipes_folder_is_left_alone(start):
     """A folder that is not empty, or another recipe's, is not written to."""
     start()

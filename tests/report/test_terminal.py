@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import unicodedata
 
 import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrievalkit.cli import main
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.errors import InputError
+from retrievalkit.report.progress import ProgressBar
 from retrievalkit.report.table import text_table
-from retrievalkit.report.terminal import holds_credentials, printable, printable_json, without_credentials
+from retrievalkit.report.terminal import holds_credentials, printable, printable_json
+from retrievalkit.search.interactive import converse
 
 HOSTILE = "\x1b]0;x\x07\x9b2J\u202egpj.exe\u2066\u2028\r\x00\ud800"
 
@@ -57,7 +62,9 @@ def test_json_is_printed_without_control_characters_and_means_the_same():
 
 def test_passwords_of_addresses_are_not_shown():
     """Text without one is left alone."""
-    assert without_credentials("at 'https://root:s3cret@host:1/a' and b@c") == "at 'https://***@host:1/a' and b@c"
+    error = InputError("at 'https://root:s3cret@host:1/a' and b@c")
+    assert str(error) == "at 'https://***@host:1/a' and b@c"
+    assert "s3" not in str(InputError(f"at 'https://root:{'s3' * 400}@host:1/a'"))
     assert holds_credentials("--set uri=tcp://token@host")
     assert not holds_credentials("https://host/@scope and a:b@c")
 
@@ -88,3 +95,25 @@ def test_tables_show_hostile_names_in_one_line_each():
         r"a\x0ab\x1b[2J  1",
         "c              2",
     ]
+
+
+def test_what_a_command_did_is_printed_without_control_characters(tmp_path):
+    """The name of its output may be a stranger's too."""
+    (tmp_path / "notes.txt").write_text("text")
+    done = CliRunner().invoke(main, ["convert", str(tmp_path / "notes.txt"), str(tmp_path / "\u202e\x1b[2J.jsonl")])
+    assert done.exit_code == 0
+    assert "\\u202e\\x1b[2J.jsonl: 1 passages" in done.stdout
+    assert harmless(done.output)
+
+
+def test_an_unknown_command_of_a_session_is_shown_without_control_characters(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(":\x1b[2J\u202e"))
+    converse(lambda query, k: None, 10)
+    assert "unknown command" in (shown := capsys.readouterr().err)
+    assert harmless(shown)
+
+
+def test_a_progress_bar_shows_its_label_without_control_characters():
+    bar = ProgressBar(HOSTILE)
+    bar.update(1, label=bar.label + HOSTILE)
+    assert harmless(bar.label)

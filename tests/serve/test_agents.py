@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 
+import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 import services  # noqa: F401 - skips the module where the extra is not installed
@@ -18,6 +19,7 @@ async def used(client):
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(tools) == {"search", "read_document", "explain"}
     assert tools["search"].input_schema["required"] == ["query"]
+    assert all(tool.title and tool.description and tool.annotations.read_only_hint for tool in tools.values())
     found = (await client.call_tool("search", {"query": QUERY, "k": 3})).structured_content
     assert len(found["hits"]) == 3
     assert found["hits"][0]["snippet"]
@@ -26,9 +28,21 @@ async def used(client):
     assert (read["id"], set(read)) == (identifier, {"id", "title", "text"})
     why = (await client.call_tool("explain", {"query": QUERY, "ids": [identifier]})).structured_content
     assert why["hits"][0]["rank"] == 1
+    # Some models write numbers and lists as text.
+    asked = {"query": QUERY, "k": "1", "indexes": '["dense"]'}
+    assert len((await client.call_tool("search", asked)).structured_content["hits"]) == 1
     for name, arguments, words in (
         ("search", {"query": QUERY, "k": 0}, "k is 0, and must be a whole number of hits, at least 1."),
-        ("search", {"query": " "}, "the query 'query' is empty."),
+        ("search", {"query": QUERY, "k": "many"}, "k is 'many', and must be a whole number of hits"),
+        ("search", {"query": QUERY, "k": 10**6}, "hits at most."),
+        ("search", {"query": 5}, "'query' is 5, and should be a text."),
+        ("search", {}, "search needs 'query'"),
+        ("search", {"query": QUERY, "index": ["late"]}, "did you mean 'indexes'?"),
+        ("explain", {"query": QUERY, "ids": "c1"}, "'ids' is 'c1', and should be a list."),
+        ("explain", {"query": QUERY, "ids": ["c1"], "id": "c1"}, "did you mean 'ids'?"),
+        ("read_document", {"id": "c1", "k": 3}, "read_document has no option 'k'."),
+        ("serach", {"query": QUERY}, "did you mean 'search'?"),
+        ("search", {"query": " "}, "the query is empty."),
         ("search", {"query": QUERY, "indexes": ["dnse"]}, "unknown index 'dnse'; did you mean 'dense'?"),
         ("read_document", {"id": "nowhere"}, "unknown document id 'nowhere'."),
     ):
@@ -41,6 +55,16 @@ def test_an_agent_searches_over_http(served):
     async def scenario():
         async with Client(f"{served.address}/mcp") as client:
             await used(client)
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_gives_up_a_search_can_ask_again(served):
+    async def scenario():
+        async with Client(f"{served.address}/mcp") as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.call_tool("search", {"query": QUERY}), 0.001)
+            assert not (await client.call_tool("search", {"query": QUERY})).is_error
 
     asyncio.run(scenario())
 

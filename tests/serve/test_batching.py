@@ -16,6 +16,10 @@ from retrievalkit.serve.metrics import Metrics
 from retrievalkit.serve.settings import Limits
 
 
+class Panic(BaseException):
+    """An error as extensions in Rust raise it, tokenizers among them."""
+
+
 @dataclass(eq=False)
 class Recorded:
     """A task that answers n with n + 1, fails for "bad", and holds while it is told to."""
@@ -32,6 +36,8 @@ class Recorded:
         assert self.free.wait(10)
         if "bad" in items:
             raise InputError("bad is bad.")
+        if "panic" in items:
+            raise Panic
         return [item + 1 for item in items]
 
 
@@ -96,6 +102,17 @@ def test_one_that_fails_spoils_no_other():
         assert isinstance(answers[2], InputError)
 
     run(scenario, threads=1)
+
+
+def test_a_panic_fails_its_request_and_takes_no_thread():
+    async def scenario(batcher, task):
+        task.free.set()
+        for _ in range(3):  # with two threads
+            with pytest.raises(RuntimeError, match="Panic"):
+                await asyncio.wait_for(batcher.do(task, "panic"), 5)
+        assert await asyncio.wait_for(batcher.do(task, 1), 5) == 2
+
+    run(scenario, threads=2)
 
 
 def test_what_was_given_up_is_not_begun():

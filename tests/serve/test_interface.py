@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import math
+import subprocess
+import sys
 
 import numpy as np
+import openai
 import pytest
 
 import retrievalkit as rk
@@ -74,6 +77,7 @@ def test_explain_tells_of_documents_that_a_search_finds_and_of_others(client):
 
 def test_a_document_is_read_with_marks(client):
     answer = client.get("/document", params={"id": "c33", "query": "capital Peru Lima"}).json()
+    assert client.get("/document", params={"id": "c33", "qurey": "Lima"}).status_code == 422
     assert answer["title"] == "Peru"
     assert [answer["text"][start:end] for start, end in answer["spans"]] == ["Lima"]
 
@@ -97,18 +101,67 @@ def test_embeddings_are_those_of_the_model_in_openai_s_form(client, tiny_model):
     np.testing.assert_allclose([one["embedding"] for one in queries["data"]], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_openai_s_client_gets_embeddings(served, client):
-    """It asks for base64 unless told otherwise."""
-    openai = pytest.importorskip("openai", reason="the package openai is not installed")
-    asker = openai.OpenAI(base_url=f"{served.address}/v1", api_key="none")
-    model = asker.models.list().data[0].id
-    answer = asker.embeddings.create(model=model, input=["Lima", "Peru"], extra_body={"input_type": "query"})
+@pytest.fixture(scope="module")
+def openai_client(served):
+    with openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0) as asker:
+        yield asker
+
+
+def test_openai_s_client_gets_embeddings(openai_client, client):
+    """It asks for base64 by default."""
+    model = openai_client.models.list().data[0].id
+    assert openai_client.models.retrieve(model).id == model
+    answer = openai_client.embeddings.create(model=model, input=["Lima", "Peru"], extra_body={"input_type": "query"})
     body = {"model": model, "input": ["Lima", "Peru"], "input_type": "query"}
     expected = client.post("/v1/embeddings", json=body).json()["data"]
     for one, other in zip(answer.data, expected, strict=True):
         np.testing.assert_allclose(one.embedding, other["embedding"], rtol=1e-6)
-    with pytest.raises(openai.NotFoundError, match="unknown model 'gpt'"):
-        asker.embeddings.create(model="gpt", input="Lima")
+
+
+def test_embeddings_are_cut_to_dimensions_as_rkit_encode_cuts_them(openai_client, tiny_model):
+    """Requests after it have whole vectors again."""
+    model = rk.Retriever.load(tiny_model, pooler="mean")
+    name = openai_client.models.list().data[0].id
+    expected = np.asarray(model.encode_documents(["Lima"], precision="fp32", dimensions=8))
+    for options in ({}, {"encoding_format": "float"}):
+        cut = openai_client.embeddings.create(model=name, input="Lima", dimensions=8, **options)
+        np.testing.assert_allclose([cut.data[0].embedding], expected, rtol=1e-4, atol=1e-6)
+    assert len(openai_client.embeddings.create(model=name, input="Lima").data[0].embedding) == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"input": [57668, 53901]}, "check_embedding_ctx_length"),
+        ({"input": [[57668, 53901], [3]]}, "not token ids"),
+        ({"input": ["a", 1]}, "must be a text or a list of texts"),
+        ({"input": None}, "must be a text or a list of texts"),
+        ({"input": ""}, "text 0 of input is empty"),
+        ({"input": []}, "Give at least one"),
+        ({"input": ["a"] * 61}, "takes 60 at once"),
+        ({"dimensions": 33}, "Choose 32 or fewer"),
+        ({"dimensions": 0}, "should be greater"),
+        ({"dimensions": "8"}, "should be a whole number"),
+        ({"encoding_format": "int8"}, "should be 'float' or 'base64'"),
+        ({"extra_body": {"input_typ": "query"}}, "did you mean 'input_type'"),
+        ({"model": 3}, "should be a text"),
+    ],
+)
+def test_openai_s_client_raises_bad_request_for_a_mistake(openai_client, arguments, words):
+    """As for one that OpenAI's service refuses."""
+    model = openai_client.models.list().data[0].id
+    with pytest.raises(openai.BadRequestError, match=words) as raised:
+        openai_client.embeddings.create(**{"model": model, "input": "Lima"} | arguments)
+    assert (raised.value.type, raised.value.param, raised.value.code) == ("invalid_request_error", None, None)
+
+
+def test_openai_s_client_finds_no_unknown_model(openai_client):
+    for ask in (
+        lambda: openai_client.embeddings.create(model="gpt/4", input="Lima"),
+        lambda: openai_client.models.retrieve("gpt/4"),
+    ):
+        with pytest.raises(openai.NotFoundError, match="unknown model 'gpt/4'"):
+            ask()
 
 
 def test_the_reranker_orders_texts_and_hits(client, reranker):
@@ -172,6 +225,7 @@ def _refusal(indexes, **options):
         ("/search", {"query": 5}, 422, "'query' is 5, and should be a text."),
         ("/search", {"query": QUERY, "depht": 5}, 422, "search has no option 'depht'; did you mean 'depth'?"),
         ("/search", {"query": QUERY, "depth": 0}, 422, "depth is 0; it must be a number of hits, 1 to 1,000."),
+        ("/search", {"query": QUERY, "fusion": ""}, 422, "'' is not written like NAME"),
         ("/search", {"query": QUERY, "fusion": "rff"}, 422, "unknown fusion 'rff'; did you mean 'rrf'?"),
         ("/search", {"query": QUERY, "indexes": ["dnse"]}, 422, "unknown index 'dnse'; did you mean 'dense'?"),
         ("/search", {"query": QUERY, "indexes": []}, 422, "each may be named once. Known: dense, late."),
@@ -181,20 +235,19 @@ def _refusal(indexes, **options):
             422,
             "fusion combines several indexes, but there",
         ),
+        ("/search", {"query": QUERY, "k": 1.5}, 422, "k is 1.5, and must be a whole number"),
         ("/search", {"query": QUERY, "k": 61}, 422, "k is 61; this service gives 60 hits at most."),
         ("/search", {"query": "x" * 201}, 422, "query has 201 characters; this service takes 200 at most."),
         ("/search", {"query": QUERY, "rerank": -1}, 422, "rerank is -1; it must be a number of hits"),
         ("/explain", {"query": QUERY, "ids": []}, 422, "ids are an empty list."),
         ("/explain", {"query": QUERY, "ids": ["nowhere"]}, 404, "unknown document id 'nowhere'."),
         ("/v1/embeddings", {"input": "a", "model": "modle"}, 404, "unknown model 'modle'"),
-        ("/v1/embeddings", {"input": [1, 2]}, 422, "token ids are those of another model."),
-        ("/v1/embeddings", {"input": ["a", " "]}, 422, "text 1 of input is empty."),
-        ("/v1/embeddings", {"input": ["a"] * 61}, 422, "61 texts; this service takes 60 at once."),
+        ("/v1/embeddings", {"input": ["a", " "]}, 400, "text 1 of input is empty."),
         ("/rerank", {"query": QUERY, "documents": []}, 422, "documents are an empty list."),
         ("/rerank", {"query": QUERY, "documents": ["a"], "model": "x"}, 404, "unknown re-ranker 'x'"),
         ("/nowhere", {}, 404, "there is nothing at '/nowhere'."),
         ("/health", {}, 405, "'/health' does not take POST. Send GET."),
-        ("/admin/reload", {}, 403, "opening the indexes anew needs a token"),
+        ("/admin/reload", {}, 403, "reloading the indexes needs a token"),
     ],
 )
 def test_a_mistake_is_told_with_its_status(client, path, body, status, words):
@@ -203,7 +256,7 @@ def test_a_mistake_is_told_with_its_status(client, path, body, status, words):
     response = client.post(path, json=body)
     assert response.status_code == status
     assert words in response.json()["error"]["message"]
-    assert response.json()["error"]["code"] == status
+    assert response.json()["error"]["code"] == (None if path.startswith("/v1/") else status)
 
 
 @pytest.mark.parametrize(
@@ -213,15 +266,20 @@ def test_a_mistake_is_told_with_its_status(client, path, body, status, words):
         (b"{", "the body is not JSON"),
         (b"[" * 9_000, ""),
         (b'{"query": "\\ud800"}', "half a surrogate pair"),
+        (b'{"input": "\\ud800"}', "search needs 'query'"),
         (b'{"query": "a", "weights": [NaN, 1], "fusion": "linear"}', "not all finite numbers"),
         (b'{"query": "a", "k": 1e400}', "k is inf"),
         (b"\xff\xfe", ""),
     ],
 )
 def test_a_damaged_body_is_refused(client, content, words):
-    response = client.post("/search", content=content, headers={"content-type": "application/json"})
+    response, openai_s = (
+        client.post(path, content=content, headers={"content-type": "application/json"})
+        for path in ("/search", "/v1/embeddings")
+    )
     assert response.status_code in (400, 422)
     assert words in response.json()["error"]["message"]
+    assert openai_s.status_code == 400
 
 
 def test_a_form_of_another_site_is_no_search(client):
@@ -256,8 +314,42 @@ def test_health_and_metrics(client):
 
 def test_no_other_site_may_read_answers(client):
     """There is no CORS, whatever the origin."""
-    response = client.get("/search", params={"query": QUERY}, headers={"origin": "https://other.example"})
-    assert not [name for name in response.headers if name.startswith("access-control")]
     headers = {"origin": "https://other.example", "access-control-request-method": "POST"}
-    asked = client.options("/search", headers=headers)
-    assert asked.status_code == 405
+    for response in (client.get("/search?query=Peru", headers=headers), client.options("/search", headers=headers)):
+        assert response.status_code == 403
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+def test_a_method_that_an_address_does_not_take_is_answered_with_those_that_it_takes(client):
+    for method, path, allowed in (("OPTIONS", "/search", "GET, POST"), ("TRACE", "/admin/reload", "POST")):
+        answer = client.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/indexes", "/docs", "/v1/models"])
+def test_head_answers_as_get_without_the_body(client, path):
+    """Monitors and load balancers ask so."""
+    answer = client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == client.get(path).headers["content-type"]
+
+
+@pytest.mark.parametrize("options", [["--phases", "coverage"], pytest.param([], marks=pytest.mark.slow)])
+def test_schemathesis_finds_no_answer_that_the_interface_does_not_describe(served, tmp_path, options):
+    """Valid and invalid requests; options that depend on each other, which a schema cannot say, may be refused."""
+    (tmp_path / "schemathesis.toml").write_text(
+        '[[operations]]\ninclude-path-regex = "^/(search|explain|v1/embeddings)$"\n'
+        "checks.positive_data_acceptance.enabled = false\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "schemathesis.cli",
+        "run",
+        f"{served.address}/openapi.json",
+        "--seed",
+        "1",
+        *options,
+    ]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

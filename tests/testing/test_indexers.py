@@ -100,7 +100,7 @@ def test_the_built_in_indexers_pass(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["flat", "faiss", "sparse", "small", "dense_sparse"])
 def test_the_built_in_indexers_pass_in_several_processes_too(name, tmp_path):
-    """Those of plugins do as they are installed, in tests/cli/test_plugin_directory.py."""
+    """Those of plugins do as they are installed, in tests/cli/test_plugin_installation.py."""
     check_indexer(name, tmp_path)
 
 

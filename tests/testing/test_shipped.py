@@ -1,6 +1,6 @@
 """The conformance kit raises no false alarm: every pooler, loss and pretrainer of the core has every property.
 
-Those of plugins, and their indexers, are held to it as they are installed, in tests/cli/test_plugin_directory.py.
+Those of plugins, and their indexers, are held to it as they are installed, in tests/cli/test_plugin_installation.py.
 """
 
 from __future__ import annotations

@@ -104,6 +104,12 @@ def test_the_learning_rate_rises_and_falls_linearly(quick, tmp_path):
     assert rates == pytest.approx([1e-2 * (step / 10 if step < 10 else (20 - step) / 10) for step in range(20)])
 
 
+def test_a_short_training_logs_every_step(quick, tmp_path):
+    """Its curves would otherwise be single points."""
+    quick(tmp_path / "out", logging_steps=None)
+    assert [line["step"] for line in log_of(tmp_path / "out")] == [1, 2, 3, 4, 5, 6]
+
+
 # --- the folder ----------------------------------------------------------------------------------------------------
 
 

@@ -2,11 +2,16 @@
 
 faiss finds vectors, and the best k*m vectors cover the best k texts if a text has at most m. For a query of several
 vectors (ColBERT), each retrieves candidates, which are then scored by the exact rule.
+
+The defaults of faiss's search parameters find little: an inverted file looks into one of its lists. `build` therefore
+chooses them for a recall, measured with vectors of the folder as queries.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,14 +27,21 @@ from retrievalkit.score import (
     documents_of_vectors,
     is_single,
     scores_of,
+    top_k,
     vectors_alone,
     viewed,
 )
 
 # Most hits that faiss's GPU indexes return for a query.
 GPU_MOST = 2048
+_PARAMETERS = "parameters.txt"
 _BLOCK = 16_384
 _QUERIES = 64
+
+# Queries, and hits beside the query itself, by which search parameters are chosen.
+_TRIALS, _DEPTH = 200, 10
+# Search parameter -> least and most that is tried.
+_EFFORTS = {"nprobe": (1, 1 << 20), "efSearch": (16, 1 << 10), "k_factor_rf": (1, 1 << 6)}
 
 
 class Faiss(Indexer):
@@ -37,7 +49,10 @@ class Faiss(Indexer):
 
     Args:
         factory: faiss's index factory string, such as "Flat", "IVF1024,Flat", "HNSW32" or "IVF1024,PQ48".
-        parameters: Search parameters as faiss writes them, such as "nprobe=16" or "efSearch=64".
+        parameters: Search parameters as faiss writes them, such as "nprobe=16" or "efSearch=64"; "" = those that
+            `build` chooses.
+        recall: Recall@10 of the search parameters that are chosen, for vectors of the folder as queries. Where rounded
+            vectors (PQ) put it out of reach, more effort stops where it gains less than 0.01.
         train_size: Number of vectors to train an index on that needs training.
         shard_vectors: Most vectors of an index file; files are built and searched in turn.
         candidates: For queries of several vectors: document vectors that each retrieves, at least.
@@ -52,6 +67,7 @@ class Faiss(Indexer):
         *,
         factory: str = "Flat",
         parameters: str = "",
+        recall: float = 0.95,
         train_size: int = 100_000,
         shard_vectors: int = 1_000_000,
         candidates: int = 1000,
@@ -63,24 +79,38 @@ class Faiss(Indexer):
             if value < 1:
                 msg = f"option '{name}' of indexer 'faiss' is {value}, and must be 1 or more."
                 raise OptionError(msg)
+        if not 0 < recall <= 1:
+            msg = f"option 'recall' of indexer 'faiss' is {recall}, and must be above 0 and at most 1."
+            raise OptionError(msg)
+        if re.search(r"(?<!\d)0+(?!\d)|(HNSW|NSG)1(?!\d)", factory):
+            # On these, faiss ends the process or does not end.
+            msg = (
+                f"option 'factory' of indexer 'faiss' is '{factory}', and faiss fails on 0, HNSW1 and NSG1. Give more."
+            )
+            raise OptionError(msg)
+        if re.search(r"(nprobe|efSearch|k_factor_rf)=[-0]", parameters):
+            msg = f"option 'parameters' of indexer 'faiss' is '{parameters}', and its numbers must be 1 or more."
+            raise OptionError(msg)
         gpus = self._faiss.get_num_gpus() if hasattr(self._faiss, "get_num_gpus") else 0
         if device == "cuda" and not gpus:
             msg = "option 'device' of indexer 'faiss' is cuda, and faiss finds no GPU. Use cpu, or faiss-gpu-cu12."
             raise UnsupportedError(msg)
-        self.factory = factory
+        # Rows are ids already, and faiss adds no vectors without ids to a map of ids.
+        self.factory = re.sub(r"\bIDMap2?,|,IDMap2?$", "", factory)
         self.parameters = parameters
+        self.recall = recall
         self.train_size = train_size
         self.shard_vectors = shard_vectors
         self.candidates = candidates
         self.device = device
         self.view = view
         self.on_gpu = device != "cpu" and gpus > 0
-        self.exact = factory.replace(" ", "") == "Flat"
+        self.exact = self.factory == "Flat"
         self._store: VectorStore | None = None
         self._shards: list[tuple[int, Any]] = []
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
-        """Train on a sample, add the vectors block by block, write one file a shard."""
+        """Train on a sample, add the vectors block by block, write one file a shard, choose the search parameters."""
         if not source.dim:
             msg = f"'{source.folder}' holds weights and no vectors, which indexer 'faiss' needs. Use --indexer sparse."
             raise UnsupportedError(msg)
@@ -94,21 +124,25 @@ class Faiss(Indexer):
         source.link(index_dir / "vectors")
         self._use_threads()
         empty = self._trained(source)
-        shards = 0
-        index, first = self._faiss.clone_index(empty), 0
-        for block in source.blocks(_BLOCK):
-            assert block.vectors is not None
-            if index.ntotal and index.ntotal + len(block.vectors) > self.shard_vectors:
-                self._write(index, index_dir, first)
-                shards, first, index = shards + 1, first + index.ntotal, self._faiss.clone_index(empty)
-            index.add(_as_float32(block.vectors))
-        self._write(index, index_dir, first)
-        return {"texts": len(source), "vectors": source.rows, "files": shards + 1}
+        with self._reported(f"builds no index '{self.factory}' of {source.rows} vectors"):
+            shards = 0
+            index, first = self._faiss.clone_index(empty), 0
+            for block in source.blocks(_BLOCK):
+                assert block.vectors is not None
+                if index.ntotal and index.ntotal + len(block.vectors) > self.shard_vectors:
+                    self._write(index, index_dir, first)
+                    shards, first, index = shards + 1, first + index.ntotal, self._faiss.clone_index(empty)
+                index.add(_as_float32(block.vectors))
+            self._write(index, index_dir, first)
+            chosen = {} if self.parameters else self._chosen(source, index_dir)
+        return {"texts": len(source), "vectors": source.rows, "files": shards + 1, **chosen}
 
     def open(self, index_dir: Path) -> None:
         """Map the index files into memory."""
         self._use_threads()
         self._store = VectorStore(index_dir / "vectors", view="vectors")
+        if not self.parameters and (kept := index_dir / _PARAMETERS).exists():
+            self.parameters = kept.read_text("utf-8", "replace")
         self._shards, first = [], 0
         while first < self._store.rows and (file := _shard_file(index_dir, first)).exists():
             index = self._read(file)
@@ -208,31 +242,65 @@ class Faiss(Indexer):
 
     def _trained(self, source: VectorStore) -> Any:
         faiss = self._faiss
-        try:
+        with self._reported(f"makes no index of the factory '{self.factory}' for vectors of {source.dim} numbers"):
             index = faiss.index_factory(source.dim, self.factory, faiss.METRIC_INNER_PRODUCT)
-        except RuntimeError as error:
-            msg = (
-                f"faiss makes no index of the factory '{self.factory}' for vectors of {source.dim} numbers: "
-                f"{_reason(error)}. Examples: Flat, IVF1024,Flat, HNSW32, IVF1024,PQ48."
-            )
-            raise OptionError(msg) from error
+        size = min(self.train_size, source.rows)
         if not index.is_trained:
-            try:
-                index.train(_sample(source, self.train_size))
-            except RuntimeError as error:
-                size = min(self.train_size, source.rows)
-                msg = f"faiss cannot train '{self.factory}' on {size} vectors: {_reason(error)}. Choose a smaller one."
-                raise OptionError(msg) from error
+            with self._reported(f"cannot train '{self.factory}' on {size} vectors"):
+                index.train(_sample(source, size))
         self._set_parameters(index)
         return index
 
+    def _chosen(self, source: VectorStore, index_dir: Path) -> dict[str, float]:
+        """The search parameters with the least effort for the recall, and the recall; both are measured.
+
+        The effort doubles from search to search.
+        """
+        faiss = self._faiss
+        trial = Faiss(device="cpu")
+        trial.open(index_dir)
+        space = faiss.ParameterSpace()
+        space.initialize(trial._shards[0][1])
+        names = [space.parameter_ranges.at(number).name for number in range(space.parameter_ranges.size())]
+        efforts = {name: _EFFORTS[base] for name in names if (base := name.removeprefix("quantizer_")) in _EFFORTS}
+        k = min(_DEPTH + 1, len(source))
+        if not efforts or k < 2:
+            return {}
+        if "nprobe" in efforts:
+            efforts["nprobe"] = (1, faiss.extract_index_ivf(trial._shards[0][1]).nlist)
+        queries = Representation(torch.from_numpy(_sample(source, _TRIALS)).unsqueeze(1))
+        best = top_k(queries, source.blocks(_BLOCK), k, width=source.block_rows(_BLOCK))[0].numpy()
+        tried: list[tuple[float, dict[str, int]]] = []
+        larger = {name: least for name, (least, _) in efforts.items()}
+        while not tried or (tried[-1][0] < self.recall and tried[-1][1] != larger):
+            values = larger
+            for _, index in trial._shards:
+                space.set_index_parameters(index, _written(values))
+            exact = trial.scores(queries, trial.search(queries, k)[0])
+            hits = [
+                int((row >= least - 1e-5 * abs(least)).sum()) for row, least in zip(exact, best[:, -1], strict=True)
+            ]
+            # A query finds its own text, which does not count.
+            tried.append((max(0.0, float(np.mean(hits) - 1) / (k - 1)), values))
+            larger = {name: min(2 * value, efforts[name][1]) for name, value in values.items()}
+        enough = min(self.recall, max(recall for recall, _ in tried) - 0.01)
+        recall, values = next(one for one in tried if one[0] >= enough)
+        (index_dir / _PARAMETERS).write_text(_written(values))
+        return {**values, f"recall@{k - 1}": round(recall, 3)}
+
     def _set_parameters(self, index: Any) -> None:
         if self.parameters:
-            try:
+            with self._reported(f"does not take the parameters '{self.parameters}' for '{self.factory}'"):
                 self._faiss.ParameterSpace().set_index_parameters(index, self.parameters)
-            except RuntimeError as error:
-                msg = f"faiss does not take the parameters '{self.parameters}' for '{self.factory}': {_reason(error)}."
-                raise OptionError(msg) from error
+
+    @contextmanager
+    def _reported(self, problem: str) -> Iterator[None]:
+        """Turn what faiss raises into an error of the options."""
+        try:
+            yield
+        except RuntimeError as error:
+            msg = f"faiss {problem}: {_reason(error)}. Examples of factories: Flat, IVF1024,Flat, HNSW32, IVF1024,PQ48."
+            raise OptionError(msg) from error
 
     def _write(self, index: Any, index_dir: Path, first: int) -> None:
         # Not by faiss's own files: where the last bytes of one cannot be written, it prints a line and goes on.
@@ -243,7 +311,8 @@ class Faiss(Indexer):
         faiss = self._faiss
         flag = getattr(faiss, "IO_FLAG_MMAP_IFC", None) or faiss.IO_FLAG_MMAP
         try:
-            index = faiss.read_index(str(file), flag)
+            # Lists on the disk are looked for beside the file, wherever it says that they are.
+            index = faiss.read_index(str(file), flag | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError:
             # Not every kind of index can be mapped.
             index = _read_whole(faiss, file)
@@ -280,15 +349,20 @@ def _import_faiss() -> Any:
 
 def _read_whole(faiss: Any, file: Path) -> Any:
     try:
-        return faiss.read_index(str(file))
+        return faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR)
     except RuntimeError as error:
         msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
         raise ArtifactError(msg) from error
 
 
 def _reason(error: RuntimeError) -> str:
-    """The message of faiss, without the C++ function and line."""
-    return str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
+    """The message of faiss, without the C++ function and line, and without the condition where words follow it."""
+    text = str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
+    return re.sub(r"^'.*' failed: (?=.)", "", text).rstrip(".")
+
+
+def _written(parameters: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def _as_float32(vectors: np.ndarray) -> np.ndarray:

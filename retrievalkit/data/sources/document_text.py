@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import logging
+import importlib.util
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -12,17 +16,21 @@ from typing import NamedTuple
 from retrievalkit.data import files
 from retrievalkit.data.packing import reading
 from retrievalkit.data.records import HALF_CHARACTER
-from retrievalkit.data.sources.document_html import declared_encoding, read_html
+from retrievalkit.data.sources.document_html import DEEPEST, NestedError, declared_encoding, read_html
 from retrievalkit.errors import DataError
 
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_SLOW = ("idna", "punycode")  # quadratic in Python, and of no page
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(\S.*)$", re.MULTILINE)
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
-_HEADING = re.compile(r"[ ]{0,3}(#{1,6})[ \t]+(.*?)[ \t]*#*[ \t]*$")
+_HEADING = re.compile(r"[ ]{0,3}#{1,6}[ \t]+(.*)$")
 _UNDERLINE = re.compile(r"[ ]{0,3}(?:=+|-{2,})[ \t]*$")
 _LINK = re.compile(r"!?\[([^][]*)\]\([^()\s]*(?:[ \t]+\"[^\"]*\")?\)")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+
+PDF_SECONDS = 10
+"""Time for each MiB of a PDF document."""
 
 
 class UnreadableError(Exception):
@@ -66,14 +74,17 @@ def _read_markdown(path: Path) -> Document:
     named = _FRONT_TITLE.search(front[1]) if front else None
     title, headings, lines = named[1].strip(" \t'\"") if named else "", [], []
     fence = ""
-    for line in _COMMENT.sub("", text[front.end() :] if front else text).split("\n"):
+    # Every comment that begins before the last end has one: searching in vain from each beginning would be quadratic.
+    commented, end, rest = (text[front.end() :] if front else text).rpartition("-->")
+    for line in (_COMMENT.sub("", commented + end) + rest).split("\n"):
         mark = _FENCE.match(line)
         if mark and (not fence or mark[1].startswith(fence)):
             fence = "" if fence else mark[1]
         elif fence:
             lines.append(line)
         elif heading := _HEADING.match(line):
-            headings.append(_LINK.sub(r"\1", heading[2]))
+            words = heading[1].rstrip(" \t").rstrip("#").rstrip(" \t")
+            headings.append(_LINK.sub(r"\1", words))
             lines.append(headings[-1])
         elif _UNDERLINE.match(line):  # of the heading before, or a rule
             headings += lines[-1:]
@@ -86,33 +97,27 @@ def _read_html(path: Path) -> Document:
     raw = _content(path)
     try:
         return Document(*read_html(_decoded(raw, declared_encoding(raw))))
-    except (AssertionError, RecursionError):  # of the parser, for some broken declarations
-        msg = "broken HTML"
+    except NestedError:
+        msg = f"HTML with more than {DEEPEST:,} elements inside one another"
         raise UnreadableError(msg) from None
 
 
 def _read_pdf(path: Path) -> Document:
-    try:
-        import pypdf
-    except ImportError:
+    if importlib.util.find_spec("pypdfium2") is None:
         msg = "PDF, which needs a package: pip install 'retrievalkit[pdf]'"
-        raise UnreadableError(msg) from None
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # it warns about harmless oddities of most files
-    try:
-        with reading(path), pypdf.PdfReader(path) as document:
-            if document.is_encrypted and not document.decrypt(""):
-                return _refused("encrypted")
-            title = str((document.metadata and document.metadata.title) or "")
-            return Document(title, "\n\n".join(page.extract_text() for page in document.pages))
-    except (DataError, UnreadableError):
-        raise
-    except Exception as error:  # dozens of types, for damaged files
-        msg = "damaged"
-        raise UnreadableError(msg) from error
-
-
-def _refused(reason: str) -> Document:
-    raise UnreadableError(reason)
+        raise UnreadableError(msg)
+    command = [sys.executable, "-P", str(Path(__file__).with_name("document_pdf.py")), str(files.LONGEST_LINE)]
+    with reading(path), path.open("rb") as stream:
+        seconds = PDF_SECONDS * (1 + (os.fstat(stream.fileno()).st_size >> 20))
+        try:
+            done = subprocess.run(command, stdin=stream, capture_output=True, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired:
+            msg = f"PDF that takes longer than {seconds} s"
+            raise UnreadableError(msg) from None
+    answer = json.loads(done.stdout) if done.returncode == 0 else {"problem": "damaged"}
+    if "problem" in answer:
+        raise UnreadableError(answer["problem"])
+    return Document(**answer)
 
 
 READERS: dict[str, Callable[[Path], Document]] = {
@@ -149,7 +154,8 @@ def _decoded(raw: bytes, declared: str = "") -> str:
         raise UnreadableError(msg)
     for name in filter(None, (marked or "utf-8", declared)):
         try:
-            return raw.decode(name)
+            if codecs.lookup(name).name not in _SLOW:
+                return raw.decode(name)
         except (UnicodeError, LookupError):
             continue
     msg = "in an unknown encoding, to be saved as UTF-8"

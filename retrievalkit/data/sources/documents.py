@@ -1,6 +1,7 @@
 """Documents on this machine: `documents:FOLDER`, every .txt, .md, .html and .pdf below a folder, or one such file.
 
-Each is a passage: its path inside the folder is the id, so that ids stay when other documents come and go.
+Each is a passage: its path inside the folder is the id, so that ids stay when other documents come and go. Of
+`documents:FOLDER/./PATH`, as rsync has it, ids are relative to FOLDER: they are those of the whole folder.
 `rkit convert FOLDER OUT` takes such a folder without the prefix; `--passages` cuts the documents.
 """
 
@@ -18,26 +19,32 @@ from retrievalkit.data import files
 from retrievalkit.data.records import id_problem
 from retrievalkit.data.sources.document_text import READERS, UnreadableError, read_document
 from retrievalkit.data.sources.source import Source
-from retrievalkit.errors import DataError, shortlist
+from retrievalkit.errors import DataError, OptionError
 
-_OURS = (".jsonl", ".json", ".tsv", ".gz", ".zst")
-_SHOWN = 3
+_OURS = (".jsonl", ".json", ".tsv", ".csv", ".gz", ".zst")
 
 
 class Documents(Source):
-    """Text, Markdown, HTML and PDF files as passages: `documents:FOLDER` or `documents:FILE`.
+    """Text, Markdown, HTML and PDF files as passages: `documents:FOLDER`, `documents:FILE` or `documents:ROOT/./PATH`.
 
-    Hidden files and folders, and links to folders, are not followed. A document that cannot be read as text is left
-    out, and the user is told.
+    Hidden files and folders are skipped. A note counts and names all other files that are left out: documents that
+    cannot be read as text, files of other kinds, and links to folders, which are not followed.
+
+    Attributes:
+        root: The folder that ids are relative to.
 
     Raises:
         DataError: The path does not exist.
     """
 
+    content_hashed = True
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.path = files.existing(name)
         self.address = name
+        root, mark, _ = name.rpartition("/./")
+        self.root = Path(root or "/") if mark else self.path if os.path.isdir(self.path) else self.path.parent
 
     def passages(self) -> Iterator[dict[str, Any]]:
         """The documents, by path.
@@ -55,8 +62,17 @@ class Documents(Source):
                 continue
             count += 1
             yield {"id": identifier, "title": title, "text": text}
+        if not count:
+            msg = f"no document can be read: {files.grouped(left_out)}. Give documents with text in them."
+            raise DataError(msg, file=self.path)
+        for path in self._files:
+            if not _is_document(path):
+                kind = "links to folders" if os.path.isdir(path) else path.suffix.lower() or "no ending"
+                left_out.setdefault(kind, []).append(path.relative_to(self.root).as_posix())
         if left_out:
-            self._tell(left_out, count)
+            total = sum(map(len, left_out.values()))
+            reasons = files.grouped(left_out)
+            oddities.note(f"Not read: {total:,} of the {total + count:,} files of '{self.path}', {reasons}.")
 
     def fingerprint(self) -> str:
         """A hash of the names and contents of the documents."""
@@ -67,13 +83,16 @@ class Documents(Source):
         return len(self._documents)
 
     @cached_property
+    def _files(self) -> list[Path]:
+        return list(_below(self.path)) if os.path.isdir(self.path) else [self.path]
+
+    @cached_property
     def _documents(self) -> list[tuple[str, Path]]:
         """The documents with their ids."""
-        if not os.path.isdir(self.path):
-            return [(self.path.name, self.path)]
-        found = sorted((path.relative_to(self.path).as_posix(), path) for path in _below(self.path))
+        found = sorted((path.relative_to(self.root).as_posix(), path) for path in self._files if _is_document(path))
         if not found:
-            msg = f"the folder holds no document ({', '.join(READERS)}), but {files.listing(self.path)}."
+            held = files.listing(self.path) if os.path.isdir(self.path) else self.path.name
+            msg = f"it holds no document ({', '.join(READERS)}). It holds {held}."
             raise DataError(msg, file=self.path)
         for identifier, path in found:
             if problem := id_problem(identifier):
@@ -81,28 +100,46 @@ class Documents(Source):
                 raise DataError(msg, file=ascii(str(path)))
         return found
 
-    def _tell(self, left_out: dict[str, list[str]], count: int) -> None:
-        """Tell which documents were left out, and why."""
-        total = sum(map(len, left_out.values()))
-        reasons = "; ".join(f"{why} ({len(names):,}): {shortlist(names, _SHOWN)}" for why, names in left_out.items())
-        if not count:
-            msg = f"no document can be read: {reasons}. Give documents with text in them."
-            raise DataError(msg, file=self.path)
-        oddities.note(f"{total:,} of the {total + count:,} documents of '{self.path}' are left out: {reasons}.")
 
+def as_documents(source: str | Path, root: str | Path | None = None) -> str | Path:
+    """The address of a source: `documents:PATH` for a document or a folder of documents without other data.
 
-def as_documents(source: str | Path) -> str | Path:
-    """The address of a source: `documents:PATH` for a document or a folder of documents without other data."""
-    path = Path(source)
-    if os.path.isfile(path) and (path.suffix.lower() in READERS and not _is_table(path)):
-        return f"documents:{source}"
-    if not os.path.isdir(path) or any(name == "qrels" or name.endswith(_OURS) for name in files.names_in(path)):
+    Args:
+        source: A file, a folder or an address.
+        root: The folder that ids of documents are relative to; None = the folder itself.
+
+    Raises:
+        OptionError: There is a root, and the source is not in it or is something else than documents.
+    """
+    if not _holds_documents(Path(source)):
+        if root is not None:
+            msg = f"--root is about the ids of documents, and '{source}' is data with ids of its own. Leave it out."
+            raise OptionError(msg)
         return source
-    return f"documents:{source}" if next(_below(path), None) is not None else source
+    if root is None:
+        return f"documents:{source}"
+    inside = os.path.relpath(source, root)
+    if inside.split(os.sep)[0] == os.pardir:
+        msg = f"'{source}' is not in the folder '{root}' (--root). Give a folder that contains all documents."
+        raise OptionError(msg)
+    return f"documents:{root}/./{inside}"
+
+
+def _holds_documents(path: Path) -> bool:
+    if not os.path.isdir(path):
+        return _is_document(path) and not _is_table(path)
+    visible = [name for name in files.names_in(path) if not name.startswith(".")]
+    if any(name == "qrels" or name.lower().endswith(_OURS) for name in visible):
+        return False
+    return any(map(_is_document, _below(path)))
+
+
+def _is_document(path: Path) -> bool:
+    return path.suffix.lower() in READERS and os.path.isfile(path)
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The documents in a folder and the folders in it."""
+    """The files in a folder and the folders in it, and links to folders; none that is hidden."""
 
     def refuse(error: OSError) -> None:
         msg = f"cannot read the folder '{error.filename}': {error.strerror}. Check its permissions."
@@ -110,10 +147,8 @@ def _below(folder: Path) -> Iterator[Path]:
 
     for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(parent, name)
-            if not name.startswith(".") and path.suffix.lower() in READERS and os.path.isfile(path):
-                yield path
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        yield from (Path(parent, name) for name in sorted([*names, *links]) if not name.startswith("."))
 
 
 def _is_table(path: Path) -> bool:

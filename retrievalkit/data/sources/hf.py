@@ -5,6 +5,8 @@ Data sets with a loading script, which `datasets` no longer runs, are read at th
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -13,7 +15,10 @@ from retrievalkit import consent
 from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data.sources.remote import need, quiet, readable
 from retrievalkit.data.sources.source import Part, Source
-from retrievalkit.errors import DataError
+from retrievalkit.errors import DataError, InputError
+
+# Others are folders of this machine, or read the files of the working directory (`hf:text`).
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+([:@#]|$)", re.ASCII)
 
 
 class HuggingFace(Source):
@@ -23,9 +28,15 @@ class HuggingFace(Source):
     an index and not from the user, the hub is asked without the user's token.
     """
 
+    # What `datasets` computes contains the commit, which nobody knows who cannot read the data set.
+    content_hashed = True
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._access: dict[str, Any] = {"token": False} if consent.is_anonymous() else {}
+        if consent.is_anonymous() and (not _HUB_NAME.match(name) or os.path.exists(re.split("[:@#]", name)[0])):
+            msg = f"'hf:{name}' is named by a file alone, and is not hf:OWNER/NAME. It is opened only if you name it."
+            raise InputError(msg)
 
     def parts(self) -> tuple[Part, ...] | None:
         """None: it depends on the columns."""

@@ -6,19 +6,28 @@ import ast
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from retrievalkit import oddities
 from retrievalkit.artifacts import fingerprint_folder, fingerprint_value, kind_of
 from retrievalkit.data import files, forms, json_text
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.packing import COMPRESSIONS, reading
 from retrievalkit.data.records import Record, read_records, table_of
 from retrievalkit.data.sources.source import PARTS, Part, Source
-from retrievalkit.errors import DataError
+from retrievalkit.errors import DataError, shortlist
+from retrievalkit.report.counts import counted
 
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
+_DATA_FILES = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv", ".csv") for end in COMPRESSIONS)
+_WORD = re.compile(r"[a-z]+")
+_OF_QUERIES = {"query", "queries", "question", "questions", "topic", "topics"}
+_OF_RESULTS = {"qrel", "qrels", "run", "runs", "trec"}
+_OF_SHARDS = {"of", "part", "shard", "jsonl", "json", "tsv", "csv", "gz", "zst"}
+_OF_SPLITS = {"train", "dev", "test", "valid", "validation"}
+_ABOUT = {"readme", "license", "licence", "manifest"}
 _RUN_WIDTH = 6
 _WITHOUT_DATA = {
     "checkpoint": "a checkpoint",
@@ -39,6 +48,7 @@ class Local(Source):
     """
 
     reads_files = True
+    content_hashed = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -81,12 +91,14 @@ class Local(Source):
 
     def rows(self, form: forms.Form) -> Iterator[Record]:
         """The records of the corpus files, whose tables are read as a form says."""
+        self._note_unread(self._corpus_files, _is_unknown)
         for path in self._corpus_files:
             yield from read_records(path, *form)
 
     def queries(self) -> Iterator[Record]:
         """The records of the file, or of the folder's queries.jsonl."""
         path = files.inside(self.path, "queries.jsonl", "queries")
+        self._note_unread([path], lambda other: _words(other) & _OF_QUERIES and not _words(other) & _OF_RESULTS)
         for record in read_records(path, *forms.QUERIES):
             if "answer_list" in record.fields:
                 record.fields["answers"] = _literal_answers(record)
@@ -96,6 +108,7 @@ class Local(Source):
         """The lines of the file, or of the folder's qrels/SPLIT.tsv."""
         path = self._qrels_file(split)
         file = str(path)
+        self._note_unread([path], lambda other: path.parent.name == "qrels" and ".tsv" not in other.name)
         if _holds_object(path):
             yield from _judged(path)
             return
@@ -104,18 +117,22 @@ class Local(Source):
             if line.number == 1 and forms.is_judgement_header(cells):
                 continue
             record = Record(file, line.number, {})
-            if len(cells) == _RUN_WIDTH and line.number == 1:
+            if len(cells) == _RUN_WIDTH and line.number == 1 and cells[3].isdecimal():
                 msg = "this is a run (query Q0 document rank score tag), and judgements were expected. "
-                raise record.error(msg + "Swap the two files.")
+                msg += f"Known forms: {'; '.join(forms.QRELS)}."
+                raise record.error(msg)
             if len(cells) not in (3, 4):
-                msg = f"the line has {len(cells)} columns. Known forms: {'; '.join(forms.QRELS)}."
+                msg = f"the line has {counted(len(cells), 'columns')}. Known forms: {'; '.join(forms.QRELS)}."
                 raise record.error(msg)
             record.fields.update(query_id=cells[0], doc_id=cells[-2], score=cells[-1])
             yield record
 
     def examples(self, split: str) -> Iterator[Record]:
         """The records of the file, of the folder's SPLIT.jsonl, or of all files of a folder of nothing else."""
-        for path in self._paths_of_examples(split):
+        paths = self._paths_of_examples(split)
+        shards = paths is self._example_shards
+        self._note_unread(paths, lambda other: _is_unknown(other) if shards else _words(other) - _OF_SHARDS == {split})
+        for path in paths:
             yield from read_records(path, *forms.EXAMPLES)
 
     def example_files(self, split: str) -> tuple[Path, ...]:
@@ -137,11 +154,7 @@ class Local(Source):
         if kind_of(self.path) in _WITHOUT_DATA or os.path.isfile(self.path / "config.json"):
             return []
         found = self._data_files()
-        try:
-            first = next(read_records(found[0], *forms.EXAMPLES), None) if found else None
-        except DataError:
-            return []  # reading it as what it is has the words
-        return found if first is not None and forms.is_example(first.fields.keys()) else []
+        return found if found and _holds_examples(found[0]) else []
 
     def splits(self) -> list[str]:
         """The splits for which a folder has judgements."""
@@ -176,6 +189,12 @@ class Local(Source):
     @cached_property
     def _corpus_files(self) -> list[Path]:
         """The file itself, the corpus of a BEIR folder, or all data files of a folder."""
+        from retrievalkit.data.sources.documents import as_documents
+
+        if (documents := as_documents(self.path)) != self.path:
+            kind = "a folder of documents" if self.is_folder else "a document"
+            msg = f"this is {kind}. To read it as a corpus, give '{documents}'."
+            raise DataError(msg, file=self.path)
         if not self.is_folder:
             return [self.path]
         for name in _CORPUS_FILES:
@@ -185,14 +204,32 @@ class Local(Source):
         found = self._data_files()
         if not found:
             held = files.listing(self.path)
-            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file, but {held}."
+            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file. It holds {held}."
             raise DataError(msg, file=self.path)
         return found
 
     def _data_files(self) -> list[Path]:
-        endings = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv", ".csv") for end in COMPRESSIONS)
-        paths = [self.path / name for name in files.names_in(self.path) if name.endswith(endings)]
-        return [path for path in paths if os.path.isfile(path)]
+        paths = [self.path / name for name in files.names_in(self.path) if name.lower().endswith(_DATA_FILES)]
+        other = (files.find_file(self.path, "queries.jsonl"), self.path / "manifest.json")
+        return [path for path in paths if os.path.isfile(path) and path not in other]
+
+    def _note_unread(self, read: Sequence[Path], is_such: Callable[[Path], object]) -> None:
+        """Note the other files and folders that may hold more of what is read, if this is a folder."""
+        if not self.is_folder:
+            return
+        folder = read[0].parent
+        left_out: dict[str, list[str]] = {}
+        for path in map(folder.joinpath, files.names_in(folder)):
+            if path in read or path.name.startswith(".") or _words(path) & _ABOUT or not is_such(path):
+                continue
+            kind = "folders" if os.path.isdir(path) else path.suffix.lower() or "no ending"
+            left_out.setdefault(kind, []).append(path.name)
+        if left_out:
+            total = sum(map(len, left_out.values()))
+            oddities.note(
+                f"Not read: {total:,} of the {total + len(read):,} files of '{folder}', {files.grouped(left_out)}. "
+                f"Read: {shortlist((path.name for path in read), 3)}. Give others by their own paths."
+            )
 
     def _refuse_folder_without_data(self) -> None:
         """Refuse models and what commands made of data: their JSON files are no data."""
@@ -214,9 +251,31 @@ class Local(Source):
         folder = self.path / "qrels" if os.path.isdir(self.path / "qrels") else self.path
         if found := files.find_file(folder, f"{split}.tsv"):
             return found
-        known = ", ".join(self._judged_splits()) or "none"
-        msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). Splits there: {known}."
+        known = self._judged_splits()
+        others = f"It has {', '.join(known)}" if known else f"It holds {files.listing(self.path)}"
+        msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). {others}."
         raise DataError(msg, file=self.path)
+
+
+def _words(path: Path) -> set[str]:
+    return set(_WORD.findall(path.name.lower()))
+
+
+def _is_unknown(path: Path) -> bool:
+    """Whether neither name nor content shows that a file, or a folder of files, is another part of a collection."""
+    if _words(path) & (_OF_QUERIES | _OF_RESULTS | _OF_SPLITS):
+        return False
+    if os.path.isdir(path):
+        return kind_of(path) is None and any(names for *_, names in os.walk(path))
+    return not (path.name.lower().endswith(_DATA_FILES) and _holds_examples(path))
+
+
+def _holds_examples(path: Path) -> bool:
+    try:
+        first = next(read_records(path, *forms.EXAMPLES), None)
+    except DataError:
+        return False  # reading it as what it is reports why
+    return first is not None and forms.is_example(first.fields.keys())
 
 
 def _plain(paths: list[Path]) -> tuple[Path, ...]:

@@ -19,6 +19,7 @@ class InMemory(str):
         run: Query -> hits, if it stands for a run.
     """
 
+    _unit = "row"  # in messages, which count the lines of a file
     parts: dict[Part, Iterable[Row]]
     run: Any
 

@@ -18,6 +18,7 @@ class Parquet(Source):
     """A Parquet file of passages, queries, judgements or training examples, by the names of its columns."""
 
     reads_files = True
+    content_hashed = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from retrievalkit import registry
+from retrievalkit import consent, registry
 from retrievalkit.data.sources.local import Local
 from retrievalkit.data.sources.memory import InMemory, Memory
 from retrievalkit.data.sources.source import Source
@@ -27,7 +27,8 @@ def open_source(address: str | Path) -> Source:
 
     Raises:
         DataError: The file or folder does not exist.
-        InputError: The prefix is unknown; the message names the nearest and all known ones.
+        InputError: The prefix is unknown (the message names the nearest and all known ones), or only a file names the
+            source, whose content has no fingerprint.
     """
     if isinstance(address, InMemory):
         return Memory(address)
@@ -37,6 +38,9 @@ def open_source(address: str | Path) -> Source:
     if not prefix:
         _refuse_unknown_prefix(name)
         return Local(name)
+    if consent.is_anonymous() and not getattr(registry.get("source", prefix), "content_hashed", False):
+        msg = f"'{address}' is named by a file alone, which cannot prove its content. It is opened only if you name it."
+        raise InputError(msg)
     source = registry.create("source", prefix, name)
     if not isinstance(source, Source):
         msg = f"the source '{prefix}' is no Source. Its class has to subclass retrievalkit.data.sources.Source."

@@ -54,6 +54,8 @@ class _Entry(NamedTuple):
 class PythonDocumentation(Source):
     """The documentation of installed Python packages: `pydoc:numpy,scipy`; `pydoc:stdlib` is the standard library."""
 
+    content_hashed = True
+
     def passages(self) -> Iterator[dict[str, Any]]:
         """The documented functions and classes, by package and name."""
         return ({"id": entry.name, "title": entry.name, "text": entry.body} for entry in _entries(self.name))
@@ -67,9 +69,8 @@ class PythonDocumentation(Source):
         return ({"query_id": f"q:{entry.name}", "doc_id": entry.name, "score": 1} for entry in self._asking())
 
     def fingerprint(self) -> str:
-        """A fingerprint of the packages, their versions, and the code that reads them."""
-        versions = [[name, installed.version(name.partition(".")[0])] for name in _names(self.name)]
-        return fingerprint_value([_reader(), versions])
+        """A hash of the passages and questions."""
+        return fingerprint_value(_entries(self.name))
 
     def size(self) -> int:
         """The number of passages."""

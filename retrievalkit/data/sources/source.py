@@ -45,9 +45,12 @@ class Source:
         address: The whole address, as the user wrote it. Set by `open_source`, for error messages.
         reads_files: Whether the registered name is a file ending too: registered as "films", `old.films` is read by
             the class without a prefix.
+        content_hashed: Whether `fingerprint` covers the content and opening the source has no effect elsewhere. Without
+            it the manifest of an index, which a stranger may have written, cannot name the source: the user has to.
     """
 
     reads_files: ClassVar[bool] = False
+    content_hashed: ClassVar[bool] = False
     address: str = ""
 
     def __init__(self, name: str) -> None:

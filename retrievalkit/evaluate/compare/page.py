@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrievalkit.evaluate.compare.result import Comparison, Difference, Mean, judgement
+from retrievalkit.report.counts import counted
 from retrievalkit.report.page import render
 
 MOST_ROWS = 1_000
@@ -49,7 +50,7 @@ def comparison_page(
     return render(
         "compare.html.j2",
         title=f"Comparison of {' and '.join(names) if len(names) == 2 else f'{len(names)} runs'}",
-        subtitle=f"{', '.join(metrics)} over {count:,} queries",
+        subtitle=f"{', '.join(metrics)} over {counted(count, 'queries')}",
         comparison=comparison,
         verdicts=_verdicts(comparison),
         means=means,

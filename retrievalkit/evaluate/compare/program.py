@@ -22,13 +22,14 @@ from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.run_file import check_run, open_run
 from retrievalkit.data.runs import Run, run_names
-from retrievalkit.errors import InputError, OptionError, UnknownNameError
+from retrievalkit.errors import InputError, OptionError, UnknownNameError, shortlist
 from retrievalkit.evaluate.compare.contender import Contender, measured, with_rankings
 from retrievalkit.evaluate.compare.output import Output
 from retrievalkit.evaluate.compare.result import ALL_PAIRS, Comparison, Difference, Mean, QueryDifference
 from retrievalkit.evaluate.measures import check_metrics
 from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, first_ids, without_same_id
 from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
+from retrievalkit.report.counts import counted
 
 
 @dataclass(frozen=True)
@@ -244,18 +245,20 @@ def _inputs(runs: Mapping[str, Any], qrels: Any, queries: Any) -> dict[str, Any]
 
 def _notes(contenders: Mapping[str, Contender], qrels: Qrels, over: Over, texts: Mapping[str, str]) -> list[str]:
     consequence = "count 0" if over == "qrels" else "are left out for all runs"
-    notes = [
-        f"{len(one.absent)} of {len(qrels)} queries of the qrels are not in run '{name}' and {consequence}: "
-        f"{first_ids(one.absent)}."
-        for name, one in contenders.items()
-        if one.absent
-    ]
-    notes += [
-        f"{len(one.unjudged)} queries of run '{name}' are not in the qrels and are left out: {first_ids(one.unjudged)}."
-        for name, one in contenders.items()
-        if one.unjudged
-    ]
-    notes += [f"{name}: {doubt}" for name, one in contenders.items() for doubt in one.doubts]
+    # What holds of several runs is said once: the words around their names -> the names.
+    said: dict[tuple[str, str], list[str]] = {}
+    for name, one in contenders.items():
+        if one.absent:
+            start = f"{len(one.absent)} of {len(qrels)} queries of the qrels are not in run"
+            said.setdefault((start, f" and {consequence}: {first_ids(one.absent)}."), []).append(f"'{name}'")
+    for name, one in contenders.items():
+        if one.unjudged:
+            end = f" are not in the qrels and are left out: {first_ids(one.unjudged)}."
+            said.setdefault((f"{counted(len(one.unjudged), 'queries')} of run", end), []).append(f"'{name}'")
+    for name, one in contenders.items():
+        for doubt in one.doubts:
+            said.setdefault(("run", f": {doubt}"), []).append(f"'{name}'")
+    notes = [f"{start}{'s' * (len(names) > 1)} {shortlist(names, 3)}{end}" for (start, end), names in said.items()]
     if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
         notes.append(
             f"{len(lacking)} of {len(qrels)} queries of the qrels have no text in the queries: {first_ids(lacking)}."

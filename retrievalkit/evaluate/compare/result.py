@@ -5,6 +5,7 @@ See `program` for the meaning of the figures, and `page` for their presentation 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from retrievalkit.report.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
 ALL_PAIRS = "all"
@@ -176,38 +176,38 @@ class Comparison:
 
 
 def render(comparison: Comparison, console: Console) -> None:
-    """Print a table per metric, then the queries that differ most by the first metric."""
+    """Print a table per metric; of two runs, also the queries that differ most by the first metric."""
     from rich.text import Text
 
-    for metric in comparison.per_query:
-        console.print(_metric_table(comparison, metric, narrow=console.width < 100))
-    for one in comparison.differences:
-        if one.largest and one.metric == comparison.means[0].metric:
-            console.print(_largest_table(one))
+    for metric in comparison.metrics:
+        _print_metric(comparison, metric, console)
+    largest = [one for one in comparison.differences if one.metric == comparison.metrics[0] and one.largest]
+    if len(comparison.runs) == 2:
+        for one in largest:
+            _print_largest(one, console)
     options = comparison.options
     against = "each other" if comparison.baseline == ALL_PAIRS else comparison.baseline
     explanation = (
         f"Differences are against {against}; bold ones are more than chance. Intervals are of "
-        f"{options['confidence']:.0%}, by bootstrap. p is that of the paired randomisation test, and of the t-test, "
-        f"corrected by Holm over the pairs of a metric. Seed {options['seed']}."
+        f"{options['confidence']:.0%}, by bootstrap. p is of the paired randomisation test, p of t of the t-test, "
+        f"corrected by Holm over a metric's pairs; w/t/l: queries won, tied, lost. Seed {options['seed']}."
     )
     for line in [explanation, *(f"Note: {note}" for note in comparison.notes)]:
-        console.print(Text(printable(line)))
+        # Not wrapped by rich, which breaks a name that is longer than the line.
+        wrapped = textwrap.wrap(printable(line), console.width, break_long_words=False, break_on_hyphens=False)
+        console.print(Text("\n".join(wrapped)), overflow="ignore", crop=False)
 
 
-def _metric_table(comparison: Comparison, metric: str, *, narrow: bool) -> Table:
+def _print_metric(comparison: Comparison, metric: str, console: Console) -> None:
     from rich.text import Text
 
-    shown = {"run": "run", "mean": "mean", "interval": "interval", "against": "against", "difference": "difference"}
+    shown = {name: name for name in ("run", "mean", "interval", "against", "difference")}
     shown |= {
         "interval of difference": "interval",
         "p (Holm)": "p",
         "p (t-test, Holm)": "p of t",
-        HEADER[-1]: HEADER[-1],
+        HEADER[-1]: "w/t/l",
     }
-    if narrow:
-        del shown["interval"]
-        shown[HEADER[-1]] = "w/t/l"
     if comparison.baseline != ALL_PAIRS:
         del shown["against"]
     styles = {
@@ -215,25 +215,61 @@ def _metric_table(comparison: Comparison, metric: str, *, narrow: bool) -> Table
         for one in comparison.differences
         if one.metric == metric and comparison.shows(one)
     }
-    rows = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table()]
-    cells = [
-        [
-            Text(printable(row[name]), styles.get((row["run"], row["against"]), "") if name == "difference" else "")
-            for name in shown
+    found = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table() if row[0] == metric]
+    for dropped in ("", "interval", "p (t-test, Holm)", "interval of difference", HEADER[-1]):
+        shown.pop(dropped, None)
+        rows = [
+            [
+                Text(printable(row[name]), styles.get((row["run"], row["against"]), "") if name == "difference" else "")
+                for name in shown
+            ]
+            for row in found
         ]
-        for row in rows
-        if row["metric"] == metric
-    ]
-    return _table(metric, list(shown.values()), cells, left=("run", "against"))
+        lines = _aligned([*map(Text, shown.values())], rows, left=("run", "against"))
+        if lines[0].cell_len <= console.width:
+            break
+    _print_lines(metric, lines, console)
 
 
-def _largest_table(one: Difference) -> Table:
-    title = f"{one.metric}: where {one.run} and {one.against} differ most"
-    cells = [
-        [query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", "\n".join(_first_hits(query))]
-        for query in one.largest
-    ]
-    return _table(title, ["query", one.run, one.against, "text"], cells, left=("query", "text"))
+def _print_largest(one: Difference, console: Console) -> None:
+    from rich.text import Text
+
+    rows = []
+    for query in one.largest:
+        first, *more = _first_hits(query)
+        values = [query.query_id, f"{query.value:.4f}", f"{query.against:.4f}", first]
+        rows += [[Text(printable(cell)) for cell in row] for row in (values, *(["", "", "", hit] for hit in more))]
+    head = [Text(name) for name in ("query", "left", "right", "text")]
+    lines = _aligned(head, rows, left=("query", "text"))
+    for line in lines:
+        line.truncate(console.width, overflow="ellipsis")
+    title = f"{one.metric}: where {one.run} (left) and {one.against} (right) differ most"
+    _print_lines(title, lines, console)
+
+
+def _aligned(head: Sequence[Text], rows: Sequence[Sequence[Text]], left: Sequence[str]) -> list[Text]:
+    """A table's lines. Unlike those of rich's tables, no cell is broken where a terminal is narrow."""
+    from rich.text import Text
+
+    widths = [max(cell.cell_len for cell in column) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for row in [head, *rows]:
+        line = Text()
+        for name, cell, width in zip(head, row, widths, strict=True):
+            gap = " " * (width - cell.cell_len)
+            line.append("  " if line else "")
+            line.append_text(cell + gap if name.plain in left else Text(gap) + cell)
+        lines.append(line)
+    return lines
+
+
+def _print_lines(title: str, lines: Sequence[Text], console: Console) -> None:
+    from rich.text import Text
+
+    lines[0].stylize("bold")
+    for line in (Text(printable(title), "italic"), *lines, Text()):
+        line.rstrip()
+        console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
 def _first_hits(query: QueryDifference) -> Iterator[str]:
@@ -250,20 +286,6 @@ def judgement(grade: int | None) -> str:
     if grade is None:
         return "not judged"
     return "not relevant" if grade < 1 else "relevant" if grade == 1 else f"relevant ({grade})"
-
-
-def _table(title: str, columns: list[str], cells: Sequence[Sequence[str | Text]], left: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(Text(printable(name)), justify="left" if name in left else "right", overflow="fold")
-    for row in cells:
-        # As Text, because names and queries may contain rich's markup.
-        table.add_row(*(Text(printable(cell, lines=True)) if isinstance(cell, str) else cell for cell in row))
-    return table
 
 
 def _cells(one: Difference) -> list[str]:

@@ -109,7 +109,13 @@ def test_candidates_bound_what_is_scored(tmp_path):
     assert few != exact
 
 
-@pytest.mark.parametrize("factory", ["IVF4,Flat", "HNSW16", "SQ8", "PCA6,Flat", "IVF4,PQ4x4"])
+@pytest.mark.parametrize(
+    "factory",
+    [
+        "IVF4,Flat", "HNSW16", "SQ8", "PCA6,Flat", "IVF4,PQ4x4", "IDMap2,HNSW16", "PCA6,IDMap,Flat", "IVF16_HNSW8,Flat",
+        "PQ4x4,RFlat", "IVF4,PQ4x4fs,Refine(SQ8)", "IVF16(IVF4,Flat),Flat", "OPQ4_8,IVF4,PQ4x4", "RQ2x4",
+    ],
+)  # fmt: skip
 def test_other_factories_find_most(tmp_path, factory):
     """Approximate indexes are near the exact result, in several files too."""
     documents = write(tmp_path / "vectors", [2] * 300)
@@ -120,6 +126,46 @@ def test_other_factories_find_most(tmp_path, factory):
     recall = np.mean([len(set(one) & set(other)) / 10 for one, other in zip(ids, exact, strict=True)])
     assert all(len(row) == len(set(row)) == 10 for row in ids)
     assert recall > 0.3
+
+
+@pytest.mark.parametrize("factory", ["IDMap,Flat", "IDMap2,Flat", "Flat,IDMap"])
+def test_a_map_of_ids_around_an_exact_index_is_exact(tmp_path, factory):
+    documents = write(tmp_path / "vectors", [1] * 100)
+    assert_exact(opened(tmp_path / "vectors", tmp_path / "index", factory=factory), queries(), documents, 7)
+
+
+@pytest.mark.parametrize("shard_vectors", [10_000, 700])
+@pytest.mark.parametrize(
+    ("factory", "effort"), [("IVF64,Flat", "nprobe"), ("HNSW4", "efSearch"), ("PQ4x4,RFlat", "k_factor_rf")]
+)
+def test_search_parameters_are_chosen_for_a_recall(tmp_path, factory, effort, shard_vectors):
+    """More effort for a higher recall, which the index then has; what the user gives is left as it is."""
+    documents = write(tmp_path / "vectors", [1] * 2000, shard=1000)
+    source, chosen = VectorStore(tmp_path / "vectors"), {}
+    asked = Representation(documents.vectors[::10])
+    exact, _ = expected(asked, documents, 11)
+    for recall in (0.5, 0.95):
+        (folder := tmp_path / str(recall)).mkdir()
+        options = {"factory": factory, "shard_vectors": shard_vectors}
+        chosen[recall] = Faiss(**options, recall=recall).build(source, folder)
+        (again := Faiss(**options)).open(folder)
+        ids, _ = again.search(asked, 11)
+        share = np.mean([len(set(one) & set(other)) / 11 for one, other in zip(ids, exact, strict=True)])
+        assert share > recall - 0.02
+        assert chosen[recall]["recall@10"] >= recall
+    assert chosen[0.95][effort] >= chosen[0.5][effort]
+    assert chosen[0.95][effort] > 1
+    (tmp_path / "given").mkdir()
+    assert effort not in Faiss(factory=factory, parameters=f"{effort}=1").build(source, tmp_path / "given")
+
+
+def test_effort_that_gains_nothing_is_not_spent(tmp_path):
+    """Where rounding puts the recall out of reach, searching all lists finds no more than searching some."""
+    write(tmp_path / "vectors", [1] * 1000)
+    (tmp_path / "index").mkdir()
+    found = Faiss(factory="IVF64,PQ1x4").build(VectorStore(tmp_path / "vectors"), tmp_path / "index")
+    assert found["recall@10"] < 0.95
+    assert found["nprobe"] < 64
 
 
 @pytest.mark.parametrize("factory", ["Flat", "SQ8"])
@@ -164,6 +210,13 @@ def test_half_precision_vectors_are_indexed(tmp_path):
         ({"factory": "Nonsense12"}, "no index of the factory 'Nonsense12'"),
         ({"factory": "IVF64,Flat"}, "cannot train 'IVF64,Flat' on 50 vectors"),
         ({"parameters": "nprobe=3"}, "does not take the parameters 'nprobe=3'"),
+        ({"factory": "IVF4,Flat", "parameters": "nprobe=many"}, "does not take the parameters 'nprobe=many'"),
+        ({"factory": "L2norm,Flat"}, "builds no index 'L2norm,Flat'"),
+        ({"factory": "PCA64,Flat"}, "cannot output 64 dimensions from 8"),
+        ({"factory": "PQ7"}, "multiple of the number of subquantizers"),
+        ({"factory": "IMI2x4,Flat"}, "inner prod"),
+        ({"factory": ""}, "no index of the factory ''"),
+        ({"factory": "IVF100000,Flat"}, "cannot train 'IVF100000,Flat' on 50 vectors"),
     ],
 )
 def test_what_faiss_refuses_is_said(tmp_path, options, message):
@@ -179,6 +232,17 @@ def test_options_out_of_range_are_refused(name):
     """Each must be 1 or more."""
     with pytest.raises(OptionError, match=f"'{name}'"):
         registry.create("indexer", "faiss", **{name: 0})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"factory": one} for one in ("IVF0,Flat", "HNSW0", "PQ8x0", "HNSW1")]
+    + [{"recall": 0.0}, {"parameters": "nprobe=0"}],
+    ids=str,
+)
+def test_values_that_faiss_does_not_survive_are_refused(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        registry.create("indexer", "faiss", **options)
 
 
 def test_a_gpu_that_faiss_has_not_is_refused():

@@ -164,6 +164,72 @@ def test_a_folder_says_what_it_has(tiny_collection, tmp_path):
         read_queries(tmp_path)
 
 
+PASSAGE = '{{"_id": "{0}", "title": "", "text": "x"}}\n'
+EXAMPLE = '{"query_id": "1", "query": "x", "positives": ["corpus.jsonl"], "negatives": []}\n'
+
+
+def filled(folder, names):
+    """A folder of files, each a passage of its own unless its name has other content."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(EXAMPLE if "mined" in name or "train" in name or name == "0.jsonl" else PASSAGE.format(name))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("read", "unread", "others"),
+    [
+        ("corpus.jsonl", "faq.jsonl", ""),
+        ("corpus.jsonl", "corpus.tsv corpus.jsonl.gz more.JSONL a.jsonl.bz2 x.parquet notes.docx", "README.md LICENSE"),
+        ("corpus.jsonl", "old/part.jsonl", "qrels/test.tsv qrels/dev.tsv runs/bm25.trec queries.jsonl queries.dev.tsv"),
+        ("corpus.jsonl", "", "train.jsonl mined.jsonl bm25.trec .hidden .git/x manifest.json"),
+        ("a.jsonl B.JSONL", "c.parquet guide.pdf old/part.jsonl photo.JPG noending", "queries.jsonl README.md"),
+    ],
+)
+def test_files_of_a_folder_that_are_not_read_are_counted_and_named(tmp_path, read, unread, others):
+    """Other parts of a collection, a README and hidden files are not among them; --strict refuses the rest."""
+    folder = filled(tmp_path / "data", f"{read} {unread} {others}".split())
+    (folder / "empty").mkdir()
+    command = ["convert", str(folder), str(tmp_path / "out.jsonl"), "--kind", "corpus"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert sorted(one.id for one in open_corpus(tmp_path / "out.jsonl")) == sorted(read.split())
+    count = len(unread.split())
+    assert done.stderr.count("\n") == (count > 0)
+    assert not count or f"{count} of the {count + len(read.split())} files" in done.stderr
+    for group in {name.partition("/")[0] for name in unread.split()}:
+        assert group in done.stderr
+    assert CliRunner().invoke(main, [*command, "--strict"]).exit_code == (2 if count else 0)
+
+
+def test_a_link_to_nothing_is_not_passed_over(tmp_path):
+    folder = filled(tmp_path / "data", ["a.jsonl"])
+    (folder / "b.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    command = ["convert", str(folder), str(tmp_path / "out.jsonl"), "--strict"]
+    assert "1 of the 2 files" in CliRunner().invoke(main, command).stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "read", "unread", "others"),
+    [
+        ("queries", "queries.jsonl", "queries.tsv dev-queries.jsonl", "corpus.jsonl qrels.tsv"),
+        ("examples", "0.jsonl", "rest.parquet", "README.md"),
+        ("examples", "train.jsonl", "train-2.jsonl train.00003.jsonl.gz", "dev.jsonl mined.jsonl corpus.jsonl"),
+        ("judgements", "qrels/train.tsv", "qrels/train.trec", "qrels/test.tsv qrels/README queries.train.tsv"),
+    ],
+)
+def test_other_files_of_the_same_part_are_named(tmp_path, capsys, part, read, unread, others):
+    """A folder is read for one file of queries, of judgements and of examples; more of them may be shards."""
+    folder = filled(tmp_path / "data", f"{read} {unread} {others}".split())
+    if part == "judgements":
+        (folder / read).write_text("1 0 a 1\n")
+    list(open_source(folder).records(part, "train"))
+    note = capsys.readouterr().err
+    assert f"{len(unread.split())} of the {len(unread.split()) + 1} files" in note
+    assert all(name.partition("/")[2] or name in note for name in unread.split())
+
+
 def test_the_size_is_known_before_reading(tmp_path):
     (tmp_path / "a.tsv").write_text("id\ttext\ttitle\n1\tx\ty\n2\tx\ty")
     assert open_corpus(tmp_path / "a.tsv").expected_size() == 2

@@ -194,7 +194,7 @@ def test_a_difference_is_coloured_only_if_it_is_shown(monkeypatch):
         assert cell in comparison_page(found)
         stream = StringIO()
         render(found, Console(file=stream, width=200, force_terminal=True, color_system="standard"))
-        red = re.search(rf"\x1b\[1;31m +{re.escape(f'{one.difference:+.4f}')}", stream.getvalue())
+        red = re.search(rf"\x1b\[1;31m *{re.escape(f'{one.difference:+.4f}')}", stream.getvalue())
         assert (red is not None) is colour
         assert "\x1b[1;32m" not in stream.getvalue()
 

@@ -255,7 +255,8 @@ def test_the_table_has_a_row_a_run_or_pair():
 
 
 def test_json_and_the_terminal():
-    found = compare(RUNS, qrels=QRELS, metrics="RR@10", queries=[Query("q2", "what [is] lost?")])
+    texts = [Query("q2", "what [is] lost?")]
+    found = compare(RUNS, qrels=QRELS, metrics="RR@10", queries=texts)
     written = json.loads(json.dumps(found.to_json()))
     assert written["means"][1]["mean"] == 1.0
     assert written["differences"][0]["largest"][0]["query_id"] == "q2"
@@ -264,10 +265,23 @@ def test_json_and_the_terminal():
     assert "per_query" not in written
     assert found.to_json(per_query=True)["per_query"]["RR@10"]["mixed"]["q0"] == 0.25
     stream = StringIO()
-    render(found, Console(file=stream, width=200))
+    two = compare({name: RUNS[name] for name in ("first", "better")}, qrels=QRELS, metrics="RR@10", queries=texts)
+    render(two, Console(file=stream, width=200))
     assert "what [is] lost?" in stream.getvalue()
     assert "+0.5000" in stream.getvalue()
     assert "95%" in stream.getvalue()
+
+
+@pytest.mark.parametrize(("count", "name"), [(2, "short"), (5, "a-run-with-a-long-name"), (15, "x" * 90)])
+def test_a_narrow_terminal_shows_whole_names_on_one_screen(count, name):
+    """The queries that differ most are on the page where there are several pairs."""
+    runs = {f"{name}-{number}": RUNS["first" if number else "better"] for number in range(count)}
+    stream = StringIO()
+    render(compare(runs, qrels=QRELS, metrics="RR@10"), Console(file=stream, width=80))
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[2 : 2 + count]] == list(runs)
+    assert max(map(len, lines)) <= 80 or len(name) > 80
+    assert len(lines) <= 30
 
 
 def test_runs_from_files_are_named_after_them(tmp_path):

@@ -1,0 +1,159 @@
+"""The kinds of data that the arguments of commands take, for a message where one is given for another."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import click
+
+from retrievalkit.errors import DataError, InputError, RetrievalkitError
+
+_NOTHING = "nothing"
+_KINDS = {
+    "corpus": "a corpus",
+    "collection": "a BEIR folder",
+    "queries": "a file of queries",
+    "examples": "a file of training examples",
+    "qrels": "a file of judgements (qrels)",
+    "run": "a run",
+    "documents": "text",
+    "model": "a model",
+    "checkpoint": "a checkpoint",
+    "reranker": "a re-ranker",
+    "vectors": "a vectors folder",
+    "index": "an index",
+}
+_OF_DATA = ("corpus", "queries", "examples", "qrels", "run")
+_WRITERS = {"run": "rkit search", "vectors": "rkit encode", "index": "rkit index", "checkpoint": "rkit train"}
+
+_CORPUS = ("corpus", "collection", "documents")
+_RERANKER = ("reranker", "model", _NOTHING)
+_EXPECTED = {
+    "model": ("checkpoint", "model", _NOTHING),
+    "texts": (*_CORPUS, "queries"),
+    "corpus": _CORPUS,
+    "queries": ("queries", "examples", "collection"),
+    "examples": ("examples", "collection"),
+    "dev": ("examples", "collection"),
+    "merge_with": ("examples",),
+    "qrels": ("qrels", "collection"),
+    "run": ("run",),
+    "runs": ("run",),
+    "indexes": ("index", "run"),
+    "serve indexes": ("index",),
+    "add": (*_CORPUS, "vectors"),
+    "rerank apply reranker": _RERANKER,
+    "mine-negatives reranker": (*_RERANKER, "run"),
+    "mine-negatives source": ("checkpoint", "index", "run", _NOTHING),
+    "index source": (*_CORPUS, "vectors"),
+    "convert source": (*_CORPUS, "queries", "examples", "qrels", "run"),
+    "convert output": (_NOTHING,),
+    "export source": ("checkpoint", "vectors"),
+    "export output": (_NOTHING,),
+}
+"""Parameter, or command and parameter -> what it takes; `nothing` is a name of the hub, or a new place."""
+
+
+@contextmanager
+def explained(context: click.Context, values: Mapping[str, Any]) -> Iterator[None]:
+    """Say so where a command fails because an argument, or two that are swapped, hold another kind of data."""
+    try:
+        yield
+    except InputError as error:
+        if getattr(error, "line", None) in (None, 1) and (problem := _problem(context, values, str(error))):
+            raise DataError(problem) from error
+        raise
+
+
+def option_for_extra(error: click.UsageError) -> str:
+    """Names the option that takes an argument too many, as a sentence; "" for other errors, and where there is none."""
+    extra = re.fullmatch(r"Got unexpected extra argument \((.+)\)", error.message)
+    if extra is None or error.ctx is None or (kind := _kind(extra[1])) not in _KINDS:
+        return ""
+    option = _option_for(kind, error.ctx, error.ctx.params)
+    return f"'{extra[1]}' {_is(kind)}. Give it as {option}." if option else ""
+
+
+def _problem(context: click.Context, values: Mapping[str, Any], message: str) -> str | None:
+    wrong = []
+    for parameter in context.command.params:
+        expected = _expected(str(parameter.name), context)
+        if parameter.name == "source" and values.get("add"):
+            expected = ("index",)
+        value = values.get(str(parameter.name))
+        for place in value if isinstance(value, tuple) else (value,):
+            if expected and place and type(place) is str and (kind := _kind(place)) and kind not in expected:
+                wrong.append((_label(parameter, context), place, kind, expected))
+    for label, place, kind, expected in wrong:
+        for other, other_place, other_kind, others in wrong:
+            if kind in others and other_kind in expected:
+                return f"{label} '{place}' {_is(kind)}, and {other} '{other_place}' {_is(other_kind)}. Swap them."
+    for label, place, kind, expected in wrong:
+        if kind == "qrels" and (option := _option_for(kind, context, values)):
+            return f"{label} '{place}' {_is(kind)}. Give it as {option}."
+        # An example whose positives have an unknown name looks like a query; the original message lists the names.
+        if kind in _OF_DATA and place in message and not (kind == "queries" and "examples" in expected):
+            names = [
+                f"{_KINDS[one]} ({_WRITERS[one]})" if one in _WRITERS else _KINDS[one]
+                for one in expected
+                if one not in ("documents", _NOTHING)
+            ]
+            return f"'{place}' {_is(kind)}, and {label} takes {' or '.join(names)}."
+    return None
+
+
+def _option_for(kind: str, context: click.Context, values: Mapping[str, Any]) -> str | None:
+    """An option that was not given, and takes data of this kind."""
+    for option in context.command.params:
+        name = str(option.name)
+        if isinstance(option, click.Option) and values.get(name) is None and kind in _expected(name, context):
+            return _label(option, context)
+    return None
+
+
+def _expected(name: str, context: click.Context) -> tuple[str, ...]:
+    return _EXPECTED.get(f"{context.command_path.partition(' ')[2]} {name}", _EXPECTED.get(name, ()))
+
+
+def _is(kind: str) -> str:
+    return "does not exist" if kind == _NOTHING else f"is {_KINDS[kind]}"
+
+
+def _label(parameter: click.Parameter, context: click.Context) -> str:
+    """The name of a parameter as the user wrote it, or as the usage line has it."""
+    from retrievalkit.cli.options import CALLED
+
+    name = next((word for word in parameter.opts if word.startswith("--")), "")
+    if CALLED in context.meta:
+        return name.removeprefix("--").replace("-", "_") or str(parameter.name)
+    return name or parameter.make_metavar(context).split()[0].strip("[].")
+
+
+def _kind(place: str) -> str | None:
+    """The kind of data in a place; None where that is not known."""
+    from retrievalkit import artifacts
+    from retrievalkit.data import kinds, sources
+    from retrievalkit.data.sources.documents import as_documents
+
+    if place.startswith("package:"):
+        return "model"
+    if sources.split_prefix(place)[0]:
+        return "collection"
+    if not os.path.exists(place):
+        return _NOTHING
+    with suppress(RetrievalkitError, OSError):
+        if not os.path.isdir(place):
+            return "documents" if as_documents(place) != place else kinds.kind_of(place)
+        if (kind := artifacts.kind_of(place)) in _KINDS:
+            return kind
+        if os.path.isfile(os.path.join(place, "config.json")):
+            return "model"
+        if as_documents(place) != place:
+            return "documents"
+        opened = sources.open_source(place)
+        return "collection" if opened.holds("queries") else "corpus" if opened.holds("passages") else None
+    return None

@@ -133,4 +133,8 @@ def _notes(retriever: Retriever, *, sparse: bool, query_length: int) -> list[str
     rounded = "Pyserini rounds SPLADE's weights to multiples of 5/256, so its scores differ a little from rkit's."
     if query_length == _SPLADE_QUERY_LENGTH:
         return [_JAVA, rounded]
-    return [_JAVA, rounded, f"Pyserini cuts queries at {_SPLADE_QUERY_LENGTH} tokens, where rkit cuts at {query_length}."]
+    return [
+        _JAVA,
+        rounded,
+        f"Pyserini cuts queries at {_SPLADE_QUERY_LENGTH} tokens, where rkit cuts at {query_length}.",
+    ]

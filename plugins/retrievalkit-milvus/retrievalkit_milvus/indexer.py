@@ -52,7 +52,7 @@ class Milvus(Indexer):
         collection: Name of the collection; "" = derived from the indexed data and the index parameters.
         index_type: Milvus's index of the vectors: FLAT is exact; HNSW, IVF_FLAT, AUTOINDEX and others are approximate.
         parameters: Build parameters as comma-separated NAME=NUMBER pairs, such as "M=16,efConstruction=200".
-        search_parameters: Search parameters, such as "nprobe=16" or "ef=200"; ef is raised to the number of hits.
+        search_parameters: Search parameters, such as "nprobe=16" or "ef=200"; ef is 100, or the number of hits.
         view: Which part of texts with vectors and weights to store and compare: "all", "vectors" or "weights". An index
             of both can also be searched by either.
         candidates: Minimum number of candidates per part: texts when vectors and weights are compared together, rows

@@ -236,3 +236,10 @@ def test_no_queries(draw, indexed):
     """No queries give nothing."""
     case = draw(5, dim=4)
     assert indexed(case).search(Representation(torch.empty(0, 1, 4)), 3) == ([], [])
+
+
+def test_a_graph_is_searched_more_broadly_than_the_hits_that_are_wanted():
+    """Unless the user chooses a breadth; it is never below the number of hits."""
+    for chosen, limit, breadth in (({}, 10, 100), ({}, 500, 500), ({"ef": 20}, 10, 20), ({"ef": 20}, 50, 50)):
+        index = collection.VectorIndex("HNSW", {}, chosen)
+        assert index.search_options(collection.VECTOR, limit)["params"] == {"ef": breadth}

@@ -109,7 +109,7 @@ class Faiss(Indexer):
         self._store: VectorStore | None = None
         self._shards: list[tuple[int, Any]] = []
 
-    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
+    def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
         """Train on a sample, add the vectors block by block, write one file a shard, choose the search parameters."""
         if not source.dim:
             msg = f"'{source.folder}' holds weights and no vectors, which indexer 'faiss' needs. Use --indexer sparse."
@@ -135,17 +135,17 @@ class Faiss(Indexer):
                 index.add(_as_float32(block.vectors))
             self._write(index, index_dir, first)
             chosen = {} if self.parameters else self._chosen(source, index_dir)
-        return {"texts": len(source), "vectors": source.rows, "files": shards + 1, **chosen}
+        return {"texts": len(source), "vectors": source.rows, "files": shards + 1} | chosen
 
     def open(self, index_dir: Path) -> None:
         """Map the index files into memory."""
         self._use_threads()
         self._store = VectorStore(index_dir / "vectors", view="vectors")
-        if not self.parameters and (kept := index_dir / _PARAMETERS).exists():
-            self.parameters = kept.read_text("utf-8", "replace")
+        kept = index_dir / _PARAMETERS
+        chosen = kept.read_text("utf-8", "replace") if kept.exists() else ""
         self._shards, first = [], 0
         while first < self._store.rows and (file := _shard_file(index_dir, first)).exists():
-            index = self._read(file)
+            index = self._read(file, self.parameters or chosen)
             if not index.ntotal or index.d != self._store.dim:
                 break
             self._shards.append((first, index))
@@ -248,7 +248,7 @@ class Faiss(Indexer):
         if not index.is_trained:
             with self._reported(f"cannot train '{self.factory}' on {size} vectors"):
                 index.train(_sample(source, size))
-        self._set_parameters(index)
+        self._set_parameters(index, self.parameters)
         return index
 
     def _chosen(self, source: VectorStore, index_dir: Path) -> dict[str, float]:
@@ -283,15 +283,16 @@ class Faiss(Indexer):
             # A query finds its own text, which does not count.
             tried.append((max(0.0, float(np.mean(hits) - 1) / (k - 1)), values))
             larger = {name: min(2 * value, efforts[name][1]) for name, value in values.items()}
-        enough = min(self.recall, max(recall for recall, _ in tried) - 0.01)
+        best_recall = max(recall for recall, _ in tried)
+        enough = self.recall if best_recall >= self.recall else best_recall - 0.01
         recall, values = next(one for one in tried if one[0] >= enough)
         (index_dir / _PARAMETERS).write_text(_written(values))
         return {**values, f"recall@{k - 1}": round(recall, 3)}
 
-    def _set_parameters(self, index: Any) -> None:
-        if self.parameters:
-            with self._reported(f"does not take the parameters '{self.parameters}' for '{self.factory}'"):
-                self._faiss.ParameterSpace().set_index_parameters(index, self.parameters)
+    def _set_parameters(self, index: Any, parameters: str) -> None:
+        if parameters:
+            with self._reported(f"does not take the parameters '{parameters}' for '{self.factory}'"):
+                self._faiss.ParameterSpace().set_index_parameters(index, parameters)
 
     @contextmanager
     def _reported(self, problem: str) -> Iterator[None]:
@@ -307,7 +308,7 @@ class Faiss(Indexer):
         with _shard_file(index_dir, first).open("wb") as stream:
             self._faiss.write_index(index, self._faiss.PyCallbackIOWriter(stream.write))
 
-    def _read(self, file: Path) -> Any:
+    def _read(self, file: Path, parameters: str) -> Any:
         faiss = self._faiss
         flag = getattr(faiss, "IO_FLAG_MMAP_IFC", None) or faiss.IO_FLAG_MMAP
         try:
@@ -316,7 +317,7 @@ class Faiss(Indexer):
         except RuntimeError:
             # Not every kind of index can be mapped.
             index = _read_whole(faiss, file)
-        self._set_parameters(index)
+        self._set_parameters(index, parameters)
         if self.on_gpu:
             try:
                 return faiss.index_cpu_to_all_gpus(index)

@@ -18,7 +18,6 @@ if __name__ == "__main__":
     examples = rk.mine_negatives(index, questions, depth=20, negatives=5)
     print(examples)
 
-    settings = {"epochs": 1, "batch_size": 16, "set": {"warmup_ratio": 0.1}}
-    checkpoint = rk.train(model, examples, output=folder / "trained", **settings)
+    checkpoint = rk.train(model, examples, output=folder / "trained", epochs=1, batch_size=16, warmup_ratio=0.1)
     trained = rk.Index.build(corpus, rk.Retriever.load(checkpoint), folder / "index")
     print(trained.search(examples[0].query, k=3))

@@ -69,7 +69,7 @@ def _extent(values: list[float]) -> list[float]:
 def read_series(log: Path) -> Series:
     """Name -> (step, value) of everything that a log holds."""
     series: Series = {}
-    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else ()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ()
     for values in read_log(lines, log):
         for name, value in values.items():
             if name not in ("step", "epoch"):

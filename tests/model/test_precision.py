@@ -160,9 +160,9 @@ def test_int8_is_encoded_told_of_and_recorded(vectors, tiny_model, tiny_collecti
     ],
 )
 def test_int8_is_for_encoding_alone(words):
-    """Where a model is trained, or scores pairs, it is refused."""
+    """It is refused where a model is trained or scores pairs."""
     ended = CliRunner().invoke(main, [*words, "--precision", "int8"])
-    assert (ended.exit_code, "int8 is for the encoding of texts alone" in ended.output) == (2, True), ended.output
+    assert (ended.exit_code, "int8" in ended.output) == (2, True), ended.output
 
 
 def test_int8_is_for_processors_and_for_texts():

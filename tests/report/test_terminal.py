@@ -102,7 +102,7 @@ def test_what_a_command_did_is_printed_without_control_characters(tmp_path):
     (tmp_path / "notes.txt").write_text("text")
     done = CliRunner().invoke(main, ["convert", str(tmp_path / "notes.txt"), str(tmp_path / "\u202e\x1b[2J.jsonl")])
     assert done.exit_code == 0
-    assert "\\u202e\\x1b[2J.jsonl: 1 passages" in done.stdout
+    assert "\\u202e\\x1b[2J.jsonl: 1 passage" in done.stdout
     assert harmless(done.output)
 
 

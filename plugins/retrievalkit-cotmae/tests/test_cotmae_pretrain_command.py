@@ -16,7 +16,7 @@ from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.model.pretrained import quiet
-from retrievalkit.training.loop import StepTrainer
+from retrievalkit.training.loop import Loop
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 REAL_TEXT = "pydoc:json,argparse"
@@ -111,13 +111,13 @@ def test_the_decoders_are_not_in_the_model(pretrained, tiny_model):
 def test_a_pretraining_that_is_cut_off_ends_with_the_same_bytes(pretrain, pretrained, tmp_path, monkeypatch):
     output, calls = tmp_path / "out", []
 
-    def killed(self, *rest, original=StepTrainer.training_step):
+    def killed(self, *rest, original=Loop.compute_step):
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
         return original(self, *rest)
 
-    monkeypatch.setattr(StepTrainer, "training_step", killed)
+    monkeypatch.setattr(Loop, "compute_step", killed)
     with pytest.raises(AssertionError, match="Interrupted"):
         pretrain(output, "--steps", 6)
     assert not output.exists()

@@ -103,7 +103,7 @@ def test_cut_texts_are_counted_alike(model, capsys):
             encoder.tokenize(TEXTS, "document")
         told.append(capsys.readouterr().err)
     assert told[0] == told[1]
-    assert "1 document texts had more than" in told[0]
+    assert "1 document text had more than" in told[0]
 
 
 @pytest.mark.parametrize("source", ["new", "unused"])

@@ -18,10 +18,11 @@ from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data import files
 from retrievalkit.data.records import id_problem
 from retrievalkit.data.sources.document_text import READERS, UnreadableError, read_document
+from retrievalkit.data.sources.local import ABOUT
 from retrievalkit.data.sources.source import Source
 from retrievalkit.errors import DataError, OptionError
 
-_OURS = (".jsonl", ".json", ".tsv", ".csv", ".gz", ".zst")
+_OURS = (".jsonl", ".json", ".tsv", ".gz", ".zst")
 
 
 class Documents(Source):
@@ -131,7 +132,9 @@ def _holds_documents(path: Path) -> bool:
     visible = [name for name in files.names_in(path) if not name.startswith(".")]
     if any(name == "qrels" or name.lower().endswith(_OURS) for name in visible):
         return False
-    return any(map(_is_document, _below(path)))
+    tables = any(name.lower().endswith(".csv") for name in visible)
+    # A README next to tables is about them.
+    return any(_is_document(one) and not (tables and one.stem.lower() in ABOUT) for one in _below(path))
 
 
 def _is_document(path: Path) -> bool:

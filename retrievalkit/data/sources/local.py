@@ -27,7 +27,7 @@ _OF_QUERIES = {"query", "queries", "question", "questions", "topic", "topics"}
 _OF_RESULTS = {"qrel", "qrels", "run", "runs", "trec"}
 _OF_SHARDS = {"of", "part", "shard", "jsonl", "json", "tsv", "csv", "gz", "zst"}
 _OF_SPLITS = {"train", "dev", "test", "valid", "validation"}
-_ABOUT = {"readme", "license", "licence", "manifest"}
+ABOUT = {"readme", "license", "licence", "manifest"}
 _RUN_WIDTH = 6
 _WITHOUT_DATA = {
     "checkpoint": "a checkpoint",
@@ -220,7 +220,7 @@ class Local(Source):
         folder = read[0].parent
         left_out: dict[str, list[str]] = {}
         for path in map(folder.joinpath, files.names_in(folder)):
-            if path in read or path.name.startswith(".") or _words(path) & _ABOUT or not is_such(path):
+            if path in read or path.name.startswith(".") or _words(path) & ABOUT or not is_such(path):
                 continue
             kind = "folders" if os.path.isdir(path) else path.suffix.lower() or "no ending"
             left_out.setdefault(kind, []).append(path.name)

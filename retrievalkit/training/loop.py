@@ -126,7 +126,7 @@ class Loop:
         finally:
             self.bar.stop()
 
-    def compute_step(self, inputs: Inputs) -> tuple[float, float]:
+    def compute_step(self, inputs: Inputs) -> tuple[Tensor, float]:
         """Forward, backward and update of one step.
 
         Returns:
@@ -139,7 +139,8 @@ class Loop:
         weights = [one for one in self.module.parameters() if one.requires_grad]
         if processes.count() > 1 and not self.step.sharded:
             processes.add_gradients(weights)
-        norm = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
+        # A tensor: to read it here would make a GPU wait for each step.
+        norm: Tensor = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
         rate = self.schedule.get_last_lr()[0]
         self.optimizer.step()
         if not self.accelerator.optimizer_step_was_skipped:  # by the scaler of fp16, after an overflow
@@ -150,13 +151,13 @@ class Loop:
             self.terms.setdefault(name, []).append(value.detach().float())
         self.surplus.after_step()
         self.pace.add(inputs.texts)
-        return float(norm), rate
+        return norm, rate
 
-    def log_terms(self, norm: float, rate: float) -> None:
+    def log_terms(self, norm: Tensor, rate: float) -> None:
         """Log the means of the loss and of its terms since the last time."""
         means = {name: float(torch.stack(values).mean()) for name, values in self.terms.items()}
         self.terms.clear()
-        self.log({"loss": means.pop("loss"), "grad_norm": norm, "learning_rate": rate, **means})
+        self.log({"loss": means.pop("loss"), "grad_norm": float(norm), "learning_rate": rate, **means})
         measured = self.pace.measured()
         self.accelerator.log(measured, step=self.done)
         # Times differ between equal trainings, which write equal files but for `logs`.

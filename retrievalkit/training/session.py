@@ -72,7 +72,7 @@ def run_training(make: Callable[[], Training], options: RunOptions) -> Manifest:
 
     Args:
         make: Reads data and model.
-        options: RunOptions of the loop, and where it writes.
+        options: Options of the loop, and where it writes.
 
     Returns:
         The manifest of the folder.

@@ -180,7 +180,7 @@ def first_hits(run: Path, depth: int = 10) -> list[list[str]]:
 
 
 def clock() -> Callable[[], float]:
-    """Watch the loops of transformers' Trainer in this process, whosever it is.
+    """Watch the loops of transformers' Trainer in this process.
 
     Returns:
         A function that gives the seconds of the last training: from its begin to the end of its last step, without

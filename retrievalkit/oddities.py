@@ -16,6 +16,7 @@ from retrievalkit.report.counts import counted
 from retrievalkit.report.terminal import printable, say
 
 _DISTINCT = 1 << 17
+_SHOWN = 3
 
 
 @dataclass(eq=False)
@@ -166,6 +167,38 @@ def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) 
         f"{count:,} of the {counted(among, kind)} of '{source}' {verb} empty: {', '.join(first)}{rest}. "
         f"{'Fill it, or leave it' if count == 1 else 'Fill them, or leave them'} out."
     )
+
+
+class Blanks:
+    """Counts the empty texts of a source.
+
+    Args:
+        kind: The kind of text, in the plural.
+        source: Where the texts come from.
+    """
+
+    def __init__(self, kind: str, source: str) -> None:
+        self.kind = kind
+        self.source = source
+        self._seen = self._empty = 0
+        self._first: list[str] = []
+
+    def see(self, identifier: str, *parts: str) -> None:
+        """Count a text, which may have several parts, such as a title."""
+        self._seen += 1
+        if any(part and not part.isspace() for part in parts):
+            return
+        self._empty += 1
+        if len(self._first) < _SHOWN:
+            self._first.append(identifier)
+
+    def report(self) -> None:
+        """Note how many of the texts were empty.
+
+        Raises:
+            InputError: There are some, and the command is strict.
+        """
+        empty(self.kind, self.source, self._seen, self._empty, self._first)
 
 
 def at_once(sentence: str) -> None:

@@ -20,7 +20,7 @@ from retrievalkit.cluster import ClusterOptions, spread_map
 from retrievalkit.contracts import Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.data.vectors.part import write_part
+from retrievalkit.data.vectors.writer import write_part
 from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.segments import FOLDER

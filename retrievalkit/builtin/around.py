@@ -29,8 +29,8 @@ METRICS = {
 def register_sources(register: Register) -> None:
     """The built-in sources, through the same hook as everybody's."""
     register("documents", "retrievalkit.data.sources.documents:Documents")
-    register("hf", "retrievalkit.data.sources.hf:HuggingFace")
-    register("irds", "retrievalkit.data.sources.irds:IrDatasets")
+    register("hf", "retrievalkit.data.sources.remote:HuggingFace")
+    register("irds", "retrievalkit.data.sources.remote:IrDatasets")
     register("pydoc", "retrievalkit.data.sources.pydoc:PythonDocumentation")
     register("parquet", "retrievalkit.data.sources.parquet:Parquet")
     for ending in ("jsonl", "json", "tsv", "csv"):

@@ -14,12 +14,12 @@ from typing import Any
 
 from retrievalkit.artifacts import fingerprint_value
 from retrievalkit.data import files
-from retrievalkit.data.blank import Blanks
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
 from retrievalkit.data.records import Record, table_of
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, nearest
+from retrievalkit.oddities import Blanks
 from retrievalkit.report.counts import counted
 
 _NEAREST_AMONG = 5_000
@@ -205,7 +205,7 @@ class Corpus:
 
     def _tell(self, blanks: Blanks) -> None:
         if self.counts_empty:
-            blanks.tell()
+            blanks.report()
 
     def _filled(self, count: int) -> int:
         if not count:

@@ -13,7 +13,6 @@ from typing import Any
 
 from retrievalkit import oddities
 from retrievalkit.data import files
-from retrievalkit.data.blank import Blanks
 from retrievalkit.data.corpus import Corpus, Passage, text_digest
 from retrievalkit.data.forms import (
     ANCHORS,
@@ -33,6 +32,7 @@ from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import teacher_scores
 from retrievalkit.errors import DataError, InputError
+from retrievalkit.oddities import Blanks
 from retrievalkit.report.counts import counted
 
 ONE_MEANING = "An id must always mean the same."
@@ -143,8 +143,8 @@ def _tell_empty(examples: Examples) -> None:
         queries.see(identifier, text)
     for passage in examples.passages.values():
         passages.see(passage.id, passage.title, passage.text)
-    queries.tell()
-    passages.tell()
+    queries.report()
+    passages.report()
 
 
 def note_dropped(examples: Examples) -> None:

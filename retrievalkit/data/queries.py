@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrievalkit.data import files
-from retrievalkit.data.blank import Blanks
 from retrievalkit.data.forms import ANCHORS, QUERIES, QUERY_IDS, QUERY_TEXTS, incomplete, is_example
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import HALF_CHARACTER, Record
 from retrievalkit.data.sources import is_folder, open_source
 from retrievalkit.errors import DataError, InputError
+from retrievalkit.oddities import Blanks
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
     blanks = Blanks("queries", str(source))
     for query in queries:
         blanks.see(query.id, query.text)
-    blanks.tell()
+    blanks.report()
     return queries
 
 

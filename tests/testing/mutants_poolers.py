@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrievalkit import hookimpl
-from retrievalkit.builtin.poolers.cls import Cls
 from retrievalkit.builtin.poolers.colbert import ColBERT
-from retrievalkit.builtin.poolers.mean import Mean, masked_mean
+from retrievalkit.builtin.poolers.single_vector import Cls, Mean, masked_mean
 from retrievalkit.contracts import EncoderInfo, Needs, Pooler, Representation, Side, TokenStates
 from retrievalkit.lexical import max_saturated, text_mask
 

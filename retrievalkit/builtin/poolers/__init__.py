@@ -9,9 +9,9 @@ from retrievalkit.hookspecs import Register
 @hookimpl
 def register_poolers(register: Register) -> None:
     """The built-in poolers, through the same hook as those of any plugin."""
-    register("cls", "retrievalkit.builtin.poolers.cls:Cls")
-    register("mean", "retrievalkit.builtin.poolers.mean:Mean")
-    register("max", "retrievalkit.builtin.poolers.max:Max")
-    register("last", "retrievalkit.builtin.poolers.last:Last")
+    register("cls", "retrievalkit.builtin.poolers.single_vector:Cls")
+    register("mean", "retrievalkit.builtin.poolers.single_vector:Mean")
+    register("max", "retrievalkit.builtin.poolers.single_vector:Max")
+    register("last", "retrievalkit.builtin.poolers.single_vector:Last")
     register("projected", "retrievalkit.builtin.poolers.projected:Projected")
     register("colbert", "retrievalkit.builtin.poolers.colbert:ColBERT")

@@ -9,11 +9,13 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from retrievalkit.builtin.poolers.cls import first_state
-from retrievalkit.builtin.poolers.last import last_state
-from retrievalkit.builtin.poolers.max import masked_max
-from retrievalkit.builtin.poolers.mean import masked_mean
-from retrievalkit.builtin.poolers.single_vector import SingleVector
+from retrievalkit.builtin.poolers.single_vector import (
+    SingleVector,
+    first_state,
+    last_state,
+    masked_max,
+    masked_mean,
+)
 from retrievalkit.contracts import EncoderInfo
 from retrievalkit.errors import OptionError
 

@@ -1,17 +1,165 @@
-"""Shared by sources that another package fetches: importing the package, and one message for any failure."""
+"""Data sets that another package fetches.
+
+- `hf:NAME[:CONFIG][@SPLIT][#REVISION]`: from the Hugging Face hub or a local folder, by `datasets`. Data sets with a
+  loading script, which `datasets` no longer runs, are read at the revision `refs/convert/parquet`.
+- `irds:NAME`, such as `irds:msmarco-passage/dev/small`: from ir_datasets, see https://ir-datasets.com.
+"""
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import logging
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
-from retrievalkit.errors import DataError, MissingDependencyError, RetrievalkitError
+from retrievalkit import consent
+from retrievalkit.artifacts import fingerprint_value
+from retrievalkit.data.sources.source import Part, Source
+from retrievalkit.errors import DataError, InputError, MissingDependencyError, RetrievalkitError, nearest
+
+# Others are folders of this machine, or read the files of the working directory (`hf:text`).
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+([:@#]|$)", re.ASCII)
+_THEIR_NAMES: dict[Part, str] = {"passages": "docs", "queries": "queries", "judgements": "qrels"}
 
 
-def need(module: str, package: str, address: str) -> Any:
+class HuggingFace(Source):
+    """A data set of Hugging Face `datasets`: `hf:NAME[:CONFIG][@SPLIT][#REVISION]`.
+
+    All its splits contain the same kind of data, which the column names determine. If a name comes from the manifest of
+    an index and not from the user, the hub is asked without the user's token.
+    """
+
+    # What `datasets` computes contains the commit, which nobody knows who cannot read the data set.
+    content_hashed = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._access: dict[str, Any] = {"token": False} if consent.is_anonymous() else {}
+        if consent.is_anonymous() and (not _HUB_NAME.match(name) or os.path.exists(re.split("[:@#]", name)[0])):
+            msg = f"'hf:{name}' is named by a file alone, and is not hf:OWNER/NAME. It is opened only if you name it."
+            raise InputError(msg)
+
+    def parts(self) -> tuple[Part, ...] | None:
+        """None: it depends on the columns."""
+        return None
+
+    def passages(self) -> Iterator[dict[str, Any]]:
+        """The split named in the address, or else the only one, or "corpus"."""
+        return self._read("corpus")
+
+    def queries(self) -> Iterator[dict[str, Any]]:
+        """The split named in the address, or else the only one, or "queries"."""
+        return self._read("queries")
+
+    def judgements(self, split: str) -> Iterator[dict[str, Any]]:
+        """The split named in the address, or else the only one, or `split`."""
+        return self._read(split)
+
+    def examples(self, split: str) -> Iterator[dict[str, Any]]:
+        """The split named in the address, or else the only one, or `split`."""
+        return self._read(split)
+
+    def fingerprint(self) -> str:
+        """The fingerprint that `datasets` computes."""
+        with _readable(f"hf:{self.name}"):
+            loaded = self._loaded
+            splits = loaded.values() if isinstance(loaded, dict) else [loaded]
+            return fingerprint_value(["hf", self.name, [loaded_split._fingerprint for loaded_split in splits]])
+
+    def size(self) -> int | None:
+        """The rows of the split that `passages` reads."""
+        with _readable(f"hf:{self.name}"):
+            return len(self._split("corpus"))
+
+    def _read(self, split: str) -> Iterator[dict[str, Any]]:
+        with _readable(f"hf:{self.name}"):
+            yield from self._split(split)
+
+    def _split(self, wanted: str) -> Any:
+        if not isinstance(self._loaded, dict):
+            return self._loaded
+        known = list(self._loaded)
+        if wanted in known:
+            return self._loaded[wanted]
+        if len(known) == 1:
+            return self._loaded[known[0]]
+        path, mark, revision = self.name.partition("#")
+        choice = f"hf:{path}@{known[0]}{mark}{revision}"
+        msg = f"hf:{self.name}: it has no split '{wanted}'. Known: {', '.join(known)}. Choose one: {choice}"
+        raise DataError(msg)
+
+    @cached_property
+    def _loaded(self) -> Any:
+        """A data set, or a dictionary of its splits."""
+        datasets = _need("datasets", "datasets", f"hf:{self.name}")
+        path, _, revision = self.name.partition("#")
+        path, _, split = path.partition("@")
+        path, _, config = path.partition(":")
+        with _quiet():
+            return datasets.load_dataset(
+                path, config or None, split=split or None, revision=revision or None, **self._access
+            )
+
+
+class IrDatasets(Source):
+    """A data set of ir_datasets: `irds:NAME`."""
+
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the data set."""
+        return tuple(part for part, name in _THEIR_NAMES.items() if getattr(self._dataset, f"has_{name}")())
+
+    def passages(self) -> Iterator[dict[str, Any]]:
+        """The documents; one without a field "text" gets the default text of ir_datasets."""
+        for row in self._iterate("docs"):
+            fields = row._asdict()
+            if "text" not in fields:
+                fields["text"] = row.default_text()
+            yield fields
+
+    def queries(self) -> Iterator[dict[str, Any]]:
+        """The queries."""
+        return (row._asdict() for row in self._iterate("queries"))
+
+    def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the name determines the split
+        """The judgements."""
+        return (row._asdict() for row in self._iterate("qrels"))
+
+    def fingerprint(self) -> str:
+        """A fingerprint of the name, which always refers to the same version of the data."""
+        return fingerprint_value(["irds", self.name])
+
+    def size(self) -> int | None:
+        """The number of documents, if ir_datasets knows it."""
+        with _readable(f"irds:{self.name}"):
+            count = getattr(self._dataset, "docs_count", lambda: None)()
+            return None if count is None else int(count)
+
+    def _iterate(self, part: str) -> Iterator[Any]:
+        with _readable(f"irds:{self.name}"):
+            rows = getattr(self._dataset, f"{part}_iter")()
+            with _quiet():
+                first = list(itertools.islice(rows, 1))  # the first row downloads the data
+            yield from itertools.chain(first, rows)
+
+    @cached_property
+    def _dataset(self) -> Any:
+        ir_datasets = _need("ir_datasets", "ir-datasets", f"irds:{self.name}")
+        with _readable(f"irds:{self.name}"):
+            try:
+                return ir_datasets.load(self.name)
+            except KeyError:
+                close = nearest(self.name, ir_datasets.registry)
+                hint = f" Did you mean 'irds:{close}'?" if close else ""
+                msg = f"ir_datasets knows no data set '{self.name}'.{hint} See https://ir-datasets.com for the names."
+                raise DataError(msg) from None
+
+
+def _need(module: str, package: str, address: str) -> Any:
     """The module that reads a source.
 
     Raises:
@@ -24,7 +172,7 @@ def need(module: str, package: str, address: str) -> Any:
 
 
 @contextmanager
-def readable(address: str) -> Iterator[None]:
+def _readable(address: str) -> Iterator[None]:
     """Turn any failure of fetching into one message."""
     try:
         yield
@@ -39,8 +187,8 @@ def readable(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the libraries' log lines about retries; `readable` reports the final failure once."""
+def _quiet() -> Iterator[None]:
+    """Silence the libraries' log lines about retries; `_readable` reports the final failure once."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -11,9 +11,8 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, read_queries
-from retrievalkit.data.sources import fingerprint
-from retrievalkit.data.sources import pydoc_installed as installed
-from retrievalkit.data.sources.pydoc_docstrings import plain
+from retrievalkit.data.sources import fingerprint, pydoc_modules
+from retrievalkit.data.sources.pydoc import plain
 from retrievalkit.errors import InputError, UnknownNameError
 
 BODY = "This body says with quite a number of words what happens to each of the {0} when they are bowed or plucked."
@@ -67,7 +66,7 @@ def passages(packages):
 def cache(tmp_path, monkeypatch):
     """A cache of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    installed.version.cache_clear()
+    pydoc_modules.version.cache_clear()
     return tmp_path / "cache" / "retrievalkit" / "pydoc"
 
 
@@ -138,7 +137,7 @@ def test_a_changed_package_is_read_again(violins):
     """Without a version that would tell, its files are looked at."""
     before = fingerprint("pydoc:violins")
     (violins / "deep.py").write_text("")
-    installed.version.cache_clear()
+    pydoc_modules.version.cache_clear()
     assert [one.id for one in passages("violins")] == ["violins.tune"]
     assert fingerprint("pydoc:violins") != before
 
@@ -157,14 +156,14 @@ def test_an_unknown_package_names_the_nearest():
 
 
 def test_the_name_that_is_installed_is_understood():
-    assert installed.import_name("PyYAML") == "yaml"
-    assert installed.import_name("ir-measures") == "ir_measures"
-    assert installed.import_name("json") == "json"
+    assert pydoc_modules.import_name("PyYAML") == "yaml"
+    assert pydoc_modules.import_name("ir-measures") == "ir_measures"
+    assert pydoc_modules.import_name("json") == "json"
 
 
 def test_versions():
-    assert installed.version("numpy") == __import__("numpy").__version__
-    assert installed.version("stdlib") == installed.version("json") == sys.version.split()[0]
+    assert pydoc_modules.version("numpy") == __import__("numpy").__version__
+    assert pydoc_modules.version("stdlib") == pydoc_modules.version("json") == sys.version.split()[0]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievalkit.data.sources.pydoc_docstrings import (
+from retrievalkit.data.sources.pydoc import (
     LEAST_BODY_WORDS,
     MOST_BODY_WORDS,
     MOST_SUMMARY_WORDS,
@@ -45,13 +45,13 @@ def test_a_long_first_paragraph_gives_its_first_sentence():
 
 def test_a_first_paragraph_that_is_all_gives_its_first_sentence():
     read = read_docstring(f"Tune all strings of a violin. {BODY}", "f")
-    assert read == ("Tune all strings of a violin", BODY)
+    assert read == ("f", "Tune all strings of a violin", BODY)
 
 
 def test_a_signature_at_the_front_belongs_to_the_body():
     """Compiled functions have one."""
     read = read_docstring(f"tune(violin, /, pitch=440)\n\nTune all strings of a violin.\n\n{BODY}", "f")
-    assert read == ("Tune all strings of a violin", f"tune(violin, /, pitch=440) {BODY}")
+    assert read == ("f", "Tune all strings of a violin", f"tune(violin, /, pitch=440) {BODY}")
     read = read_docstring(
         f"tune(violin) -> None\ntune(violin, pitch) --> None\n\nTune the four strings.\n\n{BODY}", "f"
     )
@@ -60,7 +60,7 @@ def test_a_signature_at_the_front_belongs_to_the_body():
 
 def test_a_list_or_section_ends_the_summary():
     read = read_docstring(f"Tune all strings of a violin:\n- the G string\n- {BODY}", "f")
-    assert read == ("Tune all strings of a violin", f"- the G string - {BODY}")
+    assert read == ("f", "Tune all strings of a violin", f"- the G string - {BODY}")
     read = read_docstring(f"Tune all strings of a violin\n============\n{BODY}", "f")
     assert read.summary == "Tune all strings of a violin"
 
@@ -119,6 +119,7 @@ def test_what_is_a_question(summary, name):
 def test_templates():
     """A placeholder that is a line of its own is left out; one within a sentence spoils the text."""
     assert read_docstring(f"A normal continuous variable.\n\n%(before)s\n\n{BODY}\n{{more}}\n\n%(example)s\n", "f") == (
+        "f",
         "A normal continuous variable",
         BODY,
     )

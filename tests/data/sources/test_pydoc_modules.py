@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrievalkit.data.sources.pydoc_source import documented, is_public, public_names, read_module
+from retrievalkit.data.sources.pydoc_modules import documented, is_public, read_module
 
 
 def package(**sources):
@@ -78,8 +78,7 @@ DEFINES = 'def tune():\n    "Doc."\ndef other():\n    "Other."'
     ],
 )
 def test_ways_to_make_a_name_public(init):
-    found = public_names(package(pkg=init, pkg___impl=DEFINES))
-    assert found[("pkg._impl", "tune")] == "pkg.tune"
+    assert names(package(pkg=init, pkg___impl=DEFINES))["pkg.tune"] == "Doc."
 
 
 def test_what_is_not_exported_is_not_public():

@@ -18,7 +18,6 @@ from pluggy import HookimplMarker
 if TYPE_CHECKING:
     from retrievalkit.api.commands import (
         check_plugin,
-        clean,
         command,
         doctor,
         install_plugin,
@@ -55,7 +54,6 @@ hookimpl = HookimplMarker("retrievalkit")
 _MODULES = {
     "api.commands": (
         "check_plugin",
-        "clean",
         "command",
         "doctor",
         "install_plugin",
@@ -104,7 +102,6 @@ __all__ = [
     "Vectors",
     "__version__",
     "check_plugin",
-    "clean",
     "command",
     "compare",
     "convert",

@@ -30,7 +30,6 @@ from retrievalkit.artifacts import (
     write_json,
     write_manifest,
 )
-from retrievalkit.artifacts.leftovers import remove_temporary_leftovers
 from retrievalkit.cli.options import (
     echo,
     is_called,
@@ -72,7 +71,6 @@ __all__ = [
     "describe_files",
     "check_files",
     "read_document",
-    "remove_temporary_leftovers",
     "write_folder",
     "write_json",
     "write_manifest",

@@ -38,8 +38,8 @@ COMMAND_GROUPS = {
 """Groups of commands in `rkit --help`, in its order: what `register` takes -> the heading."""
 
 BUILT_IN_COMMANDS = frozenset((
-    "clean", "compare", "convert", "doctor", "encode", "evaluate", "export", "index", "mine-negatives", "plugins",
-    "pretrain", "quickstart", "rerank", "run", "search", "serve", "train",
+    "compare", "convert", "doctor", "encode", "evaluate", "export", "index", "mine-negatives", "plugins", "pretrain",
+    "quickstart", "rerank", "run", "search", "serve", "train",
 ))  # fmt: skip
 """Commands of retrievalkit itself: no plugin may register these names."""
 

@@ -7,12 +7,14 @@ installed plugins are loaded.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -26,7 +28,6 @@ from retrievalkit import __version__, hookspecs
 from retrievalkit.errors import PluginError, RetrievalkitError, UnknownNameError, check_choice, nearest
 from retrievalkit.modules import large_imports
 from retrievalkit.options import Option, check_options, convert, options, read_call
-from retrievalkit.registering import isolated, staying
 
 __all__ = [
     "HOOKS", "Component", "Plugin", "Registry", "default_registry", "names", "component", "plugins", "get", "create",
@@ -144,6 +145,35 @@ class Plugin:
     error: str | None = None
 
 
+@contextlib.contextmanager
+def staying() -> Iterator[None]:
+    """Keep the process alive where a plugin's code ends it (`sys.exit`, `os._exit`) or raises what is no Exception.
+
+    A crash, a signal or `os.abort` cannot be caught.
+
+    Raises:
+        PluginError: It did.
+    """
+    end, here = os._exit, (os.getpid(), threading.get_ident())
+
+    def refuse(status: int) -> None:
+        if (os.getpid(), threading.get_ident()) != here:
+            end(status)  # a process that the plugin forked, or a thread of ours
+        msg = f"os._exit({status})"
+        raise SystemExit(msg)
+
+    os._exit = refuse  # type: ignore[assignment]
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        msg = f"it ends the process when it is imported ({type(error).__name__}: {error})"
+        raise PluginError(msg) from error
+    finally:
+        os._exit = end
+
+
 class _Manager(pluggy.PluginManager):
     """pluggy, which looks at every name of a plugin's module with care, where only what is marked matters to us."""
 
@@ -167,7 +197,8 @@ class Registry:
         self.plugins.append(plugin)
         module = None
         try:
-            with isolated():
+            # What it prints would begin the output of every command.
+            with contextlib.redirect_stdout(sys.stderr), staying():
                 module = load()
                 _check_contract(module)
                 self._manager.register(module, name=f"{plugin.distribution}:{plugin.name}")

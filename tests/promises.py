@@ -33,7 +33,6 @@ PROMISED = {
     "retrievalkit.data.spans": None,
     "retrievalkit.data.truncation": None,
     "retrievalkit.data.vectors": None,
-    "retrievalkit.deprecation": None,
     "retrievalkit.errors": None,
     "retrievalkit.hookspecs": None,
     "retrievalkit.lexical": None,

@@ -11,7 +11,6 @@ import pytest
 import promises
 from places import ROOT
 from retrievalkit.contracts import VERSION
-from retrievalkit.deprecation import deprecated, warn_deprecated
 
 VERSIONS = promises.versions()
 PLUGINS = [
@@ -89,44 +88,3 @@ def test_a_plugin_takes_what_the_contract_that_it_declares_promises(package):
     modules = {name for module in promises.PROMISED for name in (module, module.rpartition(".")[0])}
     beyond = [f"{path}: {name}" for path, name in imported_names(package) if name not in promised | modules]
     assert not beyond
-
-
-# --- deprecation ---------------------------------------------------------------------------------------------------
-
-
-def test_a_deprecated_function_works_and_warns_once():
-    """The warning names the function, its replacement and the contract that drops it, at the caller's line."""
-
-    @deprecated(use="new", dropped_in="2.0")
-    def old(value):
-        """An old function."""
-        return value + 1
-
-    with pytest.warns(FutureWarning, match=r"old is deprecated: use new\. Contract 2\.0 drops it\.") as warned:
-        assert old(1) == 2
-    assert warned[0].filename == __file__
-    assert old(2) == 3  # a second warning would be an error
-    assert old.__doc__ == "An old function."
-
-
-def test_a_deprecated_class_stays_a_class():
-    """It can be extended and asked for, and warns when one is made."""
-
-    @deprecated(use="New", dropped_in="3.0")
-    class Old:
-        def __init__(self, *, size=3):
-            self.size = size
-
-    class Own(Old):
-        pass
-
-    with pytest.warns(FutureWarning, match=r"Old is deprecated: use New\. Contract 3\.0 drops it\."):
-        assert Own(size=4).size == 4
-    assert isinstance(Own(), Old)
-
-
-def test_a_name_is_warned_of_once():
-    """For what is no function."""
-    with pytest.warns(FutureWarning, match="a.b is deprecated"):
-        warn_deprecated("a.b", use="a.c", dropped_in="2.0")
-    warn_deprecated("a.b", use="a.c", dropped_in="2.0")

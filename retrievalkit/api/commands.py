@@ -8,7 +8,6 @@ from typing import Any
 
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.tables import Table
-from retrievalkit.data import inputs as given
 
 
 def command(name: str, **options: Any) -> Any:
@@ -37,24 +36,6 @@ def doctor() -> Table:
     """
     columns = ("ok", "name", "value", "hint")
     return Table("This machine", [{name: one[name] for name in columns} for one in call("doctor", {})])
-
-
-@options_of("clean", without=("folders", "yes"))
-def clean(*folders: str | os.PathLike[str], remove: bool = False) -> Table:
-    """List what killed processes left in folders and in the folder for temporary files, or remove it.
-
-    Args:
-        *folders: The folders; none = the current one.
-        remove: Remove it, instead of listing it. What a running process holds is left alone.
-
-    Returns:
-        A row for each with `path`, `bytes`, `kind` and `made_by`; with `remove` also `removed`.
-
-    Raises:
-        InputError: There is no such folder.
-    """
-    places = [given.place(one, "a folder") for one in folders]
-    return Table("Left by killed processes", call("clean", {"folders": places, "remove": remove}))
 
 
 def plugins() -> Table:

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
-
 from retrievalkit.errors import RetrievalkitError
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder; `rkit clean` knows those of processes that were killed."""
-    with tempfile.TemporaryDirectory(prefix="rkit-") as folder, FileLock(Path(folder) / ".lock"):
+    """A temporary folder, which messages do not name."""
+    with tempfile.TemporaryDirectory(prefix="rkit-") as folder:
         try:
             yield Path(folder)
         except RetrievalkitError as error:

@@ -16,8 +16,6 @@ from retrievalkit.artifacts.integrity import (
     checked_fingerprint,
     describe_files,
     fingerprint_files,
-    link_file,
-    once,
     verifying,
 )
 from retrievalkit.artifacts.locks import held
@@ -52,8 +50,8 @@ __all__ = [
     "add_to_manifest", "check_document", "check_files", "check_output", "check_output_file", "check_own_files",
     "check_unlisted", "checked_fingerprint", "describe_file", "describe_files", "describe_input", "discard",
     "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named", "held",
-    "inside", "is_address", "is_stream", "json_problem", "kind_of", "link_file", "loads_json", "local", "named",
-    "once", "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint",
+    "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local", "named",
+    "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint",
     "replaced_folder", "restore", "sent", "store_of", "verifying", "was_written", "work_folder", "write_file",
     "write_folder", "write_json", "write_manifest",
 ]  # fmt: skip

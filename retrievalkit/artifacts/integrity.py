@@ -1,8 +1,6 @@
 """The files of a folder as its manifest lists them: compared by size and checksum whenever the folder is opened.
 
-Sizes and a sample of blocks are compared always. All bytes are read when a file is opened for the first time, and again
-after it was written to: a file that was found whole is remembered in the user's cache folder. RKIT_VERIFY=1 reads all
-bytes whatever is remembered.
+Checksums are compared of files that were modified after the manifest was written, and with RKIT_VERIFY=1 of all files.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from typing import Any
 
 from retrievalkit.artifacts.fingerprints import fingerprint_folder, fingerprint_value
 from retrievalkit.artifacts.manifest import kind_of, read_manifest
-from retrievalkit.artifacts.memory import is_remembered, remember, state_of
 from retrievalkit.artifacts.names import check_own_files
 from retrievalkit.artifacts.outputs import MANIFEST
 from retrievalkit.artifacts.reading import Reading
@@ -70,7 +67,7 @@ def fingerprint_files(files: Files) -> str:
 
 
 def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
-    """Compare the listed files of a folder with their sizes and checksums.
+    """Compare the listed files of a folder with their sizes, and with their checksums where they may have changed.
 
     Args:
         folder: The folder.
@@ -88,20 +85,18 @@ def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
             msg = f"'{folder / name}' {problem}: '{folder}' is damaged. {remedy}"
             raise ArtifactError(msg)
 
-    reading = Reading(f"check '{folder}'", sum(entry["bytes"] for entry in files.values()))
+    manifest, suspect = folder / MANIFEST, list(files)
+    if os.environ.get(VERIFY) != "1" and manifest.exists():
+        listed = manifest.stat().st_mtime_ns
+        suspect = [name for name in files if (folder / name).stat().st_mtime_ns > listed]
+    reading = Reading(f"check '{folder}'", sum(files[name]["bytes"] for name in suspect))
 
     def check(name: str) -> None:
-        path, expected = folder / name, files[name]["blake2b"]
+        if _digest(folder / name, reading) != files[name]["blake2b"]:
+            msg = f"'{folder / name}' was altered: its checksum is not the one recorded in '{folder}'. {remedy}"
+            raise ArtifactError(msg)
 
-        def compare() -> None:
-            if _digest(path, reading) != expected:
-                msg = f"'{path}' was altered: its checksum is not the one recorded in '{folder}'. {remedy}"
-                raise ArtifactError(msg)
-
-        if not once(path, _checksum(expected), compare):
-            reading.count(files[name]["bytes"])
-
-    reading.each(check, list(files))
+    reading.each(check, suspect)
 
 
 def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = (), remedy: str) -> None:
@@ -144,49 +139,6 @@ def checked_fingerprint(folder: str | Path, kind: str, *, skip: tuple[str, ...],
         msg = f"'{folder}' was altered: {prints}. {remedy}"
         raise ArtifactError(msg)
     return found
-
-
-def once(path: Path, what: str, check: Callable[[], object]) -> bool:
-    """Run a check of a file, unless the file passed it before and was not written to since; returns whether it ran.
-
-    Args:
-        path: The file.
-        what: Names the check and what it depends on besides the file.
-        check: Raises if the file does not pass.
-    """
-    before = state_of(path, what)
-    if is_remembered(before, in_this_process=os.environ.get(VERIFY) == "1"):
-        return False
-    check()
-    if state_of(path, what) == before:
-        remember(before)
-    return True
-
-
-def link_file(source: Path, target: Path, *, checksum: str, checks: tuple[str, ...] = ()) -> None:
-    """Link a file. A link changes the time of the inode, so what is remembered of the file is remembered anew.
-
-    Args:
-        source: The file.
-        target: Its new name.
-        checksum: What `check_files` compares it with.
-        checks: The names of other checks that it may have passed; see `once`.
-
-    Raises:
-        OSError: It cannot be linked.
-    """
-    names = [_checksum(checksum), *checks]
-    before = [state_of(source, name) for name in names]
-    # The file itself: a link to it would be linked as a link, which leads nowhere from there.
-    os.link(os.path.realpath(source), target)
-    for name, state in zip(names, before, strict=True):
-        linked = state_of(target, name)
-        if linked.content == state.content and is_remembered(state):
-            remember(linked)
-
-
-def _checksum(expected: str) -> str:
-    return f"blake2b {expected}"
 
 
 def _names(folder: Path, skip: tuple[str, ...], is_described: Callable[[str], bool]) -> list[str]:

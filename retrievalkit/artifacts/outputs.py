@@ -11,8 +11,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from retrievalkit.artifacts.failures import full_disk_named
 from retrievalkit.artifacts.locks import held, is_internal
 from retrievalkit.artifacts.places import check_output_file, check_parents, is_stream, named, place_of, pour
@@ -171,7 +169,7 @@ def write_file(path: str | Path) -> Iterator[Path]:
     """
     check_output_file(path, stream=True)
     if is_stream(path):
-        with tempfile.TemporaryDirectory(prefix="rkit-") as folder, FileLock(Path(folder) / ".lock"):
+        with tempfile.TemporaryDirectory(prefix="rkit-") as folder:
             staging = Path(folder) / Path(path).name
             with full_disk_named(staging):
                 yield staging

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from retrievalkit import __version__
-from retrievalkit.cli.clean import clean
 from retrievalkit.cli.compare import compare
 from retrievalkit.cli.convert import convert
 from retrievalkit.cli.derived import DerivedCommand
@@ -40,4 +39,4 @@ main.add_section("data", convert, mine_negatives)
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
 main.add_section("search", encode, index, search, serve, export)
 main.add_section("judge", evaluate, compare)
-main.add_section("plugins", plugins, doctor, clean)
+main.add_section("plugins", plugins, doctor)

@@ -128,7 +128,7 @@ def json_option(function: Function) -> Function:
 
 def verify_option(function: Function) -> Function:
     """`--verify`: read all bytes of the folders that the command opens."""
-    text = "Compare all files of the folders that are opened with their checksums, also those found whole before."
+    text = "Compare all files of the folders that are opened with their checksums, not only those modified since."
 
     def apply(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         from retrievalkit.artifacts import verifying

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from functools import cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,9 +24,11 @@ from retrievalkit.cli.check_plugin import check_plugin
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.cli.new_plugin import KINDS, new, package
 from retrievalkit.cli.options import echo, json_option, output_option
-from retrievalkit.cli.summaries import summary
 from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, check_choice
+from retrievalkit.modules import module_spec
 from retrievalkit.options import how_to_set
+
+_SENTENCE = re.compile(r"(.+?(?<!e\.g)(?<!i\.e)(?<!vs)(?<!et al)[.!?])(?=\s|$)", re.DOTALL)
 
 
 def listing(width: int = 110) -> str:
@@ -48,10 +54,37 @@ def _table(components: Sequence[registry.Component], width: int) -> list[str]:
     lines = []
     for one in components:
         columns = f"  {one.name:<{names}}  {_owner(one):<{owners}}  "
-        text = " ".join(part for part in (_clash(one), summary(one)) if part)
+        text = " ".join(part for part in (_clash(one), _summary(one)) if part)
         wrapped = textwrap.wrap(text, max(width - len(columns), 40)) or [""]
         lines += [(columns + wrapped[0]).rstrip(), *(" " * len(columns) + line for line in wrapped[1:])]
     return lines
+
+
+def _summary(component: registry.Component) -> str:
+    """The help text of a component, or the first sentence of its docstring; "" if there is neither.
+
+    Read from the source of its module: importing every component would start torch, faiss and Java.
+    """
+    if component.help:
+        return component.help
+    module, _, attribute = component.target.partition(":")
+    paragraph = " ".join(_docstrings(module).get(attribute, "").strip().partition("\n\n")[0].split())
+    match = _SENTENCE.match(paragraph)
+    return match[1] if match else paragraph
+
+
+@cache
+def _docstrings(module: str) -> dict[str, str]:
+    """The docstrings of a module's classes and functions by name."""
+    spec = module_spec(module)
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return {}
+    try:
+        tree = ast.parse(Path(spec.origin).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    defined = (node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    return {node.name: ast.get_docstring(node) or "" for node in defined}
 
 
 def _owner(component: registry.Component) -> str:
@@ -81,7 +114,7 @@ def listing_as_json() -> list[dict[str, Any]]:
                 {
                     "kind": one.kind,
                     "name": one.name,
-                    "summary": summary(one),
+                    "summary": _summary(one),
                     "clashes_with": [_owner(rival) for rival in _rivals(one)],
                 }
                 for one in plugin.components

@@ -17,6 +17,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +25,6 @@ from retrievalkit import artifacts
 from retrievalkit.contracts import SIDES, Batch, Representation, Side
 from retrievalkit.errors import MissingDependencyError, RetrievalkitError
 from retrievalkit.export.forms import PROBES, check_encoder, lengths, prompts, refuse, states_of, tower_of
-from retrievalkit.export.graphs import run, session
 from retrievalkit.export.targets import Written
 from retrievalkit.model.pretrained import quiet
 from retrievalkit.model.retriever import Retriever
@@ -249,3 +249,18 @@ def _example(retriever: Retriever, output: str, graph: str) -> str:
     for name, value in values.items():
         text = text.replace(name, value)
     return text
+
+
+def session(path: Path) -> Any:
+    """The graph in onnxruntime, on the processor."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(3)
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def run(opened: Any, batch: Batch) -> np.ndarray:
+    """The graph's output (batch, dimension)."""
+    inputs = {"input_ids": batch.input_ids.cpu().numpy(), "attention_mask": batch.attention_mask.cpu().numpy()}
+    output: np.ndarray = opened.run(None, inputs)[0]
+    return output

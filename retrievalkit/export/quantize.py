@@ -17,7 +17,7 @@ from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.evaluate.measures import mean
 from retrievalkit.evaluate.metrics import per_query
-from retrievalkit.export.graphs import run, session
+from retrievalkit.export.onnx import run, session
 from retrievalkit.export.targets import ExportOptions
 from retrievalkit.model.batches import token_budget_batches
 from retrievalkit.model.retriever import Retriever

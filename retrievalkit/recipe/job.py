@@ -19,7 +19,7 @@ from retrievalkit.recipe.log import StepLog
 from retrievalkit.recipe.recipe import Recipe
 from retrievalkit.recipe.step import Step
 
-_NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "clean", "serve")
+_NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "serve")
 
 
 class StepError(RetrievalkitError):

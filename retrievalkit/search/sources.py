@@ -308,16 +308,10 @@ def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
     # The manifest may be a stranger's: a name in it is looked up without the user's credentials.
     with consent.anonymously():
         corpus = open_corpus(place)
-
-        def compare() -> None:
-            if corpus.fingerprint() != entry["fingerprint"]:
-                msg = f"'{place}' is not the corpus that '{folder}' was made from: its fingerprint is another."
-                raise InputError(msg)
-
-        if not os.path.isfile(place):
-            compare()
-        elif not _is_inside(folder, place):
-            artifacts.once(Path(place), f"corpus {entry['fingerprint']}", compare)
+        beside = os.path.isfile(place) and _is_inside(folder, place)  # compared with the manifest
+        if not beside and corpus.fingerprint() != entry["fingerprint"]:
+            msg = f"'{place}' is not the corpus that '{folder}' was made from: its fingerprint is another."
+            raise InputError(msg)
     return corpus
 
 

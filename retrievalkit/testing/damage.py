@@ -1,4 +1,4 @@
-"""The conformance check of index folders: damage to any file is found when an index is opened."""
+"""The conformance check of index folders: damage to any file is found when an index is opened with --verify."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from retrievalkit.artifacts import MANIFEST, kind_of
+from retrievalkit.artifacts import MANIFEST, kind_of, verifying
 from retrievalkit.errors import InputError
 
 Damage = Literal["bytes", "cut", "longer", "gone", "added", "other", "link"]
@@ -16,7 +16,7 @@ DAMAGES: tuple[Damage, ...] = ("bytes", "cut", "longer", "gone", "added", "other
 
 
 def check_damage(index: str | Path, other: str | Path, folder: str | Path, *, seeds: int = 4) -> None:
-    """Check that copies of an index with damage to one file are refused when they are opened, naming the file.
+    """Check that `--verify` refuses copies of an index with damage to one file, naming the file.
 
     Args:
         index: An index folder that `rkit index` wrote.
@@ -44,7 +44,8 @@ def _refusal(index: Path) -> str | None:
     from retrievalkit.search.sources import open_index
 
     try:
-        open_index(index)
+        with verifying():
+            open_index(index)
     except InputError as error:
         return str(error)
     return None

@@ -14,8 +14,10 @@ itself, so that a fault is blamed on the property that it breaks, and whatever t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
@@ -24,7 +26,6 @@ import torch
 
 from retrievalkit import registry
 from retrievalkit.errors import InputError, UnsupportedError, check_choice
-from retrievalkit.registering import limited
 from retrievalkit.testing.places import Place, of_component, of_exception
 
 
@@ -228,7 +229,7 @@ class Kit(Generic[C]):
         ]
         kind = self.find(name)
         try:
-            with _limited(seconds):
+            with limited(seconds):
                 cases = list(self.cases(name, **settings)) if cases is None else cases
         except InputError:
             raise
@@ -258,8 +259,29 @@ class Kit(Generic[C]):
         self.report(name, first=True, **settings).check()
 
 
-def _limited(seconds: float | None) -> AbstractContextManager[None]:
-    return limited(seconds, TimeoutError(f"no end within {seconds:.0f} s" if seconds is not None else ""))
+@contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """Raise TimeoutError where the block is after some seconds; None = never.
+
+    In the main thread alone, on systems with timers, if nothing else uses the timer.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    possible = in_main and hasattr(signal, "setitimer") and not any(signal.getitimer(signal.ITIMER_REAL))
+    if seconds is None or not possible:
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        msg = f"no end within {seconds:.0f} s"
+        raise TimeoutError(msg)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _nothing(_: object) -> None:
@@ -271,7 +293,7 @@ def _outcome(one: Property[C], cases: Sequence[C], kind: type, component: str, s
     measured: list[str] = []
     for case in cases:
         try:
-            with torch.random.fork_rng(devices=[]), _limited(seconds):
+            with torch.random.fork_rng(devices=[]), limited(seconds):
                 torch.manual_seed(0)
                 random.seed(0)
                 if numbers := one.check(case):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from retrievalkit.errors import OptionError
@@ -67,11 +67,6 @@ def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
             yield child
         else:
             yield from _outermost_lists(child)
-
-
-def is_sharded(module: nn.Module) -> bool:
-    """Whether its weights are divided."""
-    return any(isinstance(one, FSDPModule) for one in module.modules())
 
 
 @contextmanager

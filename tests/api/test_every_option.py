@@ -17,7 +17,6 @@ from retrievalkit.api import options
 from retrievalkit.declarations import Command
 
 WHOLE = {
-    "clean": rk.clean,
     "compare": rk.compare,
     "convert": rk.convert,
     "doctor": rk.doctor,
@@ -66,7 +65,6 @@ PARTS = {
 """Command -> the functions that share its options, and which of them each takes."""
 
 OTHERWISE = {
-    "clean": {"yes": "remove"},
     "encode": {"side": "encode_documents or encode_queries"},
     "evaluate": {"run": "the run itself", "per_query": "Evaluation.per_query"},
     "index": {

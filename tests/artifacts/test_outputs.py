@@ -7,7 +7,8 @@ import json
 import pytest
 
 from retrievalkit import artifacts
-from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.artifacts import outputs
+from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError
 from retrievalkit.model.pretrained import locate_model
 
 
@@ -236,3 +237,49 @@ def test_a_model_inside_a_package_is_located():
 def test_a_model_that_is_in_no_package_is_named(model, message):
     with pytest.raises(InputError, match=message):
         locate_model(model)
+
+
+def test_a_folder_that_lost_its_name_gets_it_back(tmp_path):
+    """From the next command that writes there, though that one fails."""
+    ours(tmp_path / ".out.old")
+    with pytest.raises(RuntimeError), artifacts.write_folder(tmp_path / "out", overwrite=True):
+        assert (tmp_path / "out" / "manifest.json").exists()
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_refused_rename_within_an_output_names_the_file(tmp_path, monkeypatch):
+    """What it was complete with is of no use: the whole folder is written again."""
+
+    def refuse(source, target):
+        raise OSError(116, "Stale file handle", str(source), None, str(target))
+
+    monkeypatch.setattr(outputs.os, "replace", refuse)
+    with (
+        pytest.raises(OSError, match=r"Stale file handle: .*\.partial\.part") as caught,
+        artifacts.write_folder(tmp_path / "out") as staging,
+    ):
+        artifacts.write_json(staging / "part", 1)
+    assert artifacts.was_written(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [18, 16, 39, 116])
+def test_a_refused_rename_loses_neither_the_old_folder_nor_the_new_one(tmp_path, monkeypatch, number):
+    """EXDEV, EBUSY, ENOTEMPTY and ESTALE, as file servers answer."""
+    ours(tmp_path / "out")
+    original = type(tmp_path).rename
+
+    def refuse(self, target):
+        if self.name == ".out.partial":
+            raise OSError(number, "refused")
+        return original(self, target)
+
+    monkeypatch.setattr(outputs.Path, "rename", refuse)
+    with (
+        pytest.raises(RetrievalkitError, match=r"was complete, but could not get its name \(refused\)"),
+        artifacts.write_folder(tmp_path / "out", overwrite=True) as staging,
+    ):
+        (staging / "new").touch()
+    assert (tmp_path / "out" / "manifest.json").exists()
+    assert (tmp_path / ".out.partial" / "new").exists()

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from retrievalkit import artifacts
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.registering import limited
+from retrievalkit.testing.properties import limited
 
 DEEP = json.loads("[" * 300 + "]" * 300)
 VALUES = (None, -1, 2**70, 1e300, "x", "../x", [], {}, True, DEEP)
@@ -343,7 +343,7 @@ def test_a_model_is_read_from_files_of_its_own_folder(tiny_model, folders, tmp_p
     ATTACKS[attack](tmp_path / "model", tmp_path / "secret.txt")
     places = {"MODEL": tmp_path / "model", "CORPUS": folders / "corpus.jsonl", "OUT": tmp_path / "out"}
     places["MINED"] = tmp_path / "mined.jsonl"
-    with limited(60, TimeoutError("it waits")):
+    with limited(60):
         ran = rkit(*(places.get(word, word) for word in COMMANDS[command].split()))
     assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.output
     assert not (tmp_path / "out").exists()
@@ -354,7 +354,7 @@ def test_a_pipe_among_the_weights_of_a_checkpoint_is_refused(folders, tmp_path):
     shutil.copytree(folders / "checkpoint", tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "manifest.json").unlink()
     pipe(tmp_path / "checkpoint" / "pooler.safetensors")
-    with limited(60, TimeoutError("it waits")):
+    with limited(60):
         ran = rkit("encode", tmp_path / "checkpoint", folders / "corpus.jsonl", "--output", tmp_path / "out")
     assert (ran.exit_code, "no regular file" in ran.stderr) == (2, True), ran.output
 
@@ -412,6 +412,6 @@ def test_a_segment_that_is_no_file_of_the_index_is_refused(changed, tmp_path, da
         moved = segments if damage == "folder" else segment
         moved.rename(tmp_path / "elsewhere")
         moved.symlink_to(tmp_path / "elsewhere")
-    with limited(60, TimeoutError("it waits")):
+    with limited(60):
         ran = rkit(*command.format(tmp_path / "index").split())
     assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.output

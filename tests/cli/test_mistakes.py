@@ -85,7 +85,6 @@ MISTAKES = {
     "run nothere -o out": "unknown recipe 'nothere'",
     "quickstart --corpus {corpus} -o out": "your own data needs all four",
     "plugins show nope": "unknown component 'nope'",
-    "clean nothere": "'nothere' does not exist",
 }
 
 

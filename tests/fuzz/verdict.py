@@ -12,8 +12,6 @@ _PROGRESS = re.compile(r"[\d,]+/[\d,]+ |: \d+ of \d|: \d+ \w+$|^\[[\d-]+/\d+\]|^
 _NOT_COMPARED = ("manifest.json", "README.md", "training.jsonl", "run.json", ".identity.json")
 # Locks are left where they are; what is in them is nobody's data.
 _LOCK = re.compile(r"(^|/)\.[^/]*\.?lock$")
-# Where it is remembered which files were read whole and found as their manifest says.
-_CACHE = "/.cache/retrievalkit/verified/"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x9b]")
 
 
@@ -128,7 +126,7 @@ def _admitted(edits):
 def _files(ended, target, changes):
     if changes.outside:
         yield Failure("wrote outside", shape(sorted(changes.outside)[0]), ", ".join(sorted(changes.outside)[:5]))
-    if left := {name for name in changes.temporary if not _LOCK.search(name) and _CACHE not in name}:
+    if left := {name for name in changes.temporary if not _LOCK.search(name)}:
         yield Failure("left temporary files", shape(sorted(left)[0]), ", ".join(sorted(left)[:5]))
     new = {name for name in changes.written if not _LOCK.search(name)}
     if ended.code == 0:

@@ -83,7 +83,7 @@ def files_of(folder):
 
 
 @pytest.mark.parametrize("name", INDEXERS)
-def test_damage_is_found_when_an_index_is_opened(indexes, tmp_path, name):
+def test_damage_is_found_when_an_index_is_verified(indexes, tmp_path, name):
     """Whichever file it is; the message names it, in one line."""
     testing.check_damage(indexes / name, indexes / f"other {name}", tmp_path)
 
@@ -213,23 +213,30 @@ def test_an_index_made_by_hand_is_refused(indexes, tmp_path, name, file, change)
         assert str(tmp_path) in said
         assert "\n" not in said
     else:
-        # Sums of too large products are NaN or -inf, as the processor orders them; -inf ranks last.
-        assert change is too_large
+        # Texts whose scores are NaN or -inf rank last, or are no hits.
+        assert change in (not_a_number, too_large)
         assert all(np.isfinite(scores).all() for _, scores in hits)
 
 
 @pytest.mark.parametrize("flags", [[], ["--verify"]])
-def test_verify_reads_all_bytes_again(indexes, tmp_path, monkeypatch, flags):
-    """Of files that were found whole before; the command ends with 2 and one line either way."""
+def test_verify_reads_all_bytes(indexes, tmp_path, flags):
+    """Of files that are older than their manifest, too; the command ends with 2 and one line either way."""
     shutil.copytree(indexes / "sparse", tmp_path / "index")
-    monkeypatch.setattr(integrity, "is_remembered", lambda state, *, in_this_process=False: not in_this_process)
     path = tmp_path / "index" / "postings" / "weights-00000.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, (0, 0))
     result = CliRunner().invoke(rkit, ["search", str(tmp_path / "index"), "--query", "a", *flags])
     assert result.exit_code == 2
     assert ("weights-00000.npy' was altered" in result.output) == bool(flags)
     assert integrity.VERIFY not in os.environ
+
+
+@pytest.mark.parametrize("name", INDEXERS)
+def test_a_new_index_opens_without_reading_all_bytes(indexes, monkeypatch, name):
+    """Its manifest was written last."""
+    monkeypatch.setattr(integrity, "_digest", lambda path, _: pytest.fail(f"{path} was read"))
+    open_index(indexes / name)
 
 
 def test_faiss_files_of_another_index_are_refused(indexes, tmp_path):

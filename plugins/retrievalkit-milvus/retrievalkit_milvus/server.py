@@ -12,15 +12,14 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from retrievalkit.commands import remove_temporary_leftovers
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
 TOKEN, TOKEN_FILE = "MILVUS_TOKEN", "MILVUS_TOKEN_FILE"
@@ -49,6 +48,7 @@ GRPC_OPTIONS = {"grpc.keepalive_time_ms": 330_000}
 """Channel options of every client. A gRPC server that is left at its defaults, as Milvus Lite is, treats more than two
 idle keepalive pings within five minutes as an attack and closes the connection; pymilvus sends them every 10 s."""
 
+_VIEW = "rkit-milvus-"
 _QUIET = ("pymilvus", "pymilvus.milvus_client", "milvus_lite")
 
 
@@ -111,11 +111,13 @@ def embedded_view(folder: Path) -> Connection:
 
     Milvus Lite locks its folder and writes to it even when only searching. It therefore runs on a temporary folder of
     links to the files, so that several processes can search an index, and no search can damage it. Hidden files and
-    links to folders are left out: no manifest lists them. Those that killed searches left are removed first.
+    links to folders are left out: no manifest lists them. Views that killed searches left are removed first.
     """
-    remove_temporary_leftovers()
-    view = Path(tempfile.mkdtemp(prefix="rkit-milvus-"))
-    # The folder of a process that was killed is known by the lock that is no longer held.
+    # A view belongs to a living process as long as its lock is held.
+    for left in list(Path(tempfile.gettempdir()).glob(f"{_VIEW}*/.lock")):
+        with suppress(Timeout, OSError), FileLock(left, blocking=False):
+            shutil.rmtree(left.parent)
+    view = Path(tempfile.mkdtemp(prefix=_VIEW))
     lock = FileLock(view / ".lock")
     lock.acquire()
     try:

@@ -58,7 +58,6 @@ class JoinedIds(RowIds):
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
-        self._firsts = np.array([part.first for part in parts], dtype=np.int64)
 
     def __len__(self) -> int:
         return self._parts[-1].first + len(self._parts[-1])

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from retrievalkit import artifacts
-from retrievalkit.data.vectors.arrays import check_range, in_pieces, open_array
+from retrievalkit.data.vectors.arrays import check_range, open_array
 from retrievalkit.data.vectors.postings import Postings
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
@@ -26,7 +26,6 @@ from retrievalkit.errors import ArtifactError
 FREQUENT, MOST_TERMS = 1 / 8, 512
 _ROWS = 2_048
 _CONTENTS, _TERMS = "rounded.json", "terms.npy"
-_INFINITE = np.uint16(0x7F80)  # the exponent's bits
 _LARGEST = 1e18  # products of longer vectors might overflow
 
 
@@ -163,13 +162,6 @@ class Rounded:
         if len(self.parts) <= number or bits.shape != (texts, self._width):
             msg = f"{_file(number)} holds an array {bits.shape}, not ({texts}, {self._width})"
             raise ValueError(msg)
-        artifacts.once(self.folder / _file(number), "finite", lambda: in_pieces(_check_finite, bits))
 
     def _array(self, number: int) -> np.ndarray:
         return open_array(self.folder / _file(number), ("<u2",), 2)
-
-
-def _check_finite(bits: np.ndarray) -> None:
-    if ((bits & _INFINITE) == _INFINITE).any():
-        msg = "it holds numbers that are not finite"
-        raise ValueError(msg)

@@ -63,7 +63,13 @@ class Flag:
 
 @dataclass(frozen=True)
 class Argument:
-    """Marks a field that is positional on the command line."""
+    """Marks a field that is positional on the command line.
+
+    Attributes:
+        several: Whether it takes all words that are left.
+    """
+
+    several: bool = False
 
 
 @dataclass(frozen=True)
@@ -236,11 +242,12 @@ def _environment(options: Any) -> Iterator[Any]:
         stack.enter_context(oddities.collected(strict=given.get("strict", False)))
         if given.get("verify"):
             stack.enter_context(artifacts.verifying())
-        changed = {
-            name: str(artifacts.local(value))
-            for name, value in given.items()
-            if isinstance(value, str) and mark(known[name].annotation, Reads) and artifacts.is_address(value)
+        read = {name: value for name, value in given.items() if mark(known[name].annotation, Reads)}
+        copied = {
+            name: tuple(map(_local, value)) if isinstance(value, tuple) else _local(value)
+            for name, value in read.items()
         }
+        changed = {name: value for name, value in copied.items() if value != read[name]}
         if (output := given.get("output")) is not None:
             if artifacts.is_address(output):
                 output = str(stack.enter_context(artifacts.sent(output, overwrite=given.get("overwrite", False))))
@@ -248,3 +255,8 @@ def _environment(options: Any) -> Iterator[Any]:
             stack.enter_context(artifacts.held(output))
             artifacts.restore(output)
         yield dataclasses.replace(options, **changed) if changed else options
+
+
+def _local(value: Any) -> Any:
+    """The place of a store's copy; other values as they are."""
+    return str(artifacts.local(value)) if isinstance(value, str) and artifacts.is_address(value) else value

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         remove_plugin,
         show_plugin,
     )
-    from retrievalkit.api.comparison import Comparison, compare
     from retrievalkit.api.evaluation import Evaluation
     from retrievalkit.api.exporting import export
     from retrievalkit.api.hits import Hit, Hits
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
+    from retrievalkit.evaluate.compare.compare import compare
+    from retrievalkit.evaluate.compare.result import Comparison
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -65,7 +66,6 @@ _MODULES = {
         "remove_plugin",
         "show_plugin",
     ),
-    "api.comparison": ("Comparison", "compare"),
     "api.evaluation": ("Evaluation",),
     "api.exporting": ("export",),
     "api.hits": ("Hit", "Hits"),
@@ -80,6 +80,8 @@ _MODULES = {
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
+    "evaluate.compare.compare": ("compare",),
+    "evaluate.compare.result": ("Comparison",),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),

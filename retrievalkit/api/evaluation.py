@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit.api import notebook
-from retrievalkit.api.tables import Tabular
 from retrievalkit.evaluate import program
+from retrievalkit.report import notebook
+from retrievalkit.report.table import Tabular
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -62,7 +62,7 @@ def evaluate(
 
     from retrievalkit.data.queries import read_queries
     from retrievalkit.errors import OptionError
-    from retrievalkit.evaluate.metrics import Conventions
+    from retrievalkit.evaluate.options import Conventions
     from retrievalkit.evaluate.program import AnswerOptions, as_text, cutoffs, evaluate_runs
 
     if split is not None and (queries is None or Path(queries).is_file()):
@@ -73,7 +73,9 @@ def evaluate(
         run,
         queries=read_queries(queries, split) if queries is not None else None,
         answers=AnswerOptions(cutoffs(ks), flags.pop("mode"), flags.pop("processes")),
-        conventions=Conventions(flags.pop("ties"), flags.pop("over"), flags.pop("ignore_same_id")),
+        conventions=Conventions(
+            ties=flags.pop("ties"), over=flags.pop("over"), exclude_self=flags.pop("ignore_same_id")
+        ),
         **flags,
     )
     oddities.check(*(note for one in found.values() for note in one.notes))

@@ -3,7 +3,7 @@
 Metrics are those of ir-measures, by its names: "nDCG@10 RR@10 R@1000", "AP(rel=2)", "Success@1000" (the share of
 queries with at least one hit, which MS MARCO papers report as recall). The mean is over all queries of the judgements;
 those absent from the run count 0. `Conventions` has the choices: `ties="run"` with "RR@10" for the values of MS MARCO's
-script, `ignore_same_id=True` for those of BEIR.
+script, `exclude_self=True` for those of BEIR.
 
 Top-k accuracy is the share of questions with an answer in the text of the first k documents; see `answers`.
 """
@@ -23,9 +23,8 @@ from retrievalkit.data.run_file import check_run, open_run
 from retrievalkit.data.runs import Hits, Run, run_names
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.evaluate.answers import Mode, answer_hits
-from retrievalkit.evaluate.measures import METRICS, IrMeasure, check_metrics, mean, metric_names, open_metric
+from retrievalkit.evaluate.measures import IrMeasure, check_metrics, mean, metric_names, open_metric
 from retrievalkit.evaluate.metrics import (
-    Conventions,
     Doubts,
     PerQuery,
     first_ids,
@@ -33,6 +32,7 @@ from retrievalkit.evaluate.metrics import (
     too_deep,
     without_same_id,
 )
+from retrievalkit.evaluate.options import METRICS, Conventions
 from retrievalkit.report.counts import counted
 from retrievalkit.report.table import text_table
 from retrievalkit.report.terminal import printable
@@ -131,7 +131,7 @@ def evaluate(
         qrels = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
         check_metrics(metrics, qrels)
     whole: Mapping[str, Hits] = open_run(run, conventions.ties) if isinstance(run, str | Path) else run
-    run = without_same_id(whole) if conventions.ignore_same_id else whole
+    run = without_same_id(whole) if conventions.exclude_self else whole
     values: PerQuery = {}
     notes: list[str] = []
     means: dict[str, float] = {}

@@ -17,7 +17,7 @@ from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.evaluate.measures import IrMeasure, mean, metric_names
-from retrievalkit.evaluate.metrics import Conventions
+from retrievalkit.evaluate.options import Conventions
 from retrievalkit.evaluate.program import AnswerOptions, evaluate, per_query
 
 # q1: relevant at rank 2 of 3, one more never found; q2: not found; q3: at rank 11; q4: not in the run.
@@ -224,7 +224,7 @@ def test_ids_may_be_any_text():
 def test_documents_with_the_id_of_the_query_can_be_left_out():
     run = {"x": [("x", 2.0), ("y", 1.0)]}
     assert value("RR@10", run, {"x": {"y": 1}}) == 0.5
-    assert value("RR@10", run, {"x": {"y": 1}}, ignore_same_id=True) == 1.0
+    assert value("RR@10", run, {"x": {"y": 1}}, exclude_self=True) == 1.0
 
 
 def test_notes_say_what_the_numbers_hide():
@@ -252,7 +252,7 @@ def test_queries_that_find_themselves_are_told():
     (note,) = evaluate(run, qrels=qrels, metrics="RR@10").notes
     assert note.startswith("the first document of 3 of 4 queries has the query's own id.")
     assert "--exclude-self" in note
-    assert evaluate(run, qrels=qrels, metrics="RR@10", conventions=Conventions(ignore_same_id=True)).notes == []
+    assert evaluate(run, qrels=qrels, metrics="RR@10", conventions=Conventions(exclude_self=True)).notes == []
     half = {"d1": run["d1"], "d9": run["d9"]}
     assert evaluate(half, qrels={one: qrels[one] for one in half}, metrics="RR@10").notes == []
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         remove_plugin,
         show_plugin,
     )
-    from retrievalkit.api.evaluation import Evaluation
     from retrievalkit.api.exporting import export
     from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from retrievalkit.artifacts.folder import Folder
     from retrievalkit.evaluate.compare.compare import compare
     from retrievalkit.evaluate.compare.result import Comparison
+    from retrievalkit.evaluate.program import Evaluation
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -66,7 +66,6 @@ _MODULES = {
         "remove_plugin",
         "show_plugin",
     ),
-    "api.evaluation": ("Evaluation",),
     "api.exporting": ("export",),
     "api.hits": ("Hit", "Hits"),
     "api.hybrid": ("Hybrid",),
@@ -82,6 +81,7 @@ _MODULES = {
     "artifacts.folder": ("Folder",),
     "evaluate.compare.compare": ("compare",),
     "evaluate.compare.result": ("Comparison",),
+    "evaluate.program": ("Evaluation",),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),

@@ -33,7 +33,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.errors import OptionError, nearest, shortlist
@@ -43,6 +43,7 @@ from retrievalkit.options import options as option_fields
 Parameters = ParamSpec("Parameters")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
+Owner = TypeVar("Owner")
 
 Place = str | os.PathLike[str]
 """A path, an address such as `s3://bucket/folder`, or a name that stands where a path does."""
@@ -231,6 +232,33 @@ def command(
         declaration: The dataclass.
     """
     return lambda program: Command(name, declaration, program)
+
+
+def method(
+    declaration: Callable[Parameters, Options],
+) -> Callable[[Callable[[Owner, Options], Result]], Callable[Concatenate[Owner, Parameters], Result]]:
+    """Make a typed method of a program and the dataclass of its options; also of a class, below `@classmethod`.
+
+    Args:
+        declaration: The dataclass.
+    """
+
+    def declare(program: Callable[[Owner, Options], Result]) -> Callable[Concatenate[Owner, Parameters], Result]:
+        declared = Command(program.__name__, declaration, functools.partial(program, None))  # type: ignore[arg-type]
+
+        @functools.wraps(program)
+        def called(owner: Owner, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+            with _environment(declared.read(*args, **options)) as ready:
+                return program(owner, ready)
+
+        own = next(iter(inspect.signature(program).parameters.values()))
+        parameters = [own.replace(kind=own.POSITIONAL_ONLY), *declared.__signature__.parameters.values()]
+        called.__signature__ = declared.__signature__.replace(parameters=parameters)  # type: ignore[attr-defined]
+        described = (declared.__doc__ or "").partition("Args:")
+        called.__doc__ = "\n".join([inspect.cleandoc(program.__doc__ or ""), "", *described[1:]])
+        return called
+
+    return declare
 
 
 @contextmanager

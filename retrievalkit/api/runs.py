@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit.api.options import call, options_of
 from retrievalkit.data import inputs as given
 from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_run
 from retrievalkit.data.sources import InMemory
+from retrievalkit.declarations import method
+from retrievalkit.evaluate.evaluate import EvaluationOptions, evaluate
 from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
 from retrievalkit.report.table import Tabular
@@ -17,7 +18,7 @@ from retrievalkit.report.table import Tabular
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from retrievalkit.api.evaluation import Evaluation
+    from retrievalkit.evaluate.program import Evaluation
 
 _SHOWN = 10
 
@@ -74,28 +75,15 @@ class Run(dict[str, Hits], Tabular):
         """
         write_run(os.fspath(path), self, form=form)
 
-    @options_of("evaluate", without=("run", "per_query"))
-    def evaluate(self, qrels: Any = None, metrics: str | Sequence[str] | None = None, **options: Any) -> Evaluation:
+    @method(EvaluationOptions)
+    def evaluate(self, options: EvaluationOptions) -> Evaluation:
         """The metrics of the run by judgements, its top-k accuracy by answers, or both.
-
-        Args:
-            qrels: Judgements: a file or another source, a dict query -> document -> grade, or a table.
-            metrics: Names as ir-measures writes them.
-            **options: Of `rkit evaluate`; `answers` are queries with answers, `corpus` the passages searched.
 
         Raises:
             InputError: Judgements and run share no query, or an option does not fit.
         """
-        words = {"run": self.address, "qrels": qrels if qrels is None else given.judgements(qrels)}
-        words |= {"metrics": metrics} | options
-        if options.get("answers") is not None:
-            words["answers"] = given.queries(options["answers"])
-        if options.get("corpus") is not None:
-            words["corpus"] = given.passages(options["corpus"])
-        from retrievalkit.api.evaluation import Evaluation
-
-        (found,) = call("evaluate", words).values()
-        return Evaluation(**vars(found))
+        (evaluation,) = evaluate(run=[self], **vars(options)).values()
+        return evaluation
 
     @property
     def address(self) -> str:

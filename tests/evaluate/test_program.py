@@ -347,9 +347,9 @@ def test_metrics_have_the_same_value_alone_and_beside_others(runs, judged):
 
 
 def test_nothing_to_evaluate_by_is_refused():
-    with pytest.raises(InputError, match="--qrels"):
+    with pytest.raises(InputError, match="qrels"):
         evaluate(RUN)
-    with pytest.raises(InputError, match="--corpus"):
+    with pytest.raises(InputError, match="corpus"):
         evaluate(RUN, queries=[Query("q1", "a", ("b",))])
 
 
@@ -420,14 +420,14 @@ def test_from_files_to_json(tmp_path):
         answers=AnswerOptions(ks=(1,)),
     )
     assert dict(found) == {"RR@10": 0.5, "top1": 1.0}
-    written = json.loads(json.dumps(found.to_json(per_query=True)))
+    written = json.loads(json.dumps(found.as_json(per_query=True)))
     assert written == {
         "metrics": {"RR@10": 0.5, "top1": 1.0},
         "queries": {"RR@10": 1, "top1": 1},
         "notes": [],
         "per_query": {"RR@10": {"q1": 0.5}, "top1": {"q1": 1.0}},
     }
-    assert "per_query" not in found.to_json()
+    assert "per_query" not in found.as_json()
 
 
 @pytest.fixture
@@ -499,7 +499,7 @@ def test_answers_at_the_command_line(two_runs):
         (["a.trec", "--qrels", "qrel"], "did you mean 'qrels'"),
         (["a.trec", "a.trec", "--qrels", "qrels"], "a run is given twice"),
         (["a.trec", "--qrels", "qrels", "--metrics", "RR@10,ncdg@10"], "Write 'nDCG@10'"),
-        (["a.trec"], "--qrels"),
+        (["a.trec"], "Give judgements"),
         (["a.trec", "--answers", "qrels", "--corpus", "no"], "qrels"),
         (["empty", "--qrels", "qrels"], "empty: the file contains no results"),
         (["other", "--qrels", "qrels"], "no query of the run is in the qrels: the run has 'x', the qrels 'q1', 'q2'"),

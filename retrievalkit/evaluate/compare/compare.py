@@ -39,7 +39,7 @@ class CompareOptions(Conventions, CommandOptions):
     """
 
     runs: Annotated[Any, Argument(several=True), Reads(inputs.runs)]
-    qrels: Annotated[Any, Flag(("--qrels",)), Reads(inputs.judgements)]
+    qrels: Annotated[Any, Reads(inputs.judgements)]
     metrics: Metrics = "nDCG@10"
     _: KW_ONLY
     baseline: str | None = None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
     from retrievalkit.api.mining import Examples, mine_negatives
-    from retrievalkit.api.recipes import convert, quickstart, run
+    from retrievalkit.api.recipes import quickstart, run
     from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.runs import Run
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
+    from retrievalkit.conversion import convert
     from retrievalkit.evaluate.compare.compare import compare
     from retrievalkit.evaluate.compare.result import Comparison
     from retrievalkit.evaluate.program import Evaluation
@@ -71,7 +72,7 @@ _MODULES = {
     "api.hybrid": ("Hybrid",),
     "api.index": ("Index",),
     "api.mining": ("Examples", "mine_negatives"),
-    "api.recipes": ("convert", "quickstart", "run"),
+    "api.recipes": ("quickstart", "run"),
     "api.reranking": ("rerank",),
     "api.retriever": ("Retriever",),
     "api.runs": ("Run",),
@@ -79,6 +80,7 @@ _MODULES = {
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
+    "conversion": ("convert",),
     "evaluate.compare.compare": ("compare",),
     "evaluate.compare.result": ("Comparison",),
     "evaluate.program": ("Evaluation",),

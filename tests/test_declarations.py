@@ -116,11 +116,13 @@ class ManyOptions(CommandOptions):
     Args:
         texts: The texts.
         kinds: Kinds of words; given several times, they add up.
+        lengths: Lengths of words; given several times, they add up.
     """
 
     texts: Annotated[tuple[str, ...], Argument(several=True)]
     _: KW_ONLY
     kinds: str | Sequence[str] = "noun"
+    lengths: Sequence[int] = ()
 
 
 def test_options_that_take_several_values_and_notes():
@@ -129,15 +131,16 @@ def test_options_that_take_several_values_and_notes():
 
     @command("many", ManyOptions)
     def many(options: ManyOptions) -> Counted:
-        seen.append((options.texts, options.kinds))
+        seen.append((options.texts, options.kinds, [*options.lengths]))
         counted = Counted(len(options.texts))
         counted.notes = ["there are few."]
         return counted
 
-    run = CliRunner().invoke(DerivedCommand(many), ["a", "b", "--kinds", "noun verb", "--kinds", "f(x=1, y=2)"])
+    words = ["a", "b", "--kinds", "noun verb", "--kinds", "f(x=1, y=2)", "--lengths", "4,6", "--lengths", "8"]
+    run = CliRunner().invoke(DerivedCommand(many), words)
     assert (run.stdout, run.stderr) == ("2 words\n", "Note: there are few.\n")
     CliRunner().invoke(DerivedCommand(many), ["a", "--json"])
-    assert seen == [(("a", "b"), ("noun verb", "f(x=1, y=2)")), (("a",), "noun")]
+    assert seen == [(("a", "b"), ["noun verb", "f(x=1, y=2)"], [4, 6, 8]), (("a",), "noun", [])]
     assert "The texts." in CliRunner().invoke(DerivedCommand(many), ["--help"]).output
 
 

@@ -130,7 +130,15 @@ def _parameter(option: Option) -> click.Parameter:
     metavar = (flag and flag.metavar) or _metavar(option.annotation, kinds)
     if several and not option.required:
         shared |= {"default": None, "show_default": str(option.default) if option.default else False}
-    return click.Option([*names, option.name], type=_Value(option), multiple=several, metavar=metavar, **shared)
+    if several:
+        shared |= {"multiple": True, "callback": _joined}
+    return click.Option([*names, option.name], type=_Value(option), metavar=metavar, **shared)
+
+
+def _joined(context: click.Context, parameter: click.Parameter, values: Sequence[Any]) -> list[Any]:
+    """The values of a repeated flag, each of which may be several: --layers 4,6 --layers 8."""
+    del context, parameter
+    return [one for value in values for one in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _metavar(annotation: Any, kinds: list[Any]) -> str:

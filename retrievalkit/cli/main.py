@@ -6,7 +6,6 @@ import click
 
 from retrievalkit import __version__
 from retrievalkit.cli.clean import clean
-from retrievalkit.cli.convert import convert
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.doctor import doctor
 from retrievalkit.cli.encode import encode
@@ -20,6 +19,7 @@ from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
 from retrievalkit.cli.search import search
 from retrievalkit.cli.serve import serve
+from retrievalkit.conversion import convert
 from retrievalkit.evaluate.compare.compare import compare
 from retrievalkit.evaluate.evaluate import evaluate
 from retrievalkit.training.pretrain import pretrain
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 main.add_section("recipes", quickstart, run)
-main.add_section("data", convert, mine_negatives)
+main.add_section("data", DerivedCommand(convert), mine_negatives)
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
 main.add_section("search", encode, index, search, serve, export)
 main.add_section("judge", DerivedCommand(evaluate), DerivedCommand(compare))

@@ -27,14 +27,12 @@ if TYPE_CHECKING:
         remove_plugin,
         show_plugin,
     )
-    from retrievalkit.api.comparison import Comparison, compare
-    from retrievalkit.api.evaluation import Evaluation
     from retrievalkit.api.exporting import export
     from retrievalkit.api.hits import Hit, Hits
     from retrievalkit.api.hybrid import Hybrid
     from retrievalkit.api.index import Index
     from retrievalkit.api.mining import Examples, mine_negatives
-    from retrievalkit.api.recipes import convert, quickstart, run
+    from retrievalkit.api.recipes import quickstart, run
     from retrievalkit.api.reranking import rerank
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.runs import Run
@@ -42,6 +40,10 @@ if TYPE_CHECKING:
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
+    from retrievalkit.conversion import convert
+    from retrievalkit.evaluate.compare.compare import compare
+    from retrievalkit.evaluate.compare.result import Comparison
+    from retrievalkit.evaluate.program import Evaluation
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -63,14 +65,12 @@ _MODULES = {
         "remove_plugin",
         "show_plugin",
     ),
-    "api.comparison": ("Comparison", "compare"),
-    "api.evaluation": ("Evaluation",),
     "api.exporting": ("export",),
     "api.hits": ("Hit", "Hits"),
     "api.hybrid": ("Hybrid",),
     "api.index": ("Index",),
     "api.mining": ("Examples", "mine_negatives"),
-    "api.recipes": ("convert", "quickstart", "run"),
+    "api.recipes": ("quickstart", "run"),
     "api.reranking": ("rerank",),
     "api.retriever": ("Retriever",),
     "api.runs": ("Run",),
@@ -78,6 +78,10 @@ _MODULES = {
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
+    "conversion": ("convert",),
+    "evaluate.compare.compare": ("compare",),
+    "evaluate.compare.result": ("Comparison",),
+    "evaluate.program": ("Evaluation",),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),

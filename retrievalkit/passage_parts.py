@@ -92,10 +92,10 @@ class Windows:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            msg = f"--passages is {self.size}, and a passage has one of the {self.by} or more."
+            msg = f"passages is {self.size}, and a passage has one of the {self.by} or more."
             raise OptionError(msg)
         if self.stride is not None and not 1 <= self.stride <= self.size:
-            msg = f"--stride is {self.stride}, and should be 1 to {self.size} (--passages), so that no word is lost."
+            msg = f"stride is {self.stride}, and should be 1 to {self.size} (passages), so that no word is lost."
             raise OptionError(msg)
 
     def cut(self, text: str) -> list[str]:
@@ -120,14 +120,14 @@ class Parts(Contents):
 
     def __init__(self, parts: str | Windows, columns: Columns | None = None) -> None:
         super().__init__(columns)
-        self._option = "--parts"
+        self._option = "parts"
         if isinstance(parts, Windows):
-            self._option = "--passages"
+            self._option = "passages"
             self.options = {"passages": parts.size, "stride": parts.stride or parts.size, "by": parts.by}
             self._cut: Callable[[str], list[str]] = parts.cut
             return
         if parts != "sentences" and not (parts.isascii() and parts.isdigit() and 2 <= int(parts) <= 1000):
-            msg = f"--parts is '{parts}', and should be 'sentences' or the number of equal parts, from 2 on."
+            msg = f"parts is '{parts}', and should be 'sentences' or the number of equal parts, from 2 on."
             raise OptionError(msg)
         self.options = {"parts": parts}
         self._cut = sentences if parts == "sentences" else lambda text: equal_parts(text, int(parts))
@@ -135,7 +135,7 @@ class Parts(Contents):
     def check(self, kind: Kind, source: str | Path) -> None:
         """Refuse what has no passages."""
         if kind in ("run", "queries"):
-            advice = "Leave it out." if kind == "queries" else "For a run of parts there is --merge-parts."
+            advice = "Leave it out." if kind == "queries" else "For a run of parts there is merge_parts."
             msg = f"{self._option} cuts passages, and '{source}' is read as {kind}. {advice}"
             raise OptionError(msg)
 
@@ -153,7 +153,7 @@ class Parts(Contents):
         """The judgements of the parts; answers are those of the queries beside the judgements, or in the corpus."""
         place = _place_of("passages", source, corpus)
         if place is None:
-            msg = f"'{source}' names passages whose texts it does not hold. Give the corpus: --corpus."
+            msg = f"'{source}' names passages whose texts it does not hold. Give the corpus."
             raise OptionError(msg)
         asked = _place_of("queries", source, corpus)
         answers = {} if asked is None else {query.id: query.answers for query in read_queries(asked)}
@@ -194,7 +194,7 @@ class WholePassages(Contents):
     def check(self, kind: Kind, source: str | Path) -> None:
         """Refuse anything but a run."""
         if kind != "run":
-            msg = f"--merge-parts is for runs, and '{source}' is read as {kind}. Leave it out, or give --kind run."
+            msg = f"merge_parts is for runs, and '{source}' is read as {kind}. Leave it out, or give the kind: run."
             raise OptionError(msg)
 
     def results(self, source: str | Path) -> Iterator[tuple[str, Hits]]:
@@ -215,15 +215,13 @@ def contents_of(
         OptionError: Two of them are given that exclude each other, or the parts are unknown.
     """
     if parts is not None and windows is not None:
-        msg = (
-            "--parts and --passages both cut passages. Give one of them; --passages N --by sentences counts sentences."
-        )
+        msg = "parts and passages both cut passages. Give one of them; `by` counts passages in sentences."
         raise OptionError(msg)
     cut = parts if windows is None else windows
     if merge and (cut is not None or columns is not None):
-        option = "--parts" if parts is not None else "--passages" if windows else "--text-field"
-        does = "names the text of" if option == "--text-field" else "cuts"
-        msg = f"{option} {does} passages, and --merge-parts takes the parts of a run for passages. Give one of them."
+        option = "parts" if parts is not None else "passages" if windows else "text_field"
+        does = "names the text of" if option == "text_field" else "cuts"
+        msg = f"{option} {does} passages, and merge_parts takes the parts of a run for passages. Give one of them."
         raise OptionError(msg)
     if merge:
         return WholePassages()
@@ -277,6 +275,6 @@ def _is_beside(part: Part, source: str | Path) -> bool:
 def _passage_of(part: str, source: str | Path) -> str:
     found = PART.fullmatch(part)
     if found is None:
-        msg = f"document '{part}' is no part of a passage, such as ID#1. Give a run of a corpus that --parts made."
+        msg = f"document '{part}' is no part of a passage, such as ID#1. Give a run of a corpus cut into parts."
         raise DataError(msg, file=source)
     return found[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 import retrievalkit as rk
 from retrievalkit.cli import main
 from retrievalkit.cli.derived import DerivedCommand
-from retrievalkit.declarations import CommandOptions, command
+from retrievalkit.declarations import Argument, CommandOptions, command
 from retrievalkit.errors import OptionError
 from retrievalkit.options import options
 
@@ -106,6 +107,41 @@ def test_settings_name_the_options_of_the_command_and_of_its_components():
     }
     with pytest.raises(OptionError, match="did you mean 'epochs'"):
         rk.train.settings({"epoch": 1})
+
+
+@dataclass(frozen=True)
+class ManyOptions(CommandOptions):
+    """Options of `many`.
+
+    Args:
+        texts: The texts.
+        kinds: Kinds of words; given several times, they add up.
+        lengths: Lengths of words; given several times, they add up.
+    """
+
+    texts: Annotated[tuple[str, ...], Argument(several=True)]
+    _: KW_ONLY
+    kinds: str | Sequence[str] = "noun"
+    lengths: Sequence[int] = ()
+
+
+def test_options_that_take_several_values_and_notes():
+    """A positional option takes all words, a flag adds up; a result's notes stay out of standard output."""
+    seen = []
+
+    @command("many", ManyOptions)
+    def many(options: ManyOptions) -> Counted:
+        seen.append((options.texts, options.kinds, [*options.lengths]))
+        counted = Counted(len(options.texts))
+        counted.notes = ["there are few."]
+        return counted
+
+    words = ["a", "b", "--kinds", "noun verb", "--kinds", "f(x=1, y=2)", "--lengths", "4,6", "--lengths", "8"]
+    run = CliRunner().invoke(DerivedCommand(many), words)
+    assert (run.stdout, run.stderr) == ("2 words\n", "Note: there are few.\n")
+    CliRunner().invoke(DerivedCommand(many), ["a", "--json"])
+    assert seen == [(("a", "b"), ["noun verb", "f(x=1, y=2)"], [4, 6, 8]), (("a",), "noun", [])]
+    assert "The texts." in CliRunner().invoke(DerivedCommand(many), ["--help"]).output
 
 
 def test_a_flag_wins_over_a_setting():

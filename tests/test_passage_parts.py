@@ -135,7 +135,7 @@ def test_judgements_by_themselves(tmp_path, folder):
     run(folder / "qrels" / "test.tsv", tmp_path / "of-file.tsv", "--parts", "sentences", "--corpus", folder)
     for name in ("of-folder.tsv", "of-file.tsv"):
         assert read_qrels(tmp_path / name) == read_qrels(tmp_path / "parts")
-    with pytest.raises(OptionError, match=r"names passages whose texts it does not hold\. Give the corpus: --corpus"):
+    with pytest.raises(OptionError, match=r"names passages whose texts it does not hold\. Give the corpus"):
         run(folder / "qrels" / "test.tsv", tmp_path / "x.tsv", "--parts", "2")
 
 
@@ -212,12 +212,12 @@ def test_a_run_of_something_else(tmp_path, part):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--parts", "1"], "--parts is '1', and should be 'sentences' or the number"),
-        (["--parts", "words"], "--parts is 'words'"),
+        (["--parts", "1"], "parts is '1', and should be 'sentences' or the number"),
+        (["--parts", "words"], "parts is 'words'"),
         (["--parts", "2", "--merge-parts"], "Give one of them"),
         (["--parts", "2", "--kind", "queries"], "is read as queries. Leave it out"),
-        (["--parts", "2", "--kind", "run"], "is read as run. For a run of parts there is --merge-parts"),
-        (["--merge-parts"], "--merge-parts is for runs, and '.*' is read as collection"),
+        (["--parts", "2", "--kind", "run"], "is read as run. For a run of parts there is merge_parts"),
+        (["--merge-parts"], "merge_parts is for runs, and '.*' is read as collection"),
     ],
 )
 def test_wrong_usage(tmp_path, folder, words, message):

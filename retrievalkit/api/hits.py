@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsIndex, overload
 
-from retrievalkit.api import notebook
-from retrievalkit.api.tables import Tabular
+from retrievalkit.report import notebook
+from retrievalkit.report.table import Tabular
 from retrievalkit.search.hits import DescribedHit, Found, reasons_of
 
 if TYPE_CHECKING:

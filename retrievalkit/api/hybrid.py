@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import oddities
-from retrievalkit.api import notebook
 from retrievalkit.api.index import Index
 from retrievalkit.api.options import known_keywords, options_of, settled
 from retrievalkit.api.runs import Run
@@ -19,6 +18,7 @@ from retrievalkit.data import inputs as given
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.errors import InputError, OptionError
+from retrievalkit.report import notebook
 from retrievalkit.search import program
 from retrievalkit.search.encoders import JoinedEncoders
 from retrievalkit.search.fusion import Fusion

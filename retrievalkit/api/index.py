@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.api import notebook
 from retrievalkit.api.building import Material, added
 from retrievalkit.api.options import call, options_of, settled
 from retrievalkit.api.searching import Searching
@@ -21,6 +20,7 @@ from retrievalkit.data import inputs as given
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.index import build_index
+from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
 from retrievalkit.search.request import Request, check_effect
 from retrievalkit.search.searcher import Searcher

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
-from retrievalkit.api import notebook
 from retrievalkit.api.hybrid import Hybrid
 from retrievalkit.api.index import Index
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.places import scratch
 from retrievalkit.api.runs import Run
-from retrievalkit.api.tables import Tabular
 from retrievalkit.data import inputs as given
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.errors import InputError, OptionError
+from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
+from retrievalkit.report.table import Tabular
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,4 +1,4 @@
-"""Recipes run, the quickstart among them, and files converted."""
+"""Recipes run, the quickstart among them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.tables import Table
 from retrievalkit.data import inputs as given
-from retrievalkit.errors import OptionError
 
 
 @options_of("run", without=("recipe", "output"))
@@ -45,28 +44,3 @@ def quickstart(output: str | os.PathLike[str] = "quickstart", **options: Any) ->
     """
     place = given.place(output, "the output")
     return Table(f"Quickstart in {place}", call("quickstart", {"output": place, **options}))
-
-
-@options_of("convert", without=("source", "output"))
-def convert(source: Any, output: str | os.PathLike[str], *, kind: str | None = None, **options: Any) -> dict[str, int]:
-    """Read a source in any known format and write it in ours.
-
-    Args:
-        source: A file, a folder or another source; or data in memory, of which `kind` says what it is.
-        output: The file or folder to write.
-        kind: "corpus", "queries", "examples", "qrels", "run" or "collection"; None = found out.
-        **options: Of `rkit convert`.
-
-    Returns:
-        How many rows of each kind were written.
-
-    Raises:
-        InputError: The source is damaged or unknown; nothing was written.
-    """
-    kinds = {"corpus": given.passages, "queries": given.queries, "examples": given.examples, "qrels": given.judgements}
-    if not isinstance(source, str | os.PathLike) and kind not in kinds:
-        msg = f"data in memory is of one of the kinds {', '.join(kinds)}, and kind is {kind!r}. Give it."
-        raise OptionError(msg)
-    address = kinds.get(kind or "", os.fspath)(source)
-    found: dict[str, int] = call("convert", {"source": address, "output": output, "kind": kind, **options})
-    return found

@@ -9,8 +9,9 @@ from typing import Any
 from retrievalkit.api.mining import Examples
 from retrievalkit.api.options import call, options_of
 from retrievalkit.api.places import scratch
-from retrievalkit.api.runs import Run, as_run
+from retrievalkit.api.runs import Run
 from retrievalkit.data import inputs as given
+from retrievalkit.data.run_file import open_run
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import InputError
 
@@ -71,7 +72,7 @@ def _rows(place: Path) -> Any:
 def _file_of(run: Any, folder: Path) -> str:
     if isinstance(run, str | os.PathLike):
         return os.fspath(run)
-    hits = as_run(run)
+    hits = open_run(given.run(run))
     if not any(hits.values()):
         msg = "the run is empty: there is nothing to rank anew."
         raise InputError(msg)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.api import notebook
 from retrievalkit.api.options import options_of, settled
 from retrievalkit.api.vectors import Vectors
 from retrievalkit.cli.cluster import taken_cluster
@@ -19,6 +18,7 @@ from retrievalkit.encode import EncodeOptions, encode, encoded_shards
 from retrievalkit.errors import OptionError
 from retrievalkit.model import retriever as program
 from retrievalkit.model.dimensions import note_untrained_dimensions
+from retrievalkit.report import notebook
 
 _OF_MODEL = ("encoder", "pooler")
 _OF_VECTORS = ("dimensions", "stored")

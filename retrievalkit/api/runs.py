@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit.api import notebook
-from retrievalkit.api.options import call, options_of
-from retrievalkit.api.tables import Tabular
 from retrievalkit.data import inputs as given
-from retrievalkit.data.run_file import open_run
 from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_run
 from retrievalkit.data.sources import InMemory
-from retrievalkit.errors import DataError, InputError
+from retrievalkit.declarations import method
+from retrievalkit.evaluate.evaluate import EvaluationOptions, evaluate
+from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
+from retrievalkit.report.table import Tabular
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from retrievalkit.api.evaluation import Evaluation
+    from retrievalkit.evaluate.program import Evaluation
 
 _SHOWN = 10
-_FIELDS = (
-    ("query_id", "query-id", "qid", "q_id", "query"),
-    ("document_id", "doc_id", "docid", "docno", "corpus-id", "pid", "id"),
-    ("score",),
-)
 
 
 class Run(dict[str, Hits], Tabular):
@@ -45,7 +39,7 @@ class Run(dict[str, Hits], Tabular):
     """
 
     def __init__(self, hits: Any = (), name: str = "run") -> None:
-        super().__init__(hits if isinstance(hits, Run) else _by_query(hits))
+        super().__init__(hits if isinstance(hits, Run) else given.hits(hits))
         self.name = name
         self.path: str | None = None
 
@@ -81,28 +75,20 @@ class Run(dict[str, Hits], Tabular):
         """
         write_run(os.fspath(path), self, form=form)
 
-    @options_of("evaluate", without=("run", "per_query"))
-    def evaluate(self, qrels: Any = None, metrics: str | Sequence[str] | None = None, **options: Any) -> Evaluation:
+    @method(EvaluationOptions)
+    def evaluate(self, options: EvaluationOptions) -> Evaluation:
         """The metrics of the run by judgements, its top-k accuracy by answers, or both.
-
-        Args:
-            qrels: Judgements: a file or another source, a dict query -> document -> grade, or a table.
-            metrics: Names as ir-measures writes them.
-            **options: Of `rkit evaluate`; `answers` are queries with answers, `corpus` the passages searched.
 
         Raises:
             InputError: Judgements and run share no query, or an option does not fit.
         """
-        words = {"run": as_address(self), "qrels": qrels if qrels is None else given.judgements(qrels)}
-        words |= {"metrics": metrics} | options
-        if options.get("answers") is not None:
-            words["answers"] = given.queries(options["answers"])
-        if options.get("corpus") is not None:
-            words["corpus"] = given.passages(options["corpus"])
-        from retrievalkit.api.evaluation import Evaluation
+        (evaluation,) = evaluate(run=[self], **vars(options)).values()
+        return evaluation
 
-        (found,) = call("evaluate", words).values()
-        return Evaluation(**vars(found))
+    @property
+    def address(self) -> str:
+        """What programs read: its name, with its hits."""
+        return InMemory.of(self.name, run=self)
 
     def to_dict(self) -> dict[str, dict[str, float]]:
         """Query -> document -> score, as pytrec_eval, ranx and BEIR have it."""
@@ -134,58 +120,3 @@ class Run(dict[str, Hits], Tabular):
         rest = [f"and {len(self) - _SHOWN:,} more queries"] if len(self) > _SHOWN else []
         columns = ["query", "hits", "first document", "score"]
         return notebook.table(repr(self), columns, rows, numeric=["hits", "score"], texts=rest)
-
-
-def as_address(run: Any, name: str | None = None) -> str:
-    """The address of a run: its file, or its name with its hits."""
-    if isinstance(run, str | os.PathLike):
-        return os.fspath(run)
-    run = run if isinstance(run, Run) else Run(run)
-    return InMemory.of(name or run.name, run=run)
-
-
-def as_run(run: Any) -> Mapping[str, Hits]:
-    """The hits of a run that was given as a file or in memory."""
-    if isinstance(run, str | os.PathLike):
-        return open_run(os.fspath(run))
-    return run if isinstance(run, Run) else Run(run)
-
-
-def _by_query(hits: Any) -> dict[str, Hits]:
-    if isinstance(hits, Mapping):
-        return {str(query): _ordered(_pairs(str(query), found), str(query)) for query, found in hits.items()}
-    rows: dict[str, list[tuple[Any, Any]]] = {}
-    for number, row in enumerate(given.Rows(hits, "run"), 1):
-        query, document, score = (_field(row, names, number) for names in _FIELDS)
-        rows.setdefault(str(query), []).append((document, score))
-    return {query: _ordered(found, query) for query, found in rows.items()}
-
-
-def _field(row: Mapping[str, Any], names: Sequence[str], number: int) -> Any:
-    found = next((name for name in names if name in row), None)
-    if found is None:
-        msg = f"the row has no {names[0]}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
-        raise DataError(msg, file=InMemory("the run"), line=number)
-    return row[found]
-
-
-def _pairs(query: str, hits: Any) -> list[tuple[Any, Any]]:
-    found = hits.items() if isinstance(hits, Mapping) else hits
-    try:
-        return [(document, score) for document, score in found]
-    except (TypeError, ValueError):
-        msg = f"the hits of query '{query}' are {hits!r:.80}. Give a dict document -> score, or pairs of the two."
-        raise InputError(msg) from None
-
-
-def _ordered(pairs: Sequence[tuple[Any, Any]], query: str) -> Hits:
-    """The hits by score; equal scores in the order given."""
-    try:
-        hits = [(str(document), float(score)) for document, score in pairs]
-    except (TypeError, ValueError):
-        msg = f"a score of query '{query}' is not a number. Give numbers."
-        raise InputError(msg) from None
-    if len({document for document, _ in hits}) < len(hits):
-        msg = f"query '{query}' has a document twice. Give each once."
-        raise InputError(msg)
-    return sorted(hits, key=lambda hit: -hit[1])

@@ -5,25 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from retrievalkit.api import notebook
-from retrievalkit.report.table import text_table
+from retrievalkit.report import notebook
+from retrievalkit.report.table import Tabular, text_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-
-class Tabular:
-    """Something that becomes a table of pandas, and so of other libraries."""
-
-    def to_pandas(self) -> DataFrame:
-        """As a table of pandas."""
-        raise NotImplementedError
-
-    def to_arrow(self) -> Any:
-        """As an Arrow table, which is also for polars and `datasets`: `polars.from_arrow`, `datasets.Dataset`."""
-        import pyarrow
-
-        return pyarrow.Table.from_pandas(self.to_pandas(), preserve_index=False)
 
 
 class Table(list[dict[str, Any]], Tabular):

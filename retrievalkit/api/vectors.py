@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from retrievalkit import artifacts
-from retrievalkit.api import notebook
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.encode import SHARD_TEXTS, EncodedShard
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
-from retrievalkit import artifacts
+from retrievalkit import artifacts, oddities
 from retrievalkit.artifacts.places import descriptor
 from retrievalkit.cli.group import STARTED_BY_TORCHRUN
+from retrievalkit.cli.options import sends_to_stores
 from retrievalkit.declarations import Argument, Command, Flag, Named, Reads, mark
 from retrievalkit.errors import OptionError
 from retrievalkit.options import Option, convert, options
@@ -53,6 +54,7 @@ class DerivedCommand(click.Command):
         params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
+    @sends_to_stores
     def _called(self, *, as_json: bool, settings: tuple[str, ...], **given: Any) -> Any:
         from retrievalkit.recipe.settings import parse_set
 
@@ -76,13 +78,19 @@ class DerivedCommand(click.Command):
             if shown:
                 text = json.dumps(result.as_json(), indent=2, default=str) if as_json else result.summary
                 click.echo(artifacts.named(text))
+                # JSON has them.
+                for note in () if as_json else getattr(result, "notes", ()):
+                    oddities.show(note)
         return result
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the options, those that commands share under headings of their own."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
+            record = param.get_help_record(ctx)
+            if isinstance(param, click.Argument):
+                record = param.make_metavar(ctx), options(self.declared.declaration)[str(param.name)].description
+            if record is not None:
                 sections.setdefault(self._heading(str(param.name)), []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
@@ -102,8 +110,8 @@ def _own_first(declaration: type) -> list[Option]:
 
 def _parameter(option: Option) -> click.Parameter:
     """An argument or a flag for an option."""
-    if mark(option.annotation, Argument):
-        return click.Argument([option.name], required=option.required)
+    if argument := mark(option.annotation, Argument):
+        return click.Argument([option.name], required=option.required, nargs=-1 if argument.several else 1)
     flag = mark(option.annotation, Flag)
     names = list(flag.names) if flag and flag.names else [f"--{option.name.replace('_', '-')}"]
     shared: dict[str, Any] = {"help": option.description, "required": option.required}
@@ -120,7 +128,17 @@ def _parameter(option: Option) -> click.Parameter:
     origins = [typing.get_origin(kind) for kind in kinds]
     several = any(isinstance(origin, type) and issubclass(origin, Sequence) for origin in origins)
     metavar = (flag and flag.metavar) or _metavar(option.annotation, kinds)
-    return click.Option([*names, option.name], type=_Value(option), multiple=several, metavar=metavar, **shared)
+    if several and not option.required:
+        shared |= {"default": None, "show_default": str(option.default) if option.default else False}
+    if several:
+        shared |= {"multiple": True, "callback": _joined}
+    return click.Option([*names, option.name], type=_Value(option), metavar=metavar, **shared)
+
+
+def _joined(context: click.Context, parameter: click.Parameter, values: Sequence[Any]) -> list[Any]:
+    """The values of a repeated flag, each of which may be several: --layers 4,6 --layers 8."""
+    del context, parameter
+    return [one for value in values for one in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _metavar(annotation: Any, kinds: list[Any]) -> str:

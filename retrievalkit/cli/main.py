@@ -5,12 +5,9 @@ from __future__ import annotations
 import click
 
 from retrievalkit import __version__
-from retrievalkit.cli.compare import compare
-from retrievalkit.cli.convert import convert
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.doctor import doctor
 from retrievalkit.cli.encode import encode
-from retrievalkit.cli.evaluate import evaluate
 from retrievalkit.cli.export import export
 from retrievalkit.cli.group import RootGroup
 from retrievalkit.cli.index import index
@@ -21,6 +18,9 @@ from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
 from retrievalkit.cli.search import search
 from retrievalkit.cli.serve import serve
+from retrievalkit.conversion import convert
+from retrievalkit.evaluate.compare.compare import compare
+from retrievalkit.evaluate.evaluate import evaluate
 from retrievalkit.training.pretrain import pretrain
 from retrievalkit.training.train import train
 
@@ -35,8 +35,8 @@ def main() -> None:
 
 
 main.add_section("recipes", quickstart, run)
-main.add_section("data", convert, mine_negatives)
+main.add_section("data", DerivedCommand(convert), mine_negatives)
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
 main.add_section("search", encode, index, search, serve, export)
-main.add_section("judge", evaluate, compare)
+main.add_section("judge", DerivedCommand(evaluate), DerivedCommand(compare))
 main.add_section("plugins", plugins, doctor)

@@ -100,8 +100,13 @@ def reserved(function: Function) -> Function:
                 artifacts.restore(output)
             return function(*args, **options)
 
-    run.__dict__[_SENDS] = True
-    return cast("Function", run)
+    return sends_to_stores(cast("Function", run))
+
+
+def sends_to_stores(function: Function) -> Function:
+    """Mark the function of a command that sends an output in a store there."""
+    function.__dict__[_SENDS] = True
+    return function
 
 
 def check_sent(values: Settings, callback: object = None) -> None:
@@ -150,39 +155,6 @@ def strict_option(function: Function) -> Function:
 
     text = "Take what a note would tell (cut texts, queries without judgements ...) for an error."
     return click.option("--strict", is_flag=True, help=text)(collecting)  # type: ignore[return-value]
-
-
-def metrics_option(default: str) -> Callable[[Function], Function]:
-    """`--metrics`: given several times, it adds up."""
-    text = "Metrics by their names in ir-measures, between spaces; given several times, they add up."
-
-    def joined(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str:
-        del context, parameter
-        return " ".join(values)
-
-    return click.option("--metrics", multiple=True, default=[default], show_default=default, callback=joined, help=text)
-
-
-def ties_option(function: Function) -> Function:
-    """`--ties`: the order of documents with equal scores."""
-    text = (
-        "Order of documents with equal scores: by id, descending, as in trec_eval; or by the ranks in the run's file."
-    )
-    choice = click.Choice(["document_id", "run"])
-    return click.option("--ties", type=choice, default="document_id", show_default=True, help=text)(function)
-
-
-def over_option(function: Function) -> Function:
-    """`--over`: the queries that count."""
-    text = "Which queries count: all in the qrels (a query that the run lacks scores 0), or only those in the run."
-    choice = click.Choice(["qrels", "run"])
-    return click.option("--over", type=choice, default="qrels", show_default=True, help=text)(function)
-
-
-def exclude_self_option(function: Function) -> Function:
-    """`--exclude-self`: leave out hits with the query's own id."""
-    text = "Leave out hits with the query's own id, as BEIR does (ArguAna, Quora)."
-    return click.option("--exclude-self", "--ignore-same-id", "ignore_same_id", is_flag=True, help=text)(function)
 
 
 class _Formats(click.Choice[str]):

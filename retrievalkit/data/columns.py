@@ -91,7 +91,7 @@ class _Reader:
         text = _found(record, known, self._columns.text, _TEXTS)
         if not text:
             names = field_names(record.fields)
-            msg = f"none of the fields is known to be the text. Name it: --text-field. The fields are {names}."
+            msg = f"none of the fields is known to be the text. Name it: text_field. The fields are {names}."
             raise record.error(msg)
         title = _found(record, known, self._columns.title, ("title",))
         identifier = _found(record, known, self._columns.id, PASSAGE_IDS)

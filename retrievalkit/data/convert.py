@@ -129,7 +129,7 @@ def convert(
         kind = "corpus" if contents.columns else kind_of(source)
         _note_other_parts(source, kind)
     if contents.columns is not None and kind not in ("corpus", "collection"):
-        msg = f"--text-field names a field of passages, and '{source}' is read as {kind}. Leave out such names."
+        msg = f"text_field names a field of passages, and '{source}' is read as {kind}. Leave out such names."
         raise OptionError(msg)
     contents.check(kind, source)
     path, read = Path(output), _Read(source, split, corpus, contents)
@@ -183,7 +183,7 @@ def _note_other_parts(source: str | Path, kind: Kind) -> None:
     converted = ("passages", "queries", "judgements") if kind == "collection" else ("passages",)
     for part in open_source(source).parts() or ():
         if part not in converted:
-            oddities.note(f"the {part} in '{source}' are not converted. Convert them too: --kind {KIND_OF_PART[part]}.")
+            oddities.note(f"the {part} in '{source}' are not converted. Convert them as kind {KIND_OF_PART[part]}.")
 
 
 @dataclass(frozen=True)
@@ -198,10 +198,10 @@ class _Read:
 
 def _write_in_form(kind: Kind, read: _Read, path: Path, form: Form) -> Counts:
     if kind not in ("run", "qrels"):
-        msg = f"--form is for runs and qrels, and '{read.source}' is read as {kind}. Leave it out or give --kind."
+        msg = f"form is for runs and qrels, and '{read.source}' is read as {kind}. Leave it out, or give the kind."
         raise OptionError(msg)
     if path.is_dir():
-        msg = f"'{path}' is a folder. With --form give the name of a file."
+        msg = f"'{path}' is a folder. With a form, give the name of a file."
         raise OptionError(msg)
     return _results(read, path, form) if kind == "run" else _judgements(read, path, form)
 
@@ -217,7 +217,7 @@ def _write_file(kind: Kind, read: _Read, path: Path) -> Counts:
     if kind == "collection":
         msg = (
             f"'{read.source}' is a whole collection, and '{path}' one file. Give a folder as output, or say which part "
-            f"is wanted: --kind {', '.join(_WRITERS)} or examples."
+            f"is wanted by its kind: {', '.join(_WRITERS)} or examples."
         )
         raise OptionError(msg)
     if kind == "examples":
@@ -288,7 +288,7 @@ def _hard_negatives(
 ) -> Counts:
     """Write the examples of sentence-transformers' file."""
     if kind not in (None, "examples") or not _is_file(path):
-        msg = f"negatives chosen by system are examples, which go to a file. Give '{path}.jsonl', without --kind."
+        msg = f"negatives chosen by system are examples, which go to a file. Give '{path}.jsonl', and no kind."
         raise OptionError(msg)
     known = None if corpus is None else open_corpus(corpus)
     examples = read_examples(source, corpus=known, hard_negatives=chosen)

@@ -64,7 +64,7 @@ class Chooser:
 
     def __init__(self, options: HardNegatives) -> None:
         if options.margin is not None and options.scores is None:
-            msg = f"--margin {options.margin:g} compares the scores of a re-ranker. Give them: --scores FILE"
+            msg = f"margin {options.margin:g} compares the scores of a re-ranker. Give the file of scores."
             raise OptionError(msg)
         self.options = options
         self.seen: set[str] = set()
@@ -128,8 +128,8 @@ class Chooser:
     def _score(self, record: Record, identifier: str, scores: Mapping[str, float]) -> float:
         if identifier not in scores:
             msg = (
-                f"'{self.options.scores}' does not score the passage '{identifier}' for this query, and --margin "
-                f"compares with it. Give a file that scores all positives and negatives, or leave --margin out."
+                f"'{self.options.scores}' does not score the passage '{identifier}' for this query, and margin "
+                f"compares with it. Give a file that scores all positives and negatives, or leave margin out."
             )
             raise record.error(msg)
         return scores[identifier]
@@ -148,5 +148,5 @@ class Chooser:
             raise record.error(msg)
         close = nearest(query_id, self._texts)
         offer = f"; did you mean '{close}'?" if close else "."
-        msg = f"the query '{query_id}' is not among those of '{self.options.queries}'{offer} Give their file: --queries"
+        msg = f"the query '{query_id}' is not among those of '{self.options.queries}'{offer} Give their file."
         raise record.error(msg)

@@ -1,4 +1,4 @@
-"""What Python programs give, as the addresses that programs read: passages, queries, judgements and examples.
+"""Addresses of the data that Python programs pass in: passages, queries, judgements, examples and runs.
 
 Each may be a file or another source (`pydoc:numpy`, `hf:NAME`), or be in memory: lists of texts or dicts, dicts by id,
 tables (pandas, polars, Arrow), data sets of the package `datasets`, arrays of texts, and our own rows. Rows have the
@@ -9,16 +9,23 @@ as those of files are, and errors name the row.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from retrievalkit.data.forms import PASSAGE_IDS, QUERY_IDS
+from retrievalkit.data.run_file import open_run
+from retrievalkit.data.runs import Hits
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import DataError, InputError
 
 Row = Mapping[str, Any]
 
+_HIT = (
+    ("query_id", "query-id", "qid", "q_id", "query"),
+    ("document_id", "doc_id", "docid", "docno", "corpus-id", "pid", "id"),
+    ("score",),
+)
 _KNOWN = (
     "Give the address of a file or another source, a list of texts or dicts, a dict by id, a table (pandas, polars, "
     "Arrow), or a data set of the package datasets."
@@ -73,6 +80,50 @@ def examples(data: Any) -> str:
         address: str = data.address  # of rk.Examples
         return address
     return _address(data) or InMemory.of("the examples", examples=Rows(data, "examples"))
+
+
+def run(data: Any) -> str:
+    """The address of a run: of its file, of an `rk.Run`, or of what `hits` takes.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if isinstance(data, str | os.PathLike):
+        return os.fspath(data)
+    address: str = data.address if hasattr(data, "address") else InMemory.of("run", run=hits(data))
+    return address
+
+
+def runs(data: Any) -> tuple[str, ...]:
+    """The addresses of runs, in a list or by name; those in memory with the same name are numbered.
+
+    Raises:
+        InputError: One is something else.
+    """
+    if isinstance(data, Mapping) and not hasattr(data, "address"):
+        return tuple(InMemory.of(str(name), run=open_run(run(one))) for name, one in data.items())
+    several = data if isinstance(data, Iterable) and not isinstance(data, str | Mapping) else [data]
+    addresses = [run(one) for one in several]
+    names = [one for one in addresses if isinstance(one, InMemory)]
+    return tuple(
+        InMemory.of(f"{one} {number}", run=one.run) if isinstance(one, InMemory) and names.count(one) > 1 else one
+        for number, one in enumerate(addresses, 1)
+    )
+
+
+def hits(data: Any) -> dict[str, Hits]:
+    """The hits of each query, best first, of a dict query -> hits, a table or rows.
+
+    Raises:
+        InputError: It is something else, or a query has a document twice.
+    """
+    if isinstance(data, Mapping):
+        return {str(query): _ordered(_pairs(str(query), found), str(query)) for query, found in data.items()}
+    rows: dict[str, list[tuple[Any, Any]]] = {}
+    for number, row in enumerate(Rows(data, "run"), 1):
+        query, document, score = (_field(row, names, number) for names in _HIT)
+        rows.setdefault(str(query), []).append((document, score))
+    return {query: _ordered(found, query) for query, found in rows.items()}
 
 
 def model(value: Any) -> str:
@@ -215,3 +266,33 @@ def _grades(query: Any, judged: Any) -> Iterable[tuple[Any, Any]]:
         return ((document, 1) for document in judged)
     msg = f"the judgements of query '{query}' are {judged!r:.80}, and should be a dict document -> grade."
     raise InputError(msg)
+
+
+def _field(row: Mapping[str, Any], names: Sequence[str], number: int) -> Any:
+    found = next((name for name in names if name in row), None)
+    if found is None:
+        msg = f"the row has no {names[0]}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
+        raise DataError(msg, file=InMemory("the run"), line=number)
+    return row[found]
+
+
+def _pairs(query: str, hits: Any) -> list[tuple[Any, Any]]:
+    found = hits.items() if isinstance(hits, Mapping) else hits
+    try:
+        return [(document, score) for document, score in found]
+    except (TypeError, ValueError):
+        msg = f"the hits of query '{query}' are {hits!r:.80}. Give a dict document -> score, or pairs of the two."
+        raise InputError(msg) from None
+
+
+def _ordered(pairs: Sequence[tuple[Any, Any]], query: str) -> Hits:
+    """The hits by score; equal scores in the order given."""
+    try:
+        hits = [(str(document), float(score)) for document, score in pairs]
+    except (TypeError, ValueError):
+        msg = f"a score of query '{query}' is not a number. Give numbers."
+        raise InputError(msg) from None
+    if len({document for document, _ in hits}) < len(hits):
+        msg = f"query '{query}' has a document twice. Give each once."
+        raise InputError(msg)
+    return sorted(hits, key=lambda hit: -hit[1])

@@ -68,8 +68,8 @@ def _of_keys(keys: set[str], source: str | Path) -> Kind:
     names = field_names(sorted(keys))
     if "text" in keys:
         return _by_name(source, f"a record with the fields {names}")
-    msg = f"no known kind of data has these fields: {names}. Say what it is with --kind, or name those of a "
-    msg += "passage: --text-field, --title-field, --id-field."
+    msg = f"no known kind of data has these fields: {names}. Give its kind, or name those of a "
+    msg += "passage: text_field, title_field, id_field."
     raise DataError(msg, file=source)
 
 
@@ -105,5 +105,5 @@ def _by_name(source: str | Path, content: str) -> Kind:
     for hint, kind in hints.items():
         if hint in name:
             return kind
-    msg = f"{content} fits more than one kind of file. Say which: --kind corpus, queries, qrels or run."
+    msg = f"{content} fits more than one kind of file. Give its kind: corpus, queries, qrels or run."
     raise DataError(msg, file=source)

@@ -14,8 +14,7 @@ from retrievalkit import registry
 from retrievalkit.contracts import Judged, Metric
 from retrievalkit.data.qrels import LARGEST_GRADE, Qrels
 from retrievalkit.errors import InputError, OptionError, UnknownNameError, nearest
-
-METRICS = "nDCG@10 RR@10 R@1000"
+from retrievalkit.evaluate.options import METRICS
 
 _TRUNCATED = {"AP", "Judged", "P", "R", "RR", "Success", "nDCG"}  # with a cutoff, ranks below it do not count
 _TREC_EVAL = {"AP", "P", "R", "Success", "nDCG"}  # computed by trec_eval, with any cutoff, from whole rankings too
@@ -42,12 +41,13 @@ def mean(name: str, by_query: Mapping[str, float]) -> float:
 
 
 def metric_names(metrics: str | Sequence[str]) -> list[str]:
-    """The distinct metrics, in order; a text is split at spaces and commas outside parentheses.
+    """The distinct metrics, in order; texts are split at spaces and commas outside parentheses.
 
     Raises:
         OptionError: There is none.
     """
-    names = re.findall(r"(?:[^\s,(]|\([^)]*\)?)+", metrics) if isinstance(metrics, str) else list(metrics)
+    texts = [metrics] if isinstance(metrics, str) else metrics
+    names = [name for text in texts for name in re.findall(r"(?:[^\s,(]|\([^)]*\)?)+", text)]
     if not names:
         msg = f"no metric was given. Name some, such as '{METRICS}'."
         raise OptionError(msg)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import ir_measures
 import numpy as np
@@ -22,7 +21,6 @@ from retrievalkit.data.run_file import columns_of
 from retrievalkit.data.runs import Columns, Hits, Ties
 from retrievalkit.errors import InputError, PluginError, check_choice, shortlist
 from retrievalkit.evaluate.measures import (
-    METRICS,
     IrMeasure,
     depth_of,
     measure_of,
@@ -32,9 +30,9 @@ from retrievalkit.evaluate.measures import (
     trec_eval_level,
     with_grade_of_zero,
 )
+from retrievalkit.evaluate.options import METRICS, Over
 from retrievalkit.report.counts import counted
 
-Over = Literal["qrels", "run"]
 PerQuery = dict[str, dict[str, float]]
 
 
@@ -63,22 +61,6 @@ class _Query(NamedTuple):
 
 
 Visit = Callable[[str, Found], None]
-
-
-@dataclass(frozen=True)
-class Conventions:
-    """How metrics are computed where programs differ.
-
-    Attributes:
-        ties: The order of documents with equal scores: "document_id", descending, as in trec_eval; or "run", the order
-            in the run, as in MS MARCO's script.
-        over: The queries that are averaged: all of the "qrels", or only those that are also in the "run".
-        ignore_same_id: Leave out documents whose id is the query's own, as in BEIR's ArguAna and Quora.
-    """
-
-    ties: Ties = "document_id"
-    over: Over = "qrels"
-    ignore_same_id: bool = False
 
 
 _FIRST = {"RR", "Success"}  # what follows the first relevant document does not count

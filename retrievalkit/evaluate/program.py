@@ -1,9 +1,9 @@
-"""Evaluates runs by judgements or by answers: `rkit evaluate RUN [RUN...] --qrels QRELS`.
+"""Evaluates runs by judgements or by answers.
 
 Metrics are those of ir-measures, by its names: "nDCG@10 RR@10 R@1000", "AP(rel=2)", "Success@1000" (the share of
 queries with at least one hit, which MS MARCO papers report as recall). The mean is over all queries of the judgements;
 those absent from the run count 0. `Conventions` has the choices: `ties="run"` with "RR@10" for the values of MS MARCO's
-script, `ignore_same_id=True` for those of BEIR.
+script, `exclude_self=True` for those of BEIR.
 
 Top-k accuracy is the share of questions with an answer in the text of the first k documents; see `answers`.
 """
@@ -14,18 +14,17 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.run_file import check_run, open_run
-from retrievalkit.data.runs import Hits, Run, run_names
+from retrievalkit.data.runs import Hits, Run
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.evaluate.answers import Mode, answer_hits
-from retrievalkit.evaluate.measures import METRICS, IrMeasure, check_metrics, mean, metric_names, open_metric
+from retrievalkit.evaluate.measures import IrMeasure, check_metrics, mean, metric_names, open_metric
 from retrievalkit.evaluate.metrics import (
-    Conventions,
     Doubts,
     PerQuery,
     first_ids,
@@ -33,9 +32,14 @@ from retrievalkit.evaluate.metrics import (
     too_deep,
     without_same_id,
 )
+from retrievalkit.evaluate.options import METRICS, Conventions
+from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
-from retrievalkit.report.table import text_table
+from retrievalkit.report.table import Tabular, text_table
 from retrievalkit.report.terminal import printable
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 KS = (5, 20, 100)
 
@@ -64,7 +68,7 @@ class AnswerOptions:
 
 
 @dataclass(frozen=True)
-class Evaluation(Mapping[str, float]):
+class Evaluation(Mapping[str, float], Tabular):
     """The quality of a run: a mapping from metric, as requested, to its value.
 
     Attributes:
@@ -88,10 +92,75 @@ class Evaluation(Mapping[str, float]):
     def __len__(self) -> int:
         return len(self.metrics)
 
-    def to_json(self, *, per_query: bool = False) -> dict[str, Any]:
+    def as_json(self, *, per_query: bool = False) -> dict[str, Any]:
         """The evaluation as JSON values."""
         value: dict[str, Any] = {"metrics": self.metrics, "queries": self.queries, "notes": self.notes}
         return value | {"per_query": self.per_query} if per_query else value
+
+    def to_pandas(self) -> DataFrame:
+        """A table with a row for each query, and a column for each metric."""
+        import pandas
+
+        table = pandas.DataFrame(self.per_query)
+        table.index.name = "query_id"
+        return table
+
+    def to_arrow(self) -> Any:
+        """The same as an Arrow table, with the queries in the column `query_id`."""
+        import pyarrow
+
+        return pyarrow.Table.from_pandas(self.to_pandas().reset_index(), preserve_index=False)
+
+    def __repr__(self) -> str:
+        return f"Evaluation({', '.join(f'{name}: {value:.4f}' for name, value in self.items())})"
+
+    def _repr_html_(self) -> str:
+        rows = [[name, value, self.queries[name]] for name, value in self.items()]
+        columns = ["metric", "mean", "queries"]
+        return notebook.table("Evaluation", columns, rows, numeric=columns[1:], texts=self.notes)
+
+
+class Evaluations(dict[str, Evaluation]):
+    """Evaluations of runs, by the names of the runs.
+
+    Args:
+        evaluations: The evaluations.
+        per_query: Whether text and JSON have the values of each query.
+    """
+
+    def __init__(self, evaluations: Mapping[str, Evaluation], *, per_query: bool = False) -> None:
+        super().__init__(evaluations)
+        self.per_query = per_query
+
+    @property
+    def notes(self) -> list[str]:
+        """Caveats about the figures, with the name of the run if there are several."""
+        return [f"{name}: {note}" if len(self) > 1 else note for name, one in self.items() for note in one.notes]
+
+    @property
+    def summary(self) -> str:
+        """A line per metric for one run, a line per run for several, or tab-separated a line per query."""
+        metrics = list(dict.fromkeys(metric for run in self.values() for metric in run))
+        if self.per_query:
+            return "\n".join(printable("\t".join(row)) for row in self._per_query_rows(metrics))
+        if len(self) == 1:
+            (only,) = self.values()
+            return text_table([[name, f"{value:.4f}"] for name, value in only.items()], right=[1])
+        values = ([name, *(_shown(run[metric]) for metric in metrics)] for name, run in self.items())
+        return text_table([["run", *metrics], *values], right=range(1, len(metrics) + 1))
+
+    def _per_query_rows(self, metrics: Sequence[str]) -> Iterator[list[str]]:
+        """For each run, a row per query and then one for all."""
+        yield ["run", "query", *metrics]
+        for name, run in self.items():
+            for query_id in dict.fromkeys(query_id for values in run.per_query.values() for query_id in values):
+                yield [name, query_id, *(_shown(run.per_query[metric].get(query_id)) for metric in metrics)]
+            yield [name, "all", *(_shown(run[metric]) for metric in metrics)]
+
+    def as_json(self) -> dict[str, Any]:
+        """The evaluation of one run, or of several by their names, as JSON values."""
+        values = {name: one.as_json(per_query=self.per_query) for name, one in self.items()}
+        return {"runs": values} if len(values) > 1 else next(iter(values.values()))
 
 
 def evaluate(
@@ -122,16 +191,16 @@ def evaluate(
         UnknownNameError: A metric is unknown.
     """
     if qrels is None and queries is None:
-        msg = "nothing to evaluate by. Give judgements (--qrels), or answers and their corpus (--answers, --corpus)."
+        msg = "nothing to evaluate by. Give judgements (qrels), or answers and their corpus."
         raise InputError(msg)
     if queries is not None and corpus is None:
-        msg = "top-k accuracy looks for answers in the passages' texts. Give the corpus that was searched (--corpus)."
+        msg = "top-k accuracy looks for answers in the passages' texts. Give the corpus that was searched."
         raise InputError(msg)
     if qrels is not None:
         qrels = read_qrels(qrels) if isinstance(qrels, str | Path) else qrels
         check_metrics(metrics, qrels)
     whole: Mapping[str, Hits] = open_run(run, conventions.ties) if isinstance(run, str | Path) else run
-    run = without_same_id(whole) if conventions.ignore_same_id else whole
+    run = without_same_id(whole) if conventions.exclude_self else whole
     values: PerQuery = {}
     notes: list[str] = []
     means: dict[str, float] = {}
@@ -155,54 +224,13 @@ def evaluate(
     return Evaluation(means, values, {name: len(by_query) for name, by_query in values.items()}, notes)
 
 
-def evaluate_runs(
-    runs: Sequence[str | Path],
-    *,
-    qrels: Qrels | str | Path | None = None,
-    queries: Sequence[Query] | str | Path | None = None,
-    corpus: Iterable[Passage] | str | Path | None = None,
-    **options: Any,
-) -> dict[str, Evaluation]:
-    """{name of the file: evaluation} of several runs by the same judgements or answers; see `evaluate`."""
-    names = run_names(runs)
-    read: dict[str, Any] = {"qrels": qrels, "queries": queries, "corpus": corpus}
-    if qrels is not None and not isinstance(qrels, Mapping):
-        read["qrels"] = read_qrels(qrels)
-    if isinstance(queries, str | Path):
-        read["queries"] = read_queries(queries)
-    if isinstance(corpus, str | Path):
-        read["corpus"] = open_corpus(corpus)
-    return {name: evaluate(run, **read, **options) for name, run in zip(names, runs, strict=True)}
-
-
-def as_text(evaluations: Mapping[str, Evaluation], *, per_query: bool = False) -> str:
-    """For a terminal: a line per metric for one run, a line per run for several, or tab-separated a line per query."""
-    metrics = list(dict.fromkeys(metric for run in evaluations.values() for metric in run))
-    if per_query:
-        return "\n".join(printable("\t".join(row)) for row in _per_query_rows(evaluations, metrics))
-    if len(evaluations) == 1:
-        ((_, only),) = evaluations.items()
-        return text_table([[name, f"{value:.4f}"] for name, value in only.items()], right=[1])
-    values = ([name, *(_shown(run[metric]) for metric in metrics)] for name, run in evaluations.items())
-    rows = [["run", *metrics], *values]
-    return text_table(rows, right=range(1, len(metrics) + 1))
-
-
-def _per_query_rows(evaluations: Mapping[str, Evaluation], metrics: Sequence[str]) -> Iterator[list[str]]:
-    """For each run, a row per query and then one for all."""
-    yield ["run", "query", *metrics]
-    for name, run in evaluations.items():
-        for query_id in dict.fromkeys(query_id for values in run.per_query.values() for query_id in values):
-            yield [name, query_id, *(_shown(run.per_query[metric].get(query_id)) for metric in metrics)]
-        yield [name, "all", *(_shown(run[metric]) for metric in metrics)]
-
-
-def cutoffs(text: str) -> list[int]:
-    """Whole numbers from 1 on, between spaces or commas.
+def cutoffs(values: str | Sequence[int | str]) -> list[int]:
+    """Whole numbers from 1 on, in a list or between spaces or commas.
 
     Raises:
         OptionError: It is something else.
     """
+    text = values if isinstance(values, str) else " ".join(map(str, values))
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
         msg = (

@@ -9,8 +9,12 @@ import csv
 import io
 import re
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit.report.terminal import printable
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Rows = Sequence[Sequence[str]]
 
@@ -70,3 +74,17 @@ def _latex(text: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+class Tabular:
+    """Something that becomes a table of pandas, and so of other libraries."""
+
+    def to_pandas(self) -> DataFrame:
+        """As a table of pandas."""
+        raise NotImplementedError
+
+    def to_arrow(self) -> Any:
+        """As an Arrow table, which is also for polars and `datasets`: `polars.from_arrow`, `datasets.Dataset`."""
+        import pyarrow
+
+        return pyarrow.Table.from_pandas(self.to_pandas(), preserve_index=False)

@@ -112,7 +112,7 @@ def test_figures(made, command, tiny_collection, queries):
     words = ("compare", made / "a.trec", made / "b.trec", "--qrels", tiny_collection.qrels, "--seed", 3, "--json")
     there = json.loads(command(*words))
     here = rk.compare([run, other], tiny_collection.qrels, seed=3)
-    assert json.loads(json.dumps(here.to_json())) == there
+    assert json.loads(json.dumps(here.as_json())) == there
 
 
 def test_mined_examples(made, tiny_collection, passages, tmp_path):

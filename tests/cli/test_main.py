@@ -140,7 +140,7 @@ def test_every_mistake_is_one_message_and_exit_code_2(walked, tiny_model, tiny_c
         (("search", "dense"), "--query"),
         (("search", "dense", "bm25", "--fusion", "linear", "--weights", "1", "--query", "x"), "weight"),
         (("evaluate", "dense.trec", "--qrels", tiny_collection.qrels, "--metrics", "nDGC@10"), "nDCG"),
-        (("evaluate", "dense.trec"), "--qrels"),
+        (("evaluate", "dense.trec"), "qrels"),
         (
             ("mine-negatives", "--from", "nowhere", "--corpus", corpus, "--examples", "train.jsonl", "-o", "no"),
             "nowhere",

@@ -79,7 +79,7 @@ def test_rows_without_an_id_keep_theirs_when_others_come(tmp_path):
             Columns(text="Anser"),
             r"faq\.csv:2: there is no field 'Anser'; did you mean 'Answer'\? The fields are Topic,",
         ),
-        (Columns(title="Topic"), r"faq\.csv:2: none of the fields is known to be the text\. Name it: --text-field"),
+        (Columns(title="Topic"), r"faq\.csv:2: none of the fields is known to be the text\. Name it: text_field"),
     ],
 )
 def test_a_missing_column_is_named(faq, columns, message):
@@ -91,7 +91,7 @@ def test_a_table_of_unknown_columns_names_the_option(tmp_path):
     """One message, which says what to do."""
     done = run(file(tmp_path / "a.csv", "x,y\n1,2\n"), tmp_path / "out.jsonl")
     assert done.exit_code == 2
-    assert "--text-field" in done.stderr
+    assert "text_field" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -110,8 +110,8 @@ def test_options_that_do_not_go_together(tmp_path, faq):
             kind="run",
             contents=Contents(Columns("a")),
         )
-    assert "--stride is about --passages N" in run(faq, tmp_path / "o", "--stride", 3).stderr
-    assert "--stride is 4, and should be 1 to 3" in run(faq, tmp_path / "o", "--passages", 3, "--stride", 4).stderr
+    assert "stride is about passages of N" in run(faq, tmp_path / "o", "--stride", 3).stderr
+    assert "stride is 4, and should be 1 to 3" in run(faq, tmp_path / "o", "--passages", 3, "--stride", 4).stderr
     assert "Give one of them" in run(faq, tmp_path / "o", "--passages", 3, "--parts", "sentences").stderr
 
 

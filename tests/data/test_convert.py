@@ -135,13 +135,13 @@ def test_parts_of_a_folder_that_are_not_converted_are_named(tmp_path, collection
     folder = Path(shutil.copytree(collection, tmp_path / "in"))
     (folder / "train.jsonl").write_text('{"query_id": "1", "query": "x", "positives": [], "negatives": []}\n')
     convert(folder, tmp_path / "a")
-    assert "--kind examples" in capsys.readouterr().err
+    assert "as kind examples" in capsys.readouterr().err
     for path in folder.glob("queries.jsonl*"):
         path.unlink()
     convert(folder, tmp_path / "b")
-    assert "--kind qrels" in capsys.readouterr().err
+    assert "as kind qrels" in capsys.readouterr().err
     convert(folder, tmp_path / "c", kind="corpus")
-    assert "--kind" not in capsys.readouterr().err
+    assert "not converted" not in capsys.readouterr().err
 
 
 def test_a_part_of_a_collection(tmp_path, collection):
@@ -169,7 +169,7 @@ def test_documentation(tmp_path, monkeypatch):
             "a.jsonl",
             None,
             OptionError,
-            r"is a whole collection, and '.*a\.jsonl' one file\. Give a folder .*--kind corp",
+            r"is a whole collection, and '.*a\.jsonl' one file\. Give a folder .*by its kind: corp",
         ),
         ("a", "corpsu", UnknownNameError, r"unknown kind 'corpsu'; did you mean 'corpus'\?"),
     ],
@@ -209,7 +209,7 @@ def test_runs_and_qrels_in_every_form(tmp_path):
     assert convert(tmp_path / "qrels", tmp_path / "qrels.tsv", form="msmarco") == {"judgements": 1}
     assert (tmp_path / "qrels.tsv").read_text() == "q\t0\td1\t1\n"
     (tmp_path / "queries.tsv").write_text("q\twho\n")
-    with pytest.raises(OptionError, match=r"--form is for runs and qrels, and '.*' is read as queries"):
+    with pytest.raises(OptionError, match=r"form is for runs and qrels, and '.*' is read as queries"):
         convert(tmp_path / "queries.tsv", tmp_path / "x", form="trec")
     with pytest.raises(OptionError, match="is a folder"):
         convert(tmp_path / "qrels", tmp_path, form="trec")

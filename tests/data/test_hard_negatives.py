@@ -155,7 +155,7 @@ DAMAGE = {
     '{"1": {"2": true}}\n': "the score is true, but should be a number",
     "": "the file is empty",
     "571018\t10\t1\n571018\t10\t2\n": "the passage '10' has two scores for the query '571018'",
-    "571018\t10\t1\n": "does not score the passage '11' for this query, and --margin compares with it",
+    "571018\t10\t1\n": "does not score the passage '11' for this query, and margin compares with it",
 }  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def test_a_query_without_a_text_is_named(place):
 
 
 def test_a_margin_needs_scores(place):
-    with pytest.raises(OptionError, match=r"--margin 3 compares the scores of a re-ranker\. Give them: --scores"):
+    with pytest.raises(OptionError, match=r"margin 3 compares the scores of a re-ranker\. Give the file"):
         chosen(place, margin=3)
 
 

@@ -98,7 +98,7 @@ def test_folders_and_packages(tmp_path):
     ("text", "message"),
     [
         ("", "the file is empty"),
-        ('{"_id": "1", "text": "x"}', r"fields _id, text fits more than one kind .* --kind corpus, queries"),
+        ('{"_id": "1", "text": "x"}', r"fields _id, text fits more than one kind .* Give its kind: corpus, queries"),
         ("1\tx\n", r"a line like '1\\tx' fits more than one"),
         ('{"a": 1}', r"no known kind of data has these fields: a"),
     ],

@@ -17,7 +17,7 @@ from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.evaluate.measures import IrMeasure, mean, metric_names
-from retrievalkit.evaluate.metrics import Conventions
+from retrievalkit.evaluate.options import Conventions
 from retrievalkit.evaluate.program import AnswerOptions, evaluate, per_query
 
 # q1: relevant at rank 2 of 3, one more never found; q2: not found; q3: at rank 11; q4: not in the run.
@@ -224,7 +224,7 @@ def test_ids_may_be_any_text():
 def test_documents_with_the_id_of_the_query_can_be_left_out():
     run = {"x": [("x", 2.0), ("y", 1.0)]}
     assert value("RR@10", run, {"x": {"y": 1}}) == 0.5
-    assert value("RR@10", run, {"x": {"y": 1}}, ignore_same_id=True) == 1.0
+    assert value("RR@10", run, {"x": {"y": 1}}, exclude_self=True) == 1.0
 
 
 def test_notes_say_what_the_numbers_hide():
@@ -252,7 +252,7 @@ def test_queries_that_find_themselves_are_told():
     (note,) = evaluate(run, qrels=qrels, metrics="RR@10").notes
     assert note.startswith("the first document of 3 of 4 queries has the query's own id.")
     assert "--exclude-self" in note
-    assert evaluate(run, qrels=qrels, metrics="RR@10", conventions=Conventions(ignore_same_id=True)).notes == []
+    assert evaluate(run, qrels=qrels, metrics="RR@10", conventions=Conventions(exclude_self=True)).notes == []
     half = {"d1": run["d1"], "d9": run["d9"]}
     assert evaluate(half, qrels={one: qrels[one] for one in half}, metrics="RR@10").notes == []
 
@@ -347,9 +347,9 @@ def test_metrics_have_the_same_value_alone_and_beside_others(runs, judged):
 
 
 def test_nothing_to_evaluate_by_is_refused():
-    with pytest.raises(InputError, match="--qrels"):
+    with pytest.raises(InputError, match="qrels"):
         evaluate(RUN)
-    with pytest.raises(InputError, match="--corpus"):
+    with pytest.raises(InputError, match="corpus"):
         evaluate(RUN, queries=[Query("q1", "a", ("b",))])
 
 
@@ -420,14 +420,14 @@ def test_from_files_to_json(tmp_path):
         answers=AnswerOptions(ks=(1,)),
     )
     assert dict(found) == {"RR@10": 0.5, "top1": 1.0}
-    written = json.loads(json.dumps(found.to_json(per_query=True)))
+    written = json.loads(json.dumps(found.as_json(per_query=True)))
     assert written == {
         "metrics": {"RR@10": 0.5, "top1": 1.0},
         "queries": {"RR@10": 1, "top1": 1},
         "notes": [],
         "per_query": {"RR@10": {"q1": 0.5}, "top1": {"q1": 1.0}},
     }
-    assert "per_query" not in found.to_json()
+    assert "per_query" not in found.as_json()
 
 
 @pytest.fixture
@@ -499,7 +499,7 @@ def test_answers_at_the_command_line(two_runs):
         (["a.trec", "--qrels", "qrel"], "did you mean 'qrels'"),
         (["a.trec", "a.trec", "--qrels", "qrels"], "a run is given twice"),
         (["a.trec", "--qrels", "qrels", "--metrics", "RR@10,ncdg@10"], "Write 'nDCG@10'"),
-        (["a.trec"], "--qrels"),
+        (["a.trec"], "Give judgements"),
         (["a.trec", "--answers", "qrels", "--corpus", "no"], "qrels"),
         (["empty", "--qrels", "qrels"], "empty: the file contains no results"),
         (["other", "--qrels", "qrels"], "no query of the run is in the qrels: the run has 'x', the qrels 'q1', 'q2'"),

@@ -114,14 +114,14 @@ def as_documents(source: str | Path, root: str | Path | None = None) -> str | Pa
     """
     if not _holds_documents(Path(source)):
         if root is not None:
-            msg = f"--root is about the ids of documents, and '{source}' is data with ids of its own. Leave it out."
+            msg = f"root is about the ids of documents, and '{source}' is data with ids of its own. Leave it out."
             raise OptionError(msg)
         return source
     if root is None:
         return f"documents:{source}"
     inside = os.path.relpath(source, root)
     if inside.split(os.sep)[0] == os.pardir:
-        msg = f"'{source}' is not in the folder '{root}' (--root). Give a folder that contains all documents."
+        msg = f"'{source}' is not in the root '{root}'. Give a folder that contains all documents."
         raise OptionError(msg)
     return f"documents:{root}/./{inside}"
 

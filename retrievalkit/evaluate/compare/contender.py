@@ -13,7 +13,8 @@ from retrievalkit.data.runs import Columns, Hits, Ties
 from retrievalkit.data.snippets import matches, snippet
 from retrievalkit.errors import DataError
 from retrievalkit.evaluate.compare.result import Difference, Ranking, TopHit
-from retrievalkit.evaluate.metrics import Doubts, Found, Over, PerQuery, check_overlap, first_ids, per_query
+from retrievalkit.evaluate.metrics import Doubts, Found, PerQuery, check_overlap, first_ids, per_query
+from retrievalkit.evaluate.options import Over
 
 TOP_HITS = 5
 

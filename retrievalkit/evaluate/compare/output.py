@@ -80,7 +80,7 @@ class Output:
         """
         suffix = self.path.suffix
         if suffix == ".json":
-            artifacts.write_json(self.path, comparison.to_json())
+            artifacts.write_json(self.path, comparison.as_json())
         elif suffix in _TABLES:
             table = _TABLES[suffix]([HEADER, *comparison.to_table()], right=NUMERIC)
             with artifacts.write_file(self.path) as staging:
@@ -108,7 +108,7 @@ class Output:
                 (staging / MEANS).write_bytes(means.light)
             for metric, picture in differences.items():
                 (staging / DIFFERENCES.format(_NOT_IN_NAMES.sub("-", metric))).write_bytes(picture.light)
-            artifacts.write_json(staging / RESULT, comparison.to_json())
+            artifacts.write_json(staging / RESULT, comparison.as_json())
             (staging / PER_QUERY).write_text(_per_query_table(comparison), encoding="utf-8")
             artifacts.write_manifest(
                 staging,

@@ -1,4 +1,4 @@
-"""Compares runs on the same queries: `rkit compare RUN RUN... --qrels QRELS [--output PAGE.html|FIGURES.json|...]`.
+"""Compares runs on the same queries.
 
 For each metric: the mean of each run with its bootstrap interval; for each pair the difference with its interval, the
 paired randomisation test and t-test, both corrected by Holm over the pairs of the metric, the queries won, tied and
@@ -27,7 +27,8 @@ from retrievalkit.evaluate.compare.contender import Contender, measured, with_ra
 from retrievalkit.evaluate.compare.output import Output
 from retrievalkit.evaluate.compare.result import ALL_PAIRS, Comparison, Difference, Mean, QueryDifference
 from retrievalkit.evaluate.measures import check_metrics
-from retrievalkit.evaluate.metrics import Conventions, Over, PerQuery, first_ids, without_same_id
+from retrievalkit.evaluate.metrics import PerQuery, first_ids, without_same_id
+from retrievalkit.evaluate.options import Conventions, Over
 from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 from retrievalkit.report.counts import counted
 
@@ -116,7 +117,8 @@ def compare(
         with_rankings(differences, contenders, texts, corpus),
         ALL_PAIRS if baseline == ALL_PAIRS else pairs[0][1],
         by_metric,
-        asdict(sampling) | asdict(conventions),
+        asdict(sampling)
+        | {"ties": conventions.ties, "over": conventions.over, "ignore_same_id": conventions.exclude_self},
         _notes(contenders, judged, conventions.over, texts),
         texts,
     )
@@ -138,7 +140,7 @@ def _check(runs: Sequence[Any] | Mapping[str, Any], examples: int) -> None:
 def _contender(name: str, run: Any, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions) -> Contender:
     """Compute the metrics of a run; about 2 KB for each query of the qrels stay in memory, whatever the run's size."""
     whole = run if isinstance(run, Mapping) else open_run(run, conventions.ties)
-    opened = without_same_id(whole) if conventions.ignore_same_id else whole
+    opened = without_same_id(whole) if conventions.exclude_self else whole
     contender = measured(name, opened, qrels, metrics, ties=conventions.ties, over=conventions.over)
     check_run(whole)
     return contender

@@ -8,14 +8,20 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.evaluate.metrics import PerQuery
+from retrievalkit.report import notebook
+from retrievalkit.report.table import Tabular
 from retrievalkit.report.terminal import printable
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from rich.console import Console
     from rich.text import Text
+
+    from retrievalkit.evaluate.compare.output import Output
 
 ALL_PAIRS = "all"
 HEADER = (
@@ -24,6 +30,7 @@ HEADER = (
 )  # fmt: skip
 NUMERIC = [place for place, name in enumerate(HEADER) if name not in ("metric", "run", "against")]
 """The columns of `HEADER` that hold numbers."""
+_COLUMNS = ("metric", "run", "mean", "interval", "against", "difference", "interval of difference", "p (Holm)")
 
 
 @dataclass(frozen=True)
@@ -123,8 +130,8 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The result of `compare`.
+class Comparison(Tabular):
+    """The result of `compare`: means, differences with intervals and tests, wins and losses.
 
     Attributes:
         means: One per metric and run, in the order asked for.
@@ -134,6 +141,7 @@ class Comparison:
         options: How it was computed: seed, permutations, resamples, confidence, ties, over, ignore_same_id.
         notes: Caveats about the figures, as sentences.
         texts: Query id -> text, as far as known.
+        output: Where it was written, if it was.
     """
 
     means: list[Mean]
@@ -143,6 +151,7 @@ class Comparison:
     options: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    output: Output | None = None
 
     @property
     def runs(self) -> list[str]:
@@ -159,10 +168,25 @@ class Comparison:
         # 1 - 0.95 is slightly more than 0.05 in floating point.
         return bool(difference.p_corrected <= 1 - self.options["confidence"] + 1e-12)
 
-    def to_json(self, *, per_query: bool = False) -> dict[str, Any]:
+    @property
+    def summary(self) -> str:
+        """What a terminal shows: the tables of `render`, and where the rest is."""
+        from rich.console import Console
+
+        console = Console()
+        with console.capture() as capture:
+            render(self, console)
+        text = capture.get().rstrip("\n")
+        if self.output is not None:
+            page = f"; open {self.output.page} in a browser" if self.output.page else ""
+            return f"{text}\n{printable(f'{self.output.path}: written{page}')}"
+        more = "\nThe queries that differ most, and all figures: --output compare.html"
+        return text + more * (len(self.runs) > 2)
+
+    def as_json(self, *, per_query: bool = False) -> dict[str, Any]:
         """The result as JSON values."""
-        value = asdict(replace(self, per_query={}, texts={}))
-        del value["per_query"], value["texts"]
+        value = asdict(replace(self, per_query={}, texts={}, output=None))
+        del value["per_query"], value["texts"], value["output"]
         return value | {"per_query": self.per_query} if per_query else value
 
     def to_table(self) -> list[list[str]]:
@@ -173,6 +197,28 @@ class Comparison:
             pairs = [one for one in self.differences if (one.metric, one.run) == (mean.metric, mean.run)]
             rows += [start + _cells(one) for one in pairs] or [start + ["-"] * (len(HEADER) - len(start))]
         return rows
+
+    def to_pandas(self) -> DataFrame:
+        """A table with a row for each metric and run, or for each pair of runs."""
+        import pandas
+
+        return pandas.DataFrame(self.to_table(), columns=list(HEADER))
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"{one.run} {one.metric} {one.mean:.4f}" for one in self.means)
+        return f"Comparison({means})"
+
+    def _repr_html_(self) -> str:
+        rows = [dict(zip(HEADER, row, strict=True)) for row in self.to_table()]
+        cells = [[row[name] for name in _COLUMNS] for row in rows]
+        numeric = [name for name in _COLUMNS if name not in ("metric", "run", "against")]
+        title = f"{', '.join(self.metrics)} of {', '.join(self.runs)}"
+        pictures = []
+        if find_spec("matplotlib") is not None:
+            from retrievalkit.evaluate.compare.plot import draw_differences, draw_means
+
+            pictures = [draw_means(self), draw_differences(self, self.metrics[0])]
+        return notebook.table(title, _COLUMNS, cells, numeric=numeric, texts=self.notes, pictures=pictures)
 
 
 def render(comparison: Comparison, console: Console) -> None:
@@ -192,10 +238,9 @@ def render(comparison: Comparison, console: Console) -> None:
         f"{options['confidence']:.0%}, by bootstrap. p is of the paired randomisation test, p of t of the t-test, "
         f"corrected by Holm over a metric's pairs; w/t/l: queries won, tied, lost. Seed {options['seed']}."
     )
-    for line in [explanation, *(f"Note: {note}" for note in comparison.notes)]:
-        # Not wrapped by rich, which breaks a name that is longer than the line.
-        wrapped = textwrap.wrap(printable(line), console.width, break_long_words=False, break_on_hyphens=False)
-        console.print(Text("\n".join(wrapped)), overflow="ignore", crop=False)
+    # Not wrapped by rich, which breaks a name that is longer than the line.
+    wrapped = textwrap.wrap(printable(explanation), console.width, break_long_words=False, break_on_hyphens=False)
+    console.print(Text("\n".join(wrapped)), overflow="ignore", crop=False)
 
 
 def _print_metric(comparison: Comparison, metric: str, console: Console) -> None:

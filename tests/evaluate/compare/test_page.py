@@ -21,7 +21,7 @@ from retrievalkit.evaluate.compare.page import comparison_page
 from retrievalkit.evaluate.compare.plot import draw_differences, draw_means
 from retrievalkit.evaluate.compare.program import Sampling, compare
 from retrievalkit.evaluate.compare.result import render
-from retrievalkit.evaluate.metrics import Conventions
+from retrievalkit.evaluate.options import Conventions
 
 QRELS = {f"q{n}": {f"d{n}": 1, "both": 2, "bad": 0, "lost": 1} for n in range(6)}
 PASSAGES = [Passage(f"d{n}", f"Title {n}", f"What <b>is</b> asked in number {n} & more.") for n in range(6)]
@@ -266,7 +266,7 @@ def test_documents_with_the_id_of_the_query_can_be_left_out():
     runs = {"a": run, "b": {"x": [("y", 1.0)]}}
     assert compare(runs, qrels={"x": {"y": 1}}, metrics="RR@10").differences[0].difference == 0.5
     assert (
-        compare(runs, qrels={"x": {"y": 1}}, metrics="RR@10", conventions=Conventions(ignore_same_id=True))
+        compare(runs, qrels={"x": {"y": 1}}, metrics="RR@10", conventions=Conventions(exclude_self=True))
         .differences[0]
         .difference
         == 0

@@ -17,7 +17,7 @@ from retrievalkit.data.runs import write_run
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.evaluate.compare.program import Sampling, compare
 from retrievalkit.evaluate.compare.result import HEADER, render
-from retrievalkit.evaluate.metrics import Conventions
+from retrievalkit.evaluate.options import Conventions
 from retrievalkit.evaluate.significance import bootstrap_intervals, counts, holm, randomisation_test, t_test
 
 gaps = st.lists(st.integers(-4, 4).map(lambda number: number / 4), min_size=1, max_size=9)
@@ -257,13 +257,13 @@ def test_the_table_has_a_row_a_run_or_pair():
 def test_json_and_the_terminal():
     texts = [Query("q2", "what [is] lost?")]
     found = compare(RUNS, qrels=QRELS, metrics="RR@10", queries=texts)
-    written = json.loads(json.dumps(found.to_json()))
+    written = json.loads(json.dumps(found.as_json()))
     assert written["means"][1]["mean"] == 1.0
     assert written["differences"][0]["largest"][0]["query_id"] == "q2"
     options = {"permutations": 10_000, "resamples": 10_000, "confidence": 0.95, "seed": 0}
     assert written["options"] == options | {"ties": "document_id", "over": "qrels", "ignore_same_id": False}
     assert "per_query" not in written
-    assert found.to_json(per_query=True)["per_query"]["RR@10"]["mixed"]["q0"] == 0.25
+    assert found.as_json(per_query=True)["per_query"]["RR@10"]["mixed"]["q0"] == 0.25
     stream = StringIO()
     two = compare({name: RUNS[name] for name in ("first", "better")}, qrels=QRELS, metrics="RR@10", queries=texts)
     render(two, Console(file=stream, width=200))

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from retrievalkit.api.tables import Table
     from retrievalkit.api.vectors import Vectors
     from retrievalkit.artifacts.folder import Folder
+    from retrievalkit.indexing.encode import encode
+    from retrievalkit.indexing.index import IndexFolder, index
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -80,6 +82,8 @@ _MODULES = {
     "api.tables": ("Table",),
     "api.vectors": ("Vectors",),
     "artifacts.folder": ("Folder",),
+    "indexing.encode": ("encode",),
+    "indexing.index": ("IndexFolder", "index"),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),
@@ -98,6 +102,7 @@ __all__ = [
     "Hits",
     "Hybrid",
     "Index",
+    "IndexFolder",
     "Retriever",
     "Run",
     "Table",
@@ -109,8 +114,10 @@ __all__ = [
     "compare",
     "convert",
     "doctor",
+    "encode",
     "export",
     "hookimpl",
+    "index",
     "install_plugin",
     "mine_negatives",
     "new_plugin",

@@ -12,8 +12,9 @@ import numpy as np
 from retrievalkit import artifacts
 from retrievalkit.api import notebook
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.encode import SHARD_TEXTS, EncodedShard
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.indexing.encoding import EncodedShard
+from retrievalkit.indexing.options import SHARD_TEXTS
 from retrievalkit.report.counts import counted
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from typing import Any, Literal
 
 import click
@@ -21,6 +22,7 @@ from click.core import ParameterSource
 from retrievalkit import artifacts
 from retrievalkit.artifacts.places import descriptor
 from retrievalkit.cli.group import STARTED_BY_TORCHRUN
+from retrievalkit.cli.options import sends_to_stores
 from retrievalkit.declarations import Argument, Command, Flag, Named, Reads, mark
 from retrievalkit.errors import OptionError
 from retrievalkit.options import Option, convert, options
@@ -53,6 +55,7 @@ class DerivedCommand(click.Command):
         params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
+    @sends_to_stores
     def _called(self, *, as_json: bool, settings: tuple[str, ...], **given: Any) -> Any:
         from retrievalkit.recipe.settings import parse_set
 
@@ -82,7 +85,10 @@ class DerivedCommand(click.Command):
         """List the options, those that commands share under headings of their own."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
+            record = param.get_help_record(ctx)
+            if isinstance(param, click.Argument):
+                record = param.make_metavar(ctx), options(self.declared.declaration)[str(param.name)].description
+            if record is not None:
                 sections.setdefault(self._heading(str(param.name)), []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
@@ -120,7 +126,9 @@ def _parameter(option: Option) -> click.Parameter:
     origins = [typing.get_origin(kind) for kind in kinds]
     several = any(isinstance(origin, type) and issubclass(origin, Sequence) for origin in origins)
     metavar = (flag and flag.metavar) or _metavar(option.annotation, kinds)
-    return click.Option([*names, option.name], type=_Value(option), multiple=several, metavar=metavar, **shared)
+    # Several are given one by one.
+    element = replace(option, annotation=typing.get_args(kinds[0])[0]) if several else option
+    return click.Option([*names, option.name], type=_Value(element), multiple=several, metavar=metavar, **shared)
 
 
 def _metavar(annotation: Any, kinds: list[Any]) -> str:

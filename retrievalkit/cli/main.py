@@ -10,11 +10,9 @@ from retrievalkit.cli.compare import compare
 from retrievalkit.cli.convert import convert
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.cli.doctor import doctor
-from retrievalkit.cli.encode import encode
 from retrievalkit.cli.evaluate import evaluate
 from retrievalkit.cli.export import export
 from retrievalkit.cli.group import RootGroup
-from retrievalkit.cli.index import index
 from retrievalkit.cli.mine import mine_negatives
 from retrievalkit.cli.plugins import plugins
 from retrievalkit.cli.quickstart import quickstart
@@ -22,6 +20,8 @@ from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
 from retrievalkit.cli.search import search
 from retrievalkit.cli.serve import serve
+from retrievalkit.indexing.encode import encode
+from retrievalkit.indexing.index import index
 from retrievalkit.training.pretrain import pretrain
 from retrievalkit.training.train import train
 
@@ -38,6 +38,6 @@ def main() -> None:
 main.add_section("recipes", quickstart, run)
 main.add_section("data", convert, mine_negatives)
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
-main.add_section("search", encode, index, search, serve, export)
+main.add_section("search", DerivedCommand(encode), DerivedCommand(index), search, serve, export)
 main.add_section("judge", evaluate, compare)
 main.add_section("plugins", plugins, doctor, clean)

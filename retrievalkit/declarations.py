@@ -259,7 +259,7 @@ def method(
     """
 
     def declare(program: Callable[[Owner, Options], Result]) -> Callable[Concatenate[Owner, Parameters], Result]:
-        declared = Command(program.__name__, declaration, functools.partial(program, None))  # type: ignore[arg-type]
+        declared: Any = Command(program.__name__, declaration, program)  # type: ignore[arg-type]
 
         @functools.wraps(program)
         def called(owner: Owner, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -268,9 +268,8 @@ def method(
 
         own = next(iter(inspect.signature(program).parameters.values()))
         parameters = [own.replace(kind=own.POSITIONAL_ONLY), *declared.__signature__.parameters.values()]
-        called.__signature__ = declared.__signature__.replace(parameters=parameters)  # type: ignore[attr-defined]
-        described = (declared.__doc__ or "").partition("Args:")
-        called.__doc__ = "\n".join([inspect.cleandoc(program.__doc__ or ""), "", *described[1:]])
+        called.__dict__["__signature__"] = declared.__signature__.replace(parameters=parameters)
+        called.__doc__ = declared.__doc__
         return called
 
     return declare

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from retrievalkit.evaluate.compare.compare import compare
     from retrievalkit.evaluate.compare.result import Comparison
     from retrievalkit.evaluate.program import Evaluation
+    from retrievalkit.indexing.encode import encode
+    from retrievalkit.indexing.index import IndexFolder, index
     from retrievalkit.training.pretrain import pretrain
     from retrievalkit.training.train import train
     from retrievalkit.training.train_reranker import train_reranker
@@ -82,6 +84,8 @@ _MODULES = {
     "evaluate.compare.compare": ("compare",),
     "evaluate.compare.result": ("Comparison",),
     "evaluate.program": ("Evaluation",),
+    "indexing.encode": ("encode",),
+    "indexing.index": ("IndexFolder", "index"),
     "training.pretrain": ("pretrain",),
     "training.train": ("train",),
     "training.train_reranker": ("train_reranker",),
@@ -100,6 +104,7 @@ __all__ = [
     "Hits",
     "Hybrid",
     "Index",
+    "IndexFolder",
     "Retriever",
     "Run",
     "Table",
@@ -110,8 +115,10 @@ __all__ = [
     "compare",
     "convert",
     "doctor",
+    "encode",
     "export",
     "hookimpl",
+    "index",
     "install_plugin",
     "mine_negatives",
     "new_plugin",

@@ -81,6 +81,11 @@ class Named:
 
 
 @dataclass(frozen=True)
+class Others:
+    """Marks the options of a component that `--set` and recipes may name without a section."""
+
+
+@dataclass(frozen=True)
 class Reads:
     """Marks what the command reads: an object store's copy is fetched, and data in memory is taken too.
 
@@ -100,6 +105,17 @@ class CommandOptions:
     """
 
     strict: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(CommandOptions):
+    """Options of commands that open folders.
+
+    Args:
+        verify: Compare all files of the folders that are opened with their checksums, also those found whole before.
+    """
+
+    verify: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,16 +220,21 @@ class Command(Generic[Parameters, Options, Result]):
             OptionError: There is no such option or section, or a value does not fit its type.
         """
         known = options(self.declaration)
+        others = next((name for name, one in known.items() if mark(one.annotation, Others)), None)
         settled: dict[str, Any] = {}
         for name, value in values.items():
             field = f"{name}_options" if isinstance(value, Mapping) and f"{name}_options" in known else name
+            if field not in known and others is not None:
+                settled[others] = {**settled.get(others, {}), name: value}
+                continue
             if field not in known or (field == name and name.endswith("_options")):
                 names = [one.removesuffix("_options") for one in known]
                 close = nearest(name, names)
                 offer = f"; did you mean '{close}'?" if close else "."
                 msg = f"rkit {self.name} has no option '{name}'{offer} Its options: {shortlist(names, 100)}."
                 raise OptionError(msg)
-            settled[field] = convert(f"option '{name}' of {self.name}", known[field].annotation, value)
+            converted = convert(f"option '{name}' of {self.name}", known[field].annotation, value)
+            settled[field] = {**settled.get(field, {}), **converted} if field == others else converted
         return settled
 
     def run(self, options: Options) -> Result:
@@ -244,7 +265,7 @@ def method(
     """
 
     def declare(program: Callable[[Owner, Options], Result]) -> Callable[Concatenate[Owner, Parameters], Result]:
-        declared = Command(program.__name__, declaration, functools.partial(program, None))  # type: ignore[arg-type]
+        declared: Any = Command(program.__name__, declaration, program)  # type: ignore[arg-type]
 
         @functools.wraps(program)
         def called(owner: Owner, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -253,9 +274,8 @@ def method(
 
         own = next(iter(inspect.signature(program).parameters.values()))
         parameters = [own.replace(kind=own.POSITIONAL_ONLY), *declared.__signature__.parameters.values()]
-        called.__signature__ = declared.__signature__.replace(parameters=parameters)  # type: ignore[attr-defined]
-        described = (declared.__doc__ or "").partition("Args:")
-        called.__doc__ = "\n".join([inspect.cleandoc(program.__doc__ or ""), "", *described[1:]])
+        called.__dict__["__signature__"] = declared.__signature__.replace(parameters=parameters)
+        called.__doc__ = declared.__doc__
         return called
 
     return declare

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import retrievalkit as rk
 from retrievalkit.cli import main
 from retrievalkit.cli.derived import DerivedCommand
-from retrievalkit.declarations import Argument, CommandOptions, command
+from retrievalkit.declarations import Argument, CommandOptions, command, method
 from retrievalkit.errors import OptionError
 from retrievalkit.options import options
 
@@ -41,6 +41,17 @@ class CountOptions(CommandOptions):
     words: str
     _: KW_ONLY
     least: Annotated[int, Ge(1)] = 1
+
+
+@dataclass(frozen=True)
+class JoinOptions(CommandOptions):
+    """Options of `watched`.
+
+    Args:
+        words: Texts.
+    """
+
+    words: Sequence[str]
 
 
 @dataclass
@@ -142,6 +153,43 @@ def test_options_that_take_several_values_and_notes():
     CliRunner().invoke(DerivedCommand(many), ["a", "--json"])
     assert seen == [(("a", "b"), ["noun verb", "f(x=1, y=2)"], [4, 6, 8]), (("a",), "noun", [])]
     assert "The texts." in CliRunner().invoke(DerivedCommand(many), ["--help"]).output
+
+
+def test_settings_without_a_section_go_to_the_component_that_takes_them():
+    assert rk.index.settings({"block": 3, "indexer": {"k": 4}, "shards": "2"}) == {
+        "indexer_options": {"block": 3, "k": 4},
+        "shards": 2,
+    }
+
+
+def test_an_option_that_takes_several_is_repeated():
+    """Its values may hold commas."""
+    seen = []
+    watched = command("watched", JoinOptions)(lambda options: seen.append(options.words) or Counted(0))
+    run = CliRunner().invoke(DerivedCommand(watched), ["--words", "a,b", "--words", "c"])
+    assert (run.exit_code, [list(one) for one in seen]) == (0, [["a,b", "c"]])
+
+
+def test_a_method_has_the_fields_of_its_options_as_keywords():
+    class Counter:
+        scale = 10
+
+        @method(CountOptions)
+        def count(self, options):
+            """Count words."""
+            return self.scale * count.run(options).count
+
+        @classmethod
+        @method(CountOptions)
+        def counted(cls, options):
+            """Count words."""
+            return cls.scale * count.run(options).count
+
+    assert Counter().count("a bb", least=2) == Counter.counted(words="a bb", least=2) == 10
+    assert [*inspect.signature(Counter().count).parameters] == [*inspect.signature(count).parameters]
+    assert Counter.counted.__doc__.startswith("Count words.\n\nArgs:\n    words: The text.")
+    with pytest.raises(OptionError, match="count has no option 'leest'; did you mean 'least'"):
+        Counter().count("a", leest=1)
 
 
 def test_a_flag_wins_over_a_setting():

@@ -26,7 +26,7 @@ import retrievalkit as rk
 from places import ROOT
 from retrievalkit import registry
 from retrievalkit.cli import main
-from retrievalkit.encode import EncodeOptions
+from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.mine.options import MiningOptions
 from retrievalkit.training.options import PretrainingOptions, RerankerOptions, TrainingOptions
 
@@ -123,7 +123,7 @@ def settable():
     }
     found["refresh"] = {"": registry.options(MiningOptions)}
     found |= {name: {name: options} for name, options in found["indexer"].items()}
-    programs = (TrainingOptions, PretrainingOptions, RerankerOptions, MiningOptions, EncodeOptions)
+    programs = (TrainingOptions, PretrainingOptions, RerankerOptions, MiningOptions, EncodingOptions)
     return found | {"": {str(one): registry.options(one) for one in programs} | found["indexer"] | found["pretrainer"]}
 
 

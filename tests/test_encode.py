@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import encode as program
 from retrievalkit.artifacts import partial_folder, read_manifest
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import InputError
+from retrievalkit.indexing import encoding as program
 from retrievalkit.model.retriever import Retriever
 
 pytestmark = pytest.mark.precision
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.precision
 
 def encode(model, texts, *, side, output, overwrite=False, **options):
     """The program, its options by name."""
-    made = program.EncodeOptions(**options)
+    made = program.EncodingOptions(**options)
     return program.encode(model, texts, side=side, output=output, options=made, overwrite=overwrite)
 
 
@@ -292,7 +292,7 @@ def poisoned(tiny_collection, tmp_path, monkeypatch):
 def test_on_a_cluster_texts_that_cannot_be_encoded_fail_alone(poisoned, tiny_model, tmp_path, capsys):
     """They are named at the end, also those that an earlier, interrupted command met."""
     path, ids = poisoned
-    options = program.EncodeOptions(shard_texts=10)
+    options = program.EncodingOptions(shard_texts=10)
     cluster = program.ClusterOptions(ray="local")
     manifest = program.encode(
         tiny_model, path, side="document", output=tmp_path / "v", options=options, cluster=cluster
@@ -306,7 +306,7 @@ def test_on_a_cluster_texts_that_cannot_be_encoded_fail_alone(poisoned, tiny_mod
 
 def test_a_shard_none_of_which_can_be_encoded_is_an_error(poisoned, tiny_model, tmp_path):
     path, _ = poisoned
-    options = program.EncodeOptions(shard_texts=1)
+    options = program.EncodingOptions(shard_texts=1)
     with pytest.raises(MemoryError, match="no memory"):
         program.encode(
             tiny_model,

@@ -15,7 +15,7 @@ from retrievalkit.builtin.indexers.flat import Flat
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnknownNameError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
 from retrievalkit.search.sources import open_index
 
 

@@ -14,7 +14,7 @@ from retrievalkit.cli import main
 from retrievalkit.cluster import ClusterOptions
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
 from retrievalkit.search import fanout
 from retrievalkit.search.sources import open_index
 from sharded import KINDS, TEXTS, asked, assert_same, write
@@ -107,9 +107,9 @@ def test_more_shards_than_the_vectors_have_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["v", "--output", "x", "--ray", "local"], "Add --shards N"),
-        (["v", "--add", "w", "--shards", "2"], "--shards has no part in changing the index 'v'"),
-        (["v", "--check", "--shards", "2"], "--shards are for building an index"),
+        (["v", "--output", "x", "--ray", "local"], "Add shards"),
+        (["v", "--add", "w", "--shards", "2"], "shards has no part in changing the index 'v'"),
+        (["v", "--check", "--shards", "2"], "shards is for building an index"),
     ],
 )
 def test_options_without_effect_are_refused(words, message):

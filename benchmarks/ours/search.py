@@ -174,14 +174,15 @@ def _token_vectors(data: Path, count: int, queries: int) -> Path:
     import numpy as np
 
     from retrievalkit.data.vectors import VectorStore
-    from retrievalkit.encode import EncodeOptions, encode
+    from retrievalkit.indexing.encoding import encode
+    from retrievalkit.indexing.options import EncodingOptions
 
     folder = data / f"tokens-{count}-{queries}"
     if (folder / "queries.npy").exists():
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    options = EncodeOptions(
+    options = EncodingOptions(
         pooler="colbert",
         pooler_options={"dimension": None},
         encoder_options={"query_length": 32, "document_length": 180},

@@ -5,24 +5,64 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from retrievalkit import artifacts, registry
 from retrievalkit.api.places import scratch
+from retrievalkit.cluster import RayOptions
 from retrievalkit.data import inputs as given
 from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
 from retrievalkit.data.sources import InMemory, fingerprint
+from retrievalkit.declarations import Named, Place, ReadingOptions, Reads
 from retrievalkit.errors import InputError, OptionError
+from retrievalkit.indexing.options import Count, ModelOptions, VectorOptions
 
 if TYPE_CHECKING:
     from retrievalkit.api.retriever import Retriever
     from retrievalkit.api.vectors import Vectors
 
-_OF_MODEL = ("encoder", "pooler")
-_OF_ENCODING = ("precision", "batch_tokens", "dimensions", "stored")
+
+@dataclass(frozen=True)
+class BuildOptions(ModelOptions, VectorOptions, RayOptions, ReadingOptions):
+    """Options of `Index.build`; those of encoding go with a model.
+
+    Args:
+        texts: Passages: a list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set, the
+            address of a corpus; or a vectors folder. Passages in memory are kept in the index.
+        model: A loaded retriever, or the folder or name of a model. None = `texts` are indexed as they are.
+        output: The index folder to write.
+        vectors: Vectors that were made elsewhere, as `Vectors.of` takes them: then `texts` may be left out, and `model`
+            is what encodes queries, if not they are given as vectors. Or a path, where to keep the vectors that the
+            model makes, for other indexes of them; None = they are removed.
+        ids: The ids of vectors that were made elsewhere; None = those of the texts, or their numbers from 0.
+        indexer: Indexer (rkit plugins list); by default flat for vectors, bm25 for texts.
+        indexer_options: Options of the indexer.
+        shards: Build the index in so many parts.
+        overwrite: Replace an existing output folder.
+    """
+
+    texts: Annotated[Any, Reads()] = None
+    model: Any = None
+    output: Place | None = None
+    _: KW_ONLY
+    vectors: Any = None
+    ids: Any = None
+    indexer: Annotated[str | None, Named("indexer")] = None
+    indexer_options: Mapping[str, Any] = field(default_factory=dict)
+    shards: Count | None = None
+    overwrite: bool = False
+
+    @staticmethod
+    def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments, with an output that is a folder of this machine."""
+        if values.get("output") is None:
+            msg = "index needs 'output', the folder to write, and it was not given."
+            raise OptionError(msg)
+        artifacts.place_of(given.place(values["output"], "the output"))
+        return dict(values)
 
 
 @dataclass
@@ -33,38 +73,30 @@ class Material:
         texts: The address of the passages, or of a vectors folder; None = there are only vectors.
         vectors: Vectors that were made elsewhere; or a path, where those that the model makes are kept; or None.
         ids: The ids of vectors that were made elsewhere.
-        model: What encodes; None = `texts` are indexed as they are, and queries of vectors are vectors.
-        encoding: `precision`, `batch_tokens`, `dimensions` and `stored`, where they were given.
-        named: The encoder and the pooler of a model that is not loaded, where they were named.
-        parts: Their options.
+        model: The model that encodes; None = `texts` are indexed as they are, and queries of vectors are vectors.
+        encoding: The options of `VectorOptions` that were given.
+        named: The options of `ModelOptions` that were given, for a model that is not loaded.
     """
 
     texts: str | None
     vectors: Any
     ids: Iterable[Any] | None
-    model: Any
-    encoding: Mapping[str, Any]
-    named: Mapping[str, Any]
-    parts: Mapping[str, Any]
+    model: Any = None
+    encoding: Mapping[str, Any] = field(default_factory=dict)
+    named: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        texts: Any,
-        vectors: Any,
-        ids: Iterable[Any] | None,
-        model: Any,
-        options: dict[str, Any],
-        settings: dict[str, Any],
-    ) -> Material:
-        """What was given; the options and settings of models are taken out of the others.
+    def of(cls, options: BuildOptions) -> Material:
+        """The material of a build.
 
         Raises:
             InputError: There is nothing to index, or an option has nothing to apply to.
         """
-        named = {name: options.pop(name) for name in _OF_MODEL if name in options}
-        encoding = {name: options.pop(name) for name in _OF_ENCODING if name in options}
-        parts = {key: settings.pop(key) for key in list(settings) if key.split(".")[0] in _OF_MODEL}
+        texts, vectors, ids, model = options.texts, options.vectors, options.ids, options.model
+        encoding, named = (
+            {one.name: value for one in fields(kind) if (value := getattr(options, one.name)) != one.default}
+            for kind in (VectorOptions, ModelOptions)
+        )
         ready = vectors is not None and not isinstance(vectors, str | os.PathLike)
         if texts is None and not ready:
             msg = "there is nothing to index. Give passages, or vectors that were made elsewhere: vectors=..., ids=..."
@@ -80,7 +112,7 @@ class Material:
             msg = f"{what} goes with a model to encode with, and there is none. Give it."
             raise OptionError(msg)
         address = None if texts is None else given.passages(texts)
-        return cls(address, vectors, ids, model, encoding, named, parts)
+        return cls(address, vectors, ids, model, encoding, named)
 
     @cached_property
     def retriever(self) -> Retriever | None:
@@ -94,9 +126,9 @@ class Material:
         from retrievalkit.api.retriever import Retriever
 
         if not isinstance(self.model, Retriever):
-            return Retriever.load(self.model, **self.named, set=self.parts or None)
-        if self.named or self.parts:
-            what, source = ", ".join([*self.named, *self.parts]), self.model.source
+            return Retriever.load(self.model, **self.named)
+        if self.named:
+            what, source = ", ".join(self.named), self.model.source
             msg = f"{what} goes with the name of a model, and '{source}' is loaded already."
             raise OptionError(msg)
         return self.model
@@ -188,7 +220,7 @@ def added(texts: Any, vectors: Any, ids: Iterable[Any] | None, index: Path) -> I
             kept = work / "texts.jsonl"
             write_corpus(kept, open_corpus(address))
             address = str(kept)
-        with Material(address, vectors, ids, None, {}, {}, {}).folder(index) as place:
+        with Material(address, vectors, ids).folder(index) as place:
             yield place
 
 

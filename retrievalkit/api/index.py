@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.api.building import Material, added
-from retrievalkit.api.options import call, options_of, settled
+from retrievalkit.api.building import BuildOptions, Material, added
+from retrievalkit.api.options import options_of, settled
 from retrievalkit.api.searching import Searching
 from retrievalkit.cli.cluster import taken_cluster
 from retrievalkit.cli.options import parse
 from retrievalkit.data import inputs as given
 from retrievalkit.data.sources import InMemory
+from retrievalkit.declarations import ReadingOptions, Reads, method
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.options import Count, Precision
 from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
 from retrievalkit.search.request import Request, check_effect
@@ -31,10 +33,59 @@ if TYPE_CHECKING:
 
 _OF_FUSION = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth", "tune", "tune_queries", "tune_metric")
 _OF_SEARCH = ("queries", "split", "query", "k", "explain", "output")
-_CHECK = ("check", "check_queries", "check_count", "check_k")
-_CHANGE = ("add", "delete", "compact")
-_CLUSTER = ("ray", "ray_workers", "ray_cpus", "ray_gpus")
-_BUILDING = ("source", "indexer", "output", "overwrite", "set", "shards", *_CLUSTER, *_CHECK, *_CHANGE)
+
+
+@dataclass(frozen=True)
+class CheckOptions(ReadingOptions):
+    """Options of `Index.check`.
+
+    Args:
+        queries: Queries to compare by; None = texts of the index.
+        count: Number of queries at most; None = 100.
+        k: Hits per query; None = 10.
+        model: The place of the model that encodes the queries, if it was moved.
+        precision: Number format to encode the queries in; None = fp32.
+        indexer_options: Options of the indexer that differ from those at indexing.
+    """
+
+    queries: Annotated[Any, Reads(given.queries)] = None
+    count: Count | None = None
+    k: Count | None = None
+    _: KW_ONLY
+    model: Annotated[Any, Reads(given.model)] = None
+    precision: Precision | None = None
+    indexer_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AddOptions(ReadingOptions):
+    """Options of `Index.add`.
+
+    Args:
+        texts: Passages with ids, as `Index.build` takes them; or vectors, or a vectors folder of the same model.
+        vectors: Vectors that were made elsewhere; then `texts` may be left out, and their texts are not known.
+        ids: The ids of these vectors; None = their own, or those of the texts.
+        model: The place of the model that encodes the passages, if it is not where the index knows it.
+        precision: Number format to encode in; None = as before.
+    """
+
+    texts: Annotated[Any, Reads()] = None
+    _: KW_ONLY
+    vectors: Any = None
+    ids: Any = None
+    model: Annotated[Any, Reads(given.model)] = None
+    precision: Precision | None = None
+
+
+@dataclass(frozen=True)
+class DeleteOptions(ReadingOptions):
+    """Options of `Index.delete`.
+
+    Args:
+        ids: The ids of the texts, or one; the id of a document deletes its passages ID#1, ID#2 ...
+    """
+
+    ids: Any
 
 
 class Index(Searching):
@@ -58,58 +109,30 @@ class Index(Searching):
         self._changing = threading.Lock()
 
     @classmethod
-    @options_of("index", without=("source", *_CHECK, *_CHANGE, "model", "precision"))
-    def build(
-        cls,
-        texts: Any = None,
-        model: str | os.PathLike[str] | Retriever | None = None,
-        output: str | os.PathLike[str] | None = None,
-        *,
-        vectors: Any = None,
-        ids: Iterable[Any] | None = None,
-        **options: Any,
-    ) -> Index:
+    @method(BuildOptions)
+    def build(cls, options: BuildOptions) -> Index:
         """Encode passages and index their vectors, index their words, or index vectors that were made elsewhere.
 
-        Interrupted and called again it goes on.
-
-        Args:
-            texts: Passages: a list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set,
-                the address of a corpus; or a vectors folder. Passages in memory are kept in the index.
-            model: A loaded retriever, or the folder or name of a model. None = `texts` are indexed as they are.
-            output: The index folder to write.
-            vectors: Vectors that were made elsewhere, as `Vectors.of` takes them: then `texts` may be left out, and
-                `model` is what encodes queries, if not they are given as vectors. Or a path, where to keep the vectors
-                that the model makes, for other indexes of them; None = they are removed.
-            ids: The ids of vectors that were made elsewhere; None = those of the texts, or their numbers from 0.
-            **options: Of `rkit index`; with a model also `encoder` and `pooler`, and of `rkit encode`
-                `precision`, `batch_tokens`, `dimensions` and `stored`.
+        Interrupted and called again, it continues.
 
         Raises:
             InputError: A text is damaged, or an option does not fit.
         """
-        if output is None:
-            msg = "index needs 'output', the folder to write, and it was not given."
-            raise OptionError(msg)
-        output = given.place(output, "the output")
-        settings = dict(options.pop("set", None) or {})
-        source = Material.of(texts, vectors, ids, model, options, settings)
-        words = {"source": source.texts or output, "output": output, "set": settings or None} | options
-        with settled("index", words) as values, _writing(output):
-            artifacts.check_output(Path(output), overwrite=values["overwrite"])
-            named = parse(values["settings"])
-            source.check(values["indexer"])
-            with source.folder(Path(output)) as place:
-                build_index(
-                    place,
-                    indexer=values["indexer"],
-                    output=output,
-                    options=named.pop("indexer", {}) | named,
-                    overwrite=values["overwrite"],
-                    texts=source.texts if isinstance(source.texts, InMemory) else None,
-                    parts=values["shards"],
-                    cluster=taken_cluster(values),
-                )
+        output = Path(options.output or "")
+        artifacts.check_output(output, overwrite=options.overwrite)
+        source = Material.of(options)
+        source.check(options.indexer)
+        with source.folder(output) as place:
+            build_index(
+                place,
+                indexer=options.indexer,
+                output=output,
+                options=options.indexer_options,
+                overwrite=options.overwrite,
+                texts=source.texts if isinstance(source.texts, InMemory) else None,
+                parts=options.shards,
+                cluster=options.cluster,
+            )
         return cls.open(output, model=source.retriever)
 
     @classmethod
@@ -155,107 +178,88 @@ class Index(Searching):
         index.settings = {name: value for name, value in options.items() if name in ("precision", "set") and value}
         return index.warm() if encoder else index
 
-    @options_of("index", without=("source", "indexer", "output", "overwrite", "shards", *_CLUSTER, *_CHECK, *_CHANGE))
-    def check(self, queries: Any = None, count: int | None = None, k: int | None = None, **options: Any) -> Any:
+    @method(CheckOptions)
+    def check(self, options: CheckOptions) -> dict[str, Any]:
         """Compare the index with brute force, and write the result into its manifest.
 
-        Args:
-            queries: Queries to compare by; None = texts of the index.
-            count: How many queries at most; None = 100.
-            k: Hits per query; None = 10.
-            **options: Of `rkit index`: `precision` of the queries, `set`.
-
         Returns:
-            The recall, and whether the index is exact, as a dict.
+            The recall, and whether the index is exact.
 
         Raises:
             InputError: It is an index of texts, or its vectors are gone.
         """
-        words = {"check_queries": None if queries is None else given.queries(queries), "check_count": count}
-        return call("index", {"source": str(self.folder), "check": True, **words, "check_k": k, **options})
+        from retrievalkit.search import recall
 
-    @options_of("index", without=_BUILDING)
-    def add(
-        self,
-        texts: Any = None,
-        *,
-        vectors: Any = None,
-        ids: Iterable[Any] | None = None,
-        model: str | os.PathLike[str] | None = None,
-        **options: Any,
-    ) -> dict[str, int]:
+        return recall.check_index(
+            self.folder,
+            queries=options.queries,
+            count=options.count or recall.QUERIES,
+            k=options.k or recall.DEPTH,
+            options=options.indexer_options,
+            model=options.model,
+            precision=options.precision,
+        ).as_json()
+
+    @method(AddOptions)
+    def add(self, options: AddOptions) -> dict[str, int]:
         """Add passages, or vectors, to the index; only new texts and changed ones are encoded.
 
         A text of an id that the index has takes its place; a document that comes in passages ID#1 to ID#3 loses its
         other passages. The index searches the new state at once, and so does a hybrid that was made of it; a service
         does when it reloads.
 
-        Args:
-            texts: Passages with ids, as `Index.build` takes them; or vectors, or a vectors folder of the same model.
-            vectors: Vectors that were made elsewhere; then `texts` may be left out, and their texts are not known.
-            ids: The ids of these vectors; None = their own, or those of the texts.
-            model: Where the model is that encodes the passages, if it is not where the index knows it.
-            **options: Of `rkit index --add`: `precision` to encode in; None = as before.
-
         Returns:
-            What was done: `added`, `changed`, `unchanged`, `deleted`, `compacted`; `texts` and `segments` from now on.
+            The counts `added`, `changed`, `unchanged`, `deleted`, `compacted`; `texts` and `segments` from now on.
 
         Raises:
             InputError: A text has no id or is damaged, the vectors do not fit, or the indexer cannot add.
         """
-        place = self.moved_model if model is None else given.place(model, "the model")
-        with added(texts, vectors, ids, self.folder) as coming:
-            return self._change({"add": coming, "model": place, **options})
+        place = self.moved_model if options.model is None else options.model
+        with added(options.texts, options.vectors, options.ids, self.folder) as coming:
+            return self._change(add=coming, model=place, precision=options.precision)
 
-    @options_of("index", without=(*_BUILDING, "model", "precision"))
-    def delete(self, ids: str | Iterable[Any], **options: Any) -> dict[str, int]:
+    @method(DeleteOptions)
+    def delete(self, options: DeleteOptions) -> dict[str, int]:
         """Delete texts: neither this index nor one that is opened from now on finds them.
 
-        Args:
-            ids: Their ids, or one; the id of a document deletes its passages ID#1, ID#2 ...
-            **options: Of `rkit index --delete`.
-
         Returns:
-            What was done, as of `add`.
+            The counts, as of `add`.
 
         Raises:
             InputError: An id is unknown, or no text would be left; nothing is changed.
         """
-        gone = [ids] if isinstance(ids, str) else [str(one) for one in ids]
+        gone = [options.ids] if isinstance(options.ids, str) else [str(one) for one in options.ids]
         if not gone:
             msg = "there are no ids to delete. Give at least one."
             raise OptionError(msg)
-        return self._change({"delete": gone, **options})
+        return self._change(delete=gone)
 
-    @options_of("index", without=(*_BUILDING, "model", "precision"))
-    def compact(self, **options: Any) -> dict[str, int]:
-        """Make one segment of the index, as if it was built anew of what it holds.
-
-        Args:
-            **options: Of `rkit index --compact`.
+    @method(ReadingOptions)
+    def compact(self, options: ReadingOptions) -> dict[str, int]:
+        """Make one segment of the index, as a new build of its texts would.
 
         Returns:
-            What was done, as of `add`.
+            The counts, as of `add`.
 
         Raises:
             UnsupportedError: It holds no vectors to make one index of.
         """
-        return self._change({"compact": True, **options})
+        del options
+        return self._change(compact=True)
 
-    def _change(self, words: dict[str, Any]) -> dict[str, int]:
-        """Change the folder, and search what it became; models that are loaded stay."""
-        from retrievalkit import change
+    def _change(self, **change: Any) -> dict[str, int]:
+        """Change the folder, and search its new state; models that are loaded stay."""
+        from retrievalkit.indexing.change import change_index
 
-        with self._changing, settled("index", {"source": self.folder, **words}) as values:
+        with self._changing:
             before = self.searcher
-            wanted = {name: values[name] for name in ("add", "delete", "compact", "model", "precision")}
-            outcome = change.change_index(self.folder, **wanted)
+            outcome = change_index(self.folder, **change)
             after = self._opened()
             after.encoders.adopt(before.encoders)
             with self._reading:
                 self._searcher, self._reader = after, None
                 self.manifest = after.indexes[0].manifest
-        return change.as_json(outcome)
+        return outcome.as_json()
 
     def __len__(self) -> int:
         return int(self.manifest["counts"]["texts"])
@@ -287,13 +291,6 @@ class Index(Searching):
         counts = ", ".join(f"{name.replace('_', ' ')}: {value:,}" for name, value in self.manifest["counts"].items())
         lines = [f"indexer {self.indexer}; {counts}", *([f"encoded by {made_by}"] if made_by else [])]
         return notebook.lines(f"Index {self.folder}", lines)
-
-
-@contextmanager
-def _writing(output: str | os.PathLike[str]) -> Iterator[None]:
-    with artifacts.held(Path(output)):
-        artifacts.restore(Path(output))
-        yield
 
 
 def _searcher(request: Request, lent: Retriever | None, model: str | None) -> Searcher:

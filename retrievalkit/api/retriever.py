@@ -2,29 +2,81 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from retrievalkit.api.options import options_of, settled
+from retrievalkit import artifacts
 from retrievalkit.api.vectors import Vectors
-from retrievalkit.cli.cluster import taken_cluster
-from retrievalkit.cli.encode import encode_options
+from retrievalkit.cluster import RayOptions
 from retrievalkit.contracts import Side
-from retrievalkit.data import inputs as given
-from retrievalkit.encode import EncodeOptions, encode, encoded_shards
+from retrievalkit.data import inputs
+from retrievalkit.declarations import Place, ReadingOptions, Reads, method
 from retrievalkit.errors import OptionError
+from retrievalkit.indexing.encoding import encode, encoded_shards
+from retrievalkit.indexing.options import Count, EncodingOptions, ModelOptions, Precision, VectorOptions
 from retrievalkit.model import retriever as program
 from retrievalkit.model.dimensions import note_untrained_dimensions
 from retrievalkit.report import notebook
 
-_OF_MODEL = ("encoder", "pooler")
-_OF_VECTORS = ("dimensions", "stored")
-_OF_CLUSTER = ("ray", "ray_workers", "ray_cpus", "ray_gpus")
-_OF_CALL = ("model", "texts", "side", "output", *_OF_MODEL, "set")
-_NOT_FLAGS = ("model", "texts", "side", "output", "overwrite", "as_json", "settings")
+_PARTS = ("encoder", "pooler", "encoder_options", "pooler_options")
+
+
+@dataclass(frozen=True)
+class LoadOptions(ModelOptions, ReadingOptions):
+    """Options of `Retriever.load`.
+
+    Args:
+        model: A folder or a name. A checkpoint holds its own encoder, pooler and options; for another model they may be
+            named.
+        precision: Number format to encode in where `encode_documents` is not given another.
+        batch_tokens: Most tokens in a batch, likewise.
+    """
+
+    model: Annotated[Any, Reads(inputs.model)]
+    _: KW_ONLY
+    precision: Precision = "auto"
+    batch_tokens: Count | None = None
+
+
+@dataclass(frozen=True)
+class DocumentsOptions(VectorOptions, RayOptions, ReadingOptions):
+    """Options of `Retriever.encode_documents`; `stored` and those of a Ray cluster go with `output`.
+
+    Args:
+        texts: A list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set, or the address of
+            a corpus.
+        output: The vectors folder to write, for more texts than memory holds; interrupted and called again, it
+            continues. None = in memory.
+        overwrite: Replace an existing output folder.
+        precision: Number format to encode in; None = as loaded.
+        batch_tokens: Most tokens in a batch, padding included; None = as loaded.
+    """
+
+    texts: Annotated[Any, Reads(inputs.passages)]
+    output: Place | None = None
+    _: KW_ONLY
+    overwrite: bool = False
+
+    @staticmethod
+    def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments; an output in a store is refused, as the result is a path."""
+        if values.get("output") is not None:
+            artifacts.place_of(values["output"])
+        return dict(values)
+
+
+@dataclass(frozen=True)
+class QueriesOptions(DocumentsOptions):
+    """Options of `Retriever.encode_queries`.
+
+    Args:
+        texts: A list of texts or dicts, a dict id -> text, a table, a data set, or the address of queries.
+    """
+
+    texts: Annotated[Any, Reads(inputs.queries)]
 
 
 class Retriever:
@@ -37,50 +89,33 @@ class Retriever:
         model: The loaded towers and the pooler, a torch module.
     """
 
-    def __init__(self, source: str, model: program.Retriever, options: EncodeOptions) -> None:
+    def __init__(self, source: str, model: program.Retriever, options: LoadOptions) -> None:
         self.source = source
         self.model = model
         self.lock = threading.RLock()
         self._options = options
 
     @classmethod
-    @options_of("encode", without=("model", "texts", "side", "output", "overwrite", *_OF_VECTORS, *_OF_CLUSTER))
-    def load(cls, model: str | os.PathLike[str], **options: Any) -> Retriever:
+    @method(LoadOptions)
+    def load(cls, options: LoadOptions) -> Retriever:
         """Load a checkpoint of `rk.train`, or a model of the hub or of sentence-transformers.
-
-        Args:
-            model: A folder or a name. A checkpoint holds its own encoder, pooler and options; for another model they
-                may be named.
-            **options: `encoder`, `pooler` and `set`, for a model that was not trained here; `precision` and
-                `batch_tokens`, to encode with where `encode_documents` is not given others.
 
         Raises:
             InputError: There is no such model, or an option does not fit.
         """
-        source = given.place(model, "the model")
-        with settled("encode", {"model": source, "texts": "", "output": "", **options}) as values:
-            chosen = _settings(values)
-            loaded = program.open_retriever(
-                source,
-                encoder=chosen.encoder,
-                pooler=chosen.pooler,
-                encoder_options=chosen.encoder_options,
-                pooler_options=chosen.pooler_options,
-                lean=True,
-            )
-        return cls(source, loaded, chosen)
+        loaded = program.open_retriever(
+            options.model,
+            encoder=options.encoder,
+            pooler=options.pooler,
+            encoder_options=options.encoder_options,
+            pooler_options=options.pooler_options,
+            lean=True,
+        )
+        return cls(options.model, loaded, options)
 
-    @options_of("encode", without=_OF_CALL)
-    def encode_documents(self, texts: Any, output: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+    @method(DocumentsOptions)
+    def encode_documents(self, options: DocumentsOptions) -> Any:
         """Encode passages: vectors in memory, or a vectors folder.
-
-        Args:
-            texts: A list of texts or of dicts with `title` and `text`, a dict by id, a table, a data set, or the
-                address of a corpus.
-            output: The vectors folder to write, for more texts than memory holds; interrupted and called again it
-                goes on. None = in memory.
-            **options: Of `rkit encode`; `stored`, `ray`, `ray_workers`, `ray_cpus` and `ray_gpus` go with `output`,
-                and a Ray cluster encodes texts of files.
 
         Returns:
             `Vectors`, or the folder as a `Path`.
@@ -88,54 +123,43 @@ class Retriever:
         Raises:
             InputError: A text is damaged, or an option does not fit.
         """
-        return self._encode(given.passages(texts), "document", output, options)
+        return self._encode(options, "document")
 
-    @options_of("encode", without=_OF_CALL)
-    def encode_queries(self, texts: Any, output: str | os.PathLike[str] | None = None, **options: Any) -> Any:
-        """Encode queries; see `encode_documents`.
+    @method(QueriesOptions)
+    def encode_queries(self, options: QueriesOptions) -> Any:
+        """Encode queries; see `encode_documents`."""
+        return self._encode(options, "query")
 
-        Args:
-            texts: A list of texts or dicts, a dict id -> text, a table, a data set, or the address of queries.
-            output: The vectors folder to write; None = in memory.
-            **options: Of `rkit encode`; `stored`, `ray`, `ray_workers`, `ray_cpus` and `ray_gpus` go with `output`,
-                and a Ray cluster encodes texts of files.
-        """
-        return self._encode(given.queries(texts), "query", output, options)
-
-    def _encode(self, texts: str, side: Side, output: Any, options: dict[str, Any]) -> Vectors | Path:
-        overwrite = options.pop("overwrite", None)
-        words = {"model": self.source, "texts": texts, "side": side, "output": output or "", "overwrite": overwrite}
-        chosen = {"precision": self._options.precision, "batch_tokens": self._options.batch_tokens} | options
-        with settled("encode", words | chosen) as values, self.lock:
-            cluster = taken_cluster(values)
-            settings = _settings(values)
-            if output is None:
-                if settings.stored is not None:
-                    msg = "stored is the number format of a vectors folder. Give output, or leave it out."
-                    raise OptionError(msg)
-                if cluster is not None:
-                    msg = "ray writes a vectors folder. Give output, or leave it out."
-                    raise OptionError(msg)
-                note_untrained_dimensions(self.source, settings.dimensions)
-                shards = encoded_shards(self.model, texts, side, settings)
-                return Vectors.joined(shards, settings.dimensions)
-            if cluster is not None:
-                if not Path(texts).exists():
-                    msg = "with ray another process reads the texts. Give a file or a folder of them, or leave it out."
-                    raise OptionError(msg)
-                parts = ("encoder", "pooler", "encoder_options", "pooler_options")
-                settings = replace(settings, **{name: getattr(self._options, name) for name in parts})
-            encode(
-                self.source,
-                texts,
-                side=side,
-                output=output,
-                options=settings,
-                overwrite=values["overwrite"],
-                opened=self.model,
-                cluster=cluster,
-            )
-            return Path(output)
+    def _encode(self, options: DocumentsOptions, side: Side) -> Vectors | Path:
+        cluster, output = options.cluster, options.output
+        # This process has loaded the model; workers of a cluster load it themselves.
+        parts = {} if cluster is None else {name: getattr(self._options, name) for name in _PARTS}
+        encoding = EncodingOptions(
+            precision=options.precision or self._options.precision,
+            dimensions=options.dimensions,
+            stored=options.stored,
+            batch_tokens=options.batch_tokens or self._options.batch_tokens,
+            shard_texts=options.shard_texts,
+            **parts,
+        )
+        with self.lock:
+            if output is not None:
+                encode(
+                    self.source,
+                    options.texts,
+                    side=side,
+                    output=Path(output),
+                    options=encoding,
+                    overwrite=options.overwrite,
+                    opened=self.model,
+                    cluster=cluster,
+                )
+                return Path(output)
+            if options.stored is not None or cluster is not None:
+                msg = "stored and ray are for a vectors folder. Give output, or leave them out."
+                raise OptionError(msg)
+            note_untrained_dimensions(self.source, options.dimensions)
+            return Vectors.joined(encoded_shards(self.model, options.texts, side, encoding), options.dimensions)
 
     @property
     def pooler(self) -> str:
@@ -145,17 +169,11 @@ class Retriever:
     @property
     def named(self) -> dict[str, Any]:
         """The encoder, the pooler and their options that were given to `load`, as `rk.train` takes them."""
-        parts = ("encoder", "pooler", "encoder_options", "pooler_options")
-        return {name: value for name in parts if (value := getattr(self._options, name))}
+        return {name: value for name in _PARTS if (value := getattr(self._options, name))}
 
     def __repr__(self) -> str:
         return f"Retriever.load({self.source!r})"
 
     def _repr_html_(self) -> str:
-        parts = [f"{kind} {self.model.description[kind]['name']}" for kind in _OF_MODEL]
+        parts = [f"{kind} {self.model.description[kind]['name']}" for kind in ("encoder", "pooler")]
         return notebook.lines(f"Retriever {self.source}", [", ".join(parts), f"on {self.model.device}"])
-
-
-def _settings(values: dict[str, Any]) -> EncodeOptions:
-    flags = {name: value for name, value in values.items() if name not in (*_NOT_FLAGS, *_OF_CLUSTER)}
-    return encode_options(values["settings"], flags)

@@ -11,8 +11,9 @@ import numpy as np
 
 from retrievalkit import artifacts
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.encode import SHARD_TEXTS, EncodedShard
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.indexing.encoding import EncodedShard
+from retrievalkit.indexing.options import SHARD_TEXTS
 from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
 

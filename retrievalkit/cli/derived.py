@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from typing import Any, Literal
 
 import click
@@ -132,6 +133,9 @@ def _parameter(option: Option) -> click.Parameter:
         shared |= {"default": None, "show_default": str(option.default) if option.default else False}
     if several:
         shared |= {"multiple": True, "callback": _joined}
+        # Texts may hold commas; numbers are separated by them.
+        if any(str in typing.get_args(kind) for kind in kinds):
+            option = replace(option, annotation=str)
     return click.Option([*names, option.name], type=_Value(option), metavar=metavar, **shared)
 
 

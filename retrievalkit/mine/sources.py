@@ -175,8 +175,9 @@ class Sources:
     def _built(self, name: str, kind: str, corpus: Corpus, work: Path) -> Path:
         if kind == "index":
             return Path(name)
-        from retrievalkit.encode import EncodeOptions, encode
-        from retrievalkit.index import build_index
+        from retrievalkit.indexing.build import build_index
+        from retrievalkit.indexing.encoding import encode
+        from retrievalkit.indexing.options import EncodingOptions
 
         inputs = [self._fingerprint(name, kind), corpus.fingerprint(), self.precision]
         place = artifacts.fingerprint_value(inputs)[:12]
@@ -188,7 +189,7 @@ class Sources:
             return index
         vectors = work / f"vectors-{place}"
         if not _is_whole(vectors):
-            options = EncodeOptions(precision=self.precision or "auto")
+            options = EncodingOptions(precision=self.precision or "auto")
             encode(name, corpus.source, side="document", output=vectors, options=options, cluster=self.cluster)
         build_index(str(vectors), indexer="flat", output=index)
         return index

@@ -22,7 +22,7 @@ from retrievalkit import artifacts
 from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, UnsupportedError
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.model.precision import Precision
 from retrievalkit.report.counts import counted
 from retrievalkit.score import check_k, scores_of, top_k, viewed
@@ -60,6 +60,19 @@ class Recall:
     largest_difference: float
     source: str
 
+    def as_json(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        return asdict(self)
+
+    @property
+    def summary(self) -> str:
+        """The result as a line of text."""
+        exactness = "exact" if self.exact else "not exact"
+        return (
+            f"recall@{self.k} {self.recall:.4f} over {counted(self.queries, 'queries')} ({self.source}), "
+            f"{exactness}; scores differ by {self.largest_difference:.2g} at most"
+        )
+
 
 def check_index(
     folder: str | Path,
@@ -86,6 +99,9 @@ def check_index(
         InputError: There is nothing to compare with, or the vectors were altered.
     """
     check_k(k)
+    if precision is not None and queries is None:
+        msg = "precision is for the encoding of queries, and texts of the folder are encoded. Leave it out."
+        raise OptionError(msg)
     index = open_index(folder, options=options)
     if not index.needs_encoding:
         msg = f"index '{folder}' is one of texts (indexer '{index.name}'): there are no vectors to compare it with."
@@ -108,7 +124,7 @@ def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
         InputError: The source is a corpus, or the queries file is not one.
     """
     if artifacts.kind_of(source) != "vectors":
-        msg = f"--check compares an index of vectors with brute force, but '{source}' is not a vectors folder."
+        msg = f"check compares an index of vectors with brute force, but '{source}' is not a vectors folder."
         raise UnsupportedError(msg)
     if queries is not None:
         read_queries(queries)
@@ -214,17 +230,3 @@ def _record(index: OpenIndex, recall: Recall, options: Mapping[str, Any]) -> Non
     """Write the result into the index's manifest."""
     entry = asdict(recall) | ({"options": dict(options)} if options else {})
     artifacts.add_to_manifest(index.folder, check=entry)
-
-
-def as_json(recall: Recall) -> dict[str, Any]:
-    """The result as JSON values."""
-    return asdict(recall)
-
-
-def describe(recall: Recall) -> str:
-    """The result as a line of text."""
-    exactness = "exact" if recall.exact else "not exact"
-    return (
-        f"recall@{recall.k} {recall.recall:.4f} over {counted(recall.queries, 'queries')} ({recall.source}), "
-        f"{exactness}; scores differ by {recall.largest_difference:.2g} at most"
-    )

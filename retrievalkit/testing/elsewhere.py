@@ -54,9 +54,10 @@ def search(name: str, options: dict[str, Any], index: Path, queries: Any, k: int
 
 def build_and_die(name: str, options: dict[str, Any], source: Path, output: Path) -> None:
     """Run `rkit index` and be killed once the indexer has read the first part of its source, or has come to its end."""
-    from retrievalkit import index, registry
+    from retrievalkit import registry
     from retrievalkit.data.corpus import Corpus
     from retrievalkit.data.vectors import VectorStore
+    from retrievalkit.indexing.build import build_index
 
     for owner, method in (
         (VectorStore, "blocks"),
@@ -67,7 +68,7 @@ def build_and_die(name: str, options: dict[str, Any], source: Path, output: Path
         setattr(owner, method, _cut_short(getattr(owner, method)))
     component: Any = registry.get("indexer", name)
     component.build = _and_die(component.build)
-    index.build_index(source, indexer=name, output=output, options=options)
+    build_index(source, indexer=name, output=output, options=options)
 
 
 def _cut_short(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from retrievalkit.artifacts import MANIFEST
 from retrievalkit.contracts import Indexer
 from retrievalkit.errors import InputError, RetrievalkitError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
 from retrievalkit.search.sources import open_index
 from retrievalkit.testing import elsewhere
 from retrievalkit.testing.indexer_cases import HITS, INDEXERS, IndexerCase

@@ -45,5 +45,5 @@ def test_whole_vectors_of_a_model_that_cut_others_make_an_index_of_whole_ones(
 
 
 def test_the_number_format_of_a_folder_needs_a_folder(model):
-    with pytest.raises(OptionError, match="stored is the number format of a vectors folder"):
+    with pytest.raises(OptionError, match="stored and ray are for a vectors folder"):
         model.encode_documents(["a"], stored="fp16")

@@ -21,7 +21,9 @@ WHOLE = {
     "convert": rk.convert,
     "doctor": rk.doctor,
     "evaluate": rk.Run.evaluate,
+    "encode": rk.encode,
     "export": rk.export,
+    "index": rk.index,
     "mine-negatives": rk.mine_negatives,
     "plugins check": rk.check_plugin,
     "plugins install": rk.install_plugin,
@@ -41,20 +43,7 @@ WHOLE = {
 """Command -> the function that takes all of its options."""
 
 _RAY = "ray ray_workers ray_cpus ray_gpus"
-_ENCODES = f"texts output precision dimensions stored batch_tokens verify overwrite strict {_RAY}"
 PARTS = {
-    "encode": {
-        rk.Retriever.load: "model encoder pooler precision batch_tokens set verify strict",
-        rk.Retriever.encode_documents: _ENCODES,
-        rk.Retriever.encode_queries: _ENCODES,
-    },
-    "index": {
-        rk.Index.build: f"indexer model output overwrite set shards strict verify {_RAY}",
-        rk.Index.check: "model precision set strict verify",
-        rk.Index.add: "model precision strict verify",
-        rk.Index.delete: "strict verify",
-        rk.Index.compact: "strict verify",
-    },
     "search": {
         rk.Index.open: f"corpus model precision set strict verify {_RAY}",
         rk.Index.search: "query k split explain strict",
@@ -65,18 +54,7 @@ PARTS = {
 """Command -> the functions that share its options, and which of them each takes."""
 
 OTHERWISE = {
-    "encode": {"side": "encode_documents or encode_queries"},
     "evaluate": {"run": "the run itself", "per_query": "Evaluation.per_query"},
-    "index": {
-        "source": "texts",
-        "add": "Index.add",
-        "delete": "Index.delete",
-        "compact": "Index.compact",
-        "check": "Index.check",
-        "check_queries": "queries of Index.check",
-        "check_count": "count of Index.check",
-        "check_k": "k of Index.check",
-    },
     "mine-negatives": {"from": "source"},
     "search": {
         "output": "Run.save",

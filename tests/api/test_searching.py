@@ -248,7 +248,7 @@ def test_queries_are_cut_where_the_index_is_told_to(dense, model, tiny_model, qu
 
 
 def test_a_checkpoint_that_was_loaded_with_other_lengths_encodes_queries_with_them(checkpoint, passages, folders):
-    loaded = rk.Retriever.load(checkpoint, set={"encoder.query_length": 4})
+    loaded = rk.Retriever.load(checkpoint, encoder_options={"query_length": 4})
     index = rk.Index.build(passages, loaded, folders / "short")
     assert index.manifest["checkpoint"]["encoder_options"] == {"query_length": 4}
     run = index.search(["where do people speak Spanish today"], k=5)

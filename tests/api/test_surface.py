@@ -7,13 +7,12 @@ import json
 import subprocess
 import sys
 
-import click
 import pytest
 
 import retrievalkit as rk
 from retrievalkit.api import options
 from retrievalkit.api.words import reworded
-from retrievalkit.errors import ArtifactError, OptionError
+from retrievalkit.errors import OptionError
 
 HEAVY = {"click", "datasets", "faiss", "jinja2", "numpy", "pandas", "pyarrow", "pydantic", "rich", "scipy", "torch"}
 
@@ -96,19 +95,6 @@ def test_a_wrong_option_is_one_error(given, message):
 def test_messages_name_options_as_python_does(message, words):
     """Commands to type stay as they are."""
     assert words in reworded(message)
-
-
-def test_a_command_speaks_of_its_own_options(dense):
-    """Where it uses the objects of Python, too."""
-
-    def build():
-        rk.Index.build(["a"], output=dense.folder)
-
-    with pytest.raises(ArtifactError, match="replace it with overwrite=True"):
-        build()
-    command = click.Command("serve", callback=build)
-    with pytest.raises(ArtifactError, match="replace it with --overwrite"), click.Context(command) as context:
-        context.invoke(command)
 
 
 def test_values_reach_the_program_as_they_are():

@@ -14,17 +14,18 @@ import torch
 from click.testing import CliRunner
 
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts, encode
+from retrievalkit import artifacts
 from retrievalkit.artifacts import read_manifest
-from retrievalkit.change import change_index
-from retrievalkit.change import vectors as change_vectors
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, OptionError
-from retrievalkit.index import build_index
+from retrievalkit.indexing import encoding
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.change import change_index
+from retrievalkit.indexing.change import vectors as change_vectors
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import open_index
 from retrievalkit.segments import joined_vectors
@@ -72,15 +73,15 @@ def test_only_new_and_changed_texts_are_encoded(tiny_model, tiny_collection, tmp
     texts = {one.id: one.text for one in open_corpus(tiny_collection.corpus)}
     names = list(texts)
     before = {name: texts[name] for name in names[:30]} | {names[3]: "another text"}
-    options = encode.EncodeOptions(pooler="mean", precision="fp32")
+    options = encoding.EncodingOptions(pooler="mean", precision="fp32")
     build = {"side": "document", "options": options}
-    encode.encode(tiny_model, collection(tmp_path / "a.jsonl", before), output=tmp_path / "va", **build)
+    encoding.encode(tiny_model, collection(tmp_path / "a.jsonl", before), output=tmp_path / "va", **build)
     build_index(tmp_path / "va", output=tmp_path / "index")
     seen = []
 
     def watched(model, given, **options):
         seen.extend(one.id for one in open_corpus(given))
-        return encode.encode(model, given, **options)
+        return encoding.encode(model, given, **options)
 
     monkeypatch.setattr(change_vectors, "encode", watched)
     done = rkit(tmp_path / "index", "--add", collection(tmp_path / "b.jsonl", texts), "--json")
@@ -94,7 +95,7 @@ def test_only_new_and_changed_texts_are_encoded(tiny_model, tiny_collection, tmp
 
     anew = {name: text for name, text in texts.items() if name != names[3] and name in names[:30]}
     anew |= {names[3]: texts[names[3]]} | {name: texts[name] for name in names[30:]}
-    encode.encode(tiny_model, collection(tmp_path / "c.jsonl", anew), output=tmp_path / "vc", **build)
+    encoding.encode(tiny_model, collection(tmp_path / "c.jsonl", anew), output=tmp_path / "vc", **build)
     build_index(tmp_path / "vc", output=tmp_path / "anew")
     rankings = []
     for place in (tmp_path / "index", tmp_path / "anew"):
@@ -175,9 +176,9 @@ def test_a_change_that_is_killed_leaves_the_old_index_or_the_new(index, tmp_path
 def test_options_that_do_not_go_together(index, tmp_path):
     """One message, and what to do."""
     for words, message in [
-        (["--delete", "a", "--output", "x"], "--output has no part in changing the index"),
-        (["--delete", "a", "--model", "x"], "--model has no part in changing"),
-        (["--compact", "--indexer", "flat"], "--indexer has no part in changing"),
+        (["--delete", "a", "--output", "x"], "output has no part in changing the index"),
+        (["--delete", "a", "--model", "x"], "model has no part in changing"),
+        (["--compact", "--indexer", "flat"], "indexer has no part in changing"),
     ]:
         assert message in rkit(index, *words).stderr
     with pytest.raises(OptionError, match="nothing to change"):
@@ -270,15 +271,15 @@ def test_documents_lists_of_ids_and_corpora_are_deleted(tmp_path, monkeypatch, g
 def test_a_document_added_again_in_fewer_passages_loses_the_others(tmp_path, tiny_model, passages):
     """Its first passages are all given; where only some are, as of a corpus with ids of its own, the others stay."""
     texts = {f"a.txt#{n}": f"passage {n}" for n in (1, 2, 3)} | {"b.txt#1": "b"}
-    options = encode.EncodeOptions(pooler="mean", precision="fp32")
+    options = encoding.EncodingOptions(pooler="mean", precision="fp32")
     build = {"side": "document", "options": options}
-    encode.encode(tiny_model, collection(tmp_path / "a.jsonl", texts), output=tmp_path / "va", **build)
+    encoding.encode(tiny_model, collection(tmp_path / "a.jsonl", texts), output=tmp_path / "va", **build)
     build_index(tmp_path / "va", output=tmp_path / "index")
     again = collection(tmp_path / "b.jsonl", {"a.txt#1": "passage 1"})
     some = collection(tmp_path / "c.jsonl", {"a.txt#2": "other"})
     if not passages:
         again, some = (
-            encode.encode(tiny_model, one, output=tmp_path / f"v{one.name}", **build) and tmp_path / f"v{one.name}"
+            encoding.encode(tiny_model, one, output=tmp_path / f"v{one.name}", **build) and tmp_path / f"v{one.name}"
             for one in (again, some)
         )
     assert change_index(tmp_path / "index", add=some).deleted == 0
@@ -292,8 +293,8 @@ def test_a_document_added_again_in_fewer_passages_loses_the_others(tmp_path, tin
 def test_texts_that_are_there_under_another_path_are_noted(tmp_path, tiny_model):
     """As if a part of a folder was converted without the root of the whole; --strict refuses them."""
     texts = {"sub/b.txt#1": "one", "other.txt#1": "two"}
-    options = encode.EncodeOptions(pooler="mean", precision="fp32")
-    encode.encode(
+    options = encoding.EncodingOptions(pooler="mean", precision="fp32")
+    encoding.encode(
         tiny_model, collection(tmp_path / "a.jsonl", texts), output=tmp_path / "v", side="document", options=options
     )
     build_index(tmp_path / "v", output=tmp_path / "index")

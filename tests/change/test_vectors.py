@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from retrievalkit import artifacts
 from retrievalkit.artifacts import read_manifest
-from retrievalkit.change import change_index
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.change import change_index
 from retrievalkit.search.recall import check_index
 from retrievalkit.search.sources import open_index
 

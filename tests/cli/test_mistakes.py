@@ -32,7 +32,7 @@ MISTAKES = {
     "index notes/one.md -o out": "give 'documents:notes/one.md'",
     "train --model {model} --examples examples.jsonl --corpus notes -o out": "give 'documents:notes'",
     "encode {model} {model} -o out": "the folder holds a model, and no data",
-    "encode {model} {corpus} -o out --batch-tokens 0": "0 is not in the range",
+    "encode {model} {corpus} -o out --batch-tokens 0": "greater than or equal to 1",
     "encode {model} {corpus} -o out --set pooler.normalise=true": "did you mean 'normalize'?",
     "encode reranker {corpus} -o out": "'reranker' is a re-ranker, which scores pairs",
     "encode vectors {corpus} -o out": "'vectors' holds vectors, not a model",
@@ -40,7 +40,7 @@ MISTAKES = {
     "index run.trec -o out": "'run.trec' is a run, and SOURCE takes a corpus",
     "index checkpoint -o out": "'checkpoint' is a checkpoint. Encode a corpus",
     "index vectors -o out --indexer falt": "did you mean 'flat'?",
-    "index vectors -o out --check-k 3": "Add --check",
+    "index vectors -o out --check-k 3": "Add check",
     "train --model checkpoint --pooler mean --examples examples.jsonl --corpus {corpus} -o out": (
         "start from its encoder alone: --model checkpoint/encoder"
     ),

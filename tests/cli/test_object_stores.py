@@ -16,8 +16,9 @@ from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import artifacts
 from retrievalkit.cli.main import main
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-from retrievalkit.encode import EncodeOptions, encode
 from retrievalkit.errors import ArtifactError
+from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.options import EncodingOptions
 from s3_server import delete, make_bucket, objects, put, serving
 
 pytestmark = [pytest.mark.precision, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -64,7 +65,7 @@ def rkit():
 
 def encoded(model, texts, output, **options):
     """Encode in shards of eight texts, to a folder or to a store."""
-    chosen = EncodeOptions(pooler="mean", precision="fp32", shard_texts=8)
+    chosen = EncodingOptions(pooler="mean", precision="fp32", shard_texts=8)
     if not artifacts.is_address(output):
         return encode(model, texts, side="document", output=output, options=chosen, **options)
     with artifacts.sent(output, overwrite=False) as place:

@@ -18,9 +18,10 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import write_run
-from retrievalkit.encode import EncodeOptions, encode
 from retrievalkit.errors import DataError, InputError, MissingDependencyError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.mine import sources as mining_sources
 from retrievalkit.mine.program import audit_file
 from retrievalkit.model.cross_encoder import CrossEncoder
@@ -71,7 +72,7 @@ def on(cluster, **options):
 
 
 def test_a_cluster_writes_what_one_process_writes_though_a_node_is_lost(cluster, tiny_model, many, tmp_path):
-    options = EncodeOptions(shard_texts=64)
+    options = EncodingOptions(shard_texts=64)
     encode(tiny_model, many, side="document", output=tmp_path / "one", options=options)
     staging, lost = partial_folder(tmp_path / "cluster"), []
 
@@ -92,13 +93,14 @@ def test_a_cluster_writes_what_one_process_writes_though_a_node_is_lost(cluster,
 
 
 def test_a_killed_command_goes_on_after_the_shards_it_has_written(cluster, tiny_model, many, tmp_path):
-    options = EncodeOptions(shard_texts=64)
+    options = EncodingOptions(shard_texts=64)
     output = tmp_path / "cluster"
     script = f"""
 from retrievalkit.cluster import ClusterOptions
-from retrievalkit.encode import EncodeOptions, encode
+from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.options import EncodingOptions
 encode({str(tiny_model)!r}, {str(many)!r}, side="document", output={str(output)!r},
-       options=EncodeOptions(shard_texts=64), cluster=ClusterOptions(ray={cluster.address!r}))
+       options=EncodingOptions(shard_texts=64), cluster=ClusterOptions(ray={cluster.address!r}))
 """
     running = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     while len(list(partial_folder(output).glob("shard-*.json"))) < 5:
@@ -160,7 +162,7 @@ def test_mining_writes_what_one_process_writes_though_a_node_is_lost(cluster, ti
     passages = list(open_corpus(many))
     rows = [Example(f"q{row}", one.text[:60] + str(row), (one.id,), ()) for row, one in enumerate(passages[:300])]
     write_examples(tmp_path / "train.jsonl", rows)
-    encode(tiny_model, many, side="document", output=tmp_path / "vectors", options=EncodeOptions(shard_texts=512))
+    encode(tiny_model, many, side="document", output=tmp_path / "vectors", options=EncodingOptions(shard_texts=512))
     build_index(tmp_path / "vectors", output=tmp_path / "index", parts=3)
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 8)
 

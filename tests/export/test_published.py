@@ -13,6 +13,7 @@ import transformers
 
 import retrievalkit as rk
 from places import ROOT
+from retrievalkit.recipe.settings import parse_set
 
 TEXT = "A wheel at the river drives the mill"
 INSTRUCTION = "Represent this sentence for searching relevant passages: "
@@ -33,9 +34,8 @@ def documented(name):
     text = (ROOT / "docs/how-to/export.md").read_text()
     (line,) = re.findall(rf"^\| {name}[^|]*\| `([^`]*)`", text, re.MULTILINE)
     words = shlex.split(line)
-    options = dict(word.split("=", 1) for flag, word in itertools.pairwise(words) if flag == "--set")
-    values = {key: value == "true" if value in ("true", "false") else value for key, value in options.items()}
-    return {"pooler": words[words.index("--pooler") + 1], "set": values}
+    settings = parse_set([word for flag, word in itertools.pairwise(words) if flag == "--set"])
+    return {"pooler": words[words.index("--pooler") + 1], **rk.encode.settings(settings)}
 
 
 def by_transformers(folder, text, pooling, normalised):

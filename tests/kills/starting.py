@@ -32,10 +32,10 @@ def preload() -> None:
     import torch
 
     import retrievalkit.cli
-    import retrievalkit.encode
     import retrievalkit.evaluate.compare.program
     import retrievalkit.evaluate.program
-    import retrievalkit.index
+    import retrievalkit.indexing.build
+    import retrievalkit.indexing.encoding
     import retrievalkit.mine.program
     import retrievalkit.recipe.run
     import retrievalkit.rerank

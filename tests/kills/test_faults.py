@@ -13,10 +13,11 @@ from click.testing import CliRunner
 
 from forked_commands import content
 from killed_processes import forks, in_another_process, kill_at_call
-from retrievalkit import artifacts, index, rerank
+from retrievalkit import artifacts, rerank
 from retrievalkit.cli import main
 from retrievalkit.data import convert
 from retrievalkit.data.vectors import writer
+from retrievalkit.indexing import build
 from retrievalkit.mine.parts import MinedParts
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.training import loop
@@ -188,7 +189,7 @@ MINE = "mine-negatives --from model --corpus data --examples data --depth 9 --se
 def test_a_mining_makes_what_was_changed_after_a_kill_again(place, count, name):
     """The vectors, before they are indexed, and the index; what was mined by then is kept."""
     done(f"{MINE} whole.jsonl")
-    moment = (MinedParts, "write", 1) if count else (index, "build_index", 1)
+    moment = (MinedParts, "write", 1) if count else (build, "build_index", 1)
     killed(f"{MINE} out.jsonl", *moment)
     (path,) = (place / ".out.jsonl.mining").glob(name)
     path.write_bytes(path.read_bytes()[:-5] + b"other")

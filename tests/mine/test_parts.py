@@ -272,8 +272,8 @@ def test_an_audit_is_the_sum_of_its_parts(data, tmp_path):
 @pytest.fixture(scope="module")
 def tiny(tiny_model, tiny_collection, tmp_path_factory):
     """Two indexes of two checkpoints, and a run of the first."""
-    from retrievalkit.encode import encode
-    from retrievalkit.index import build_index
+    from retrievalkit.indexing.build import build_index
+    from retrievalkit.indexing.encoding import encode
     from retrievalkit.search.program import search
     from retrievalkit.training.train import train
 

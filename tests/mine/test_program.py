@@ -438,8 +438,8 @@ def test_mining_with_a_checkpoint_equals_mining_from_its_index_and_from_its_run(
     """The corpus is encoded and searched on the way, and nothing of that stays."""
     from retrievalkit.data.queries import read_queries
     from retrievalkit.data.runs import write_run
-    from retrievalkit.encode import encode
-    from retrievalkit.index import build_index
+    from retrievalkit.indexing.build import build_index
+    from retrievalkit.indexing.encoding import encode
     from retrievalkit.search.program import search
 
     rows = mine_tiny(tiny, tiny / "checkpoint", tmp_path / "a.jsonl", depth=20)
@@ -456,7 +456,7 @@ def test_mining_with_a_checkpoint_equals_mining_from_its_index_and_from_its_run(
 
 def test_an_interrupted_mining_goes_on_with_the_vectors_it_has(tiny, tmp_path, monkeypatch):
     """Encoding the corpus is the long part: it is not done twice, and the outcome is the same."""
-    import retrievalkit.encode
+    import retrievalkit.indexing.encoding
     from retrievalkit.search.searcher import Searcher
 
     ask = Searcher.ask
@@ -470,7 +470,7 @@ def test_an_interrupted_mining_goes_on_with_the_vectors_it_has(tiny, tmp_path, m
         mine_tiny(tiny, tiny / "checkpoint", tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
     monkeypatch.setattr(Searcher, "ask", ask)
-    monkeypatch.setattr(retrievalkit.encode, "encode", interrupted)
+    monkeypatch.setattr(retrievalkit.indexing.encoding, "encode", interrupted)
     assert mine_tiny(tiny, tiny / "checkpoint", tmp_path / "out.jsonl") == rows
     assert {path.name.partition(".jsonl")[0] for path in tmp_path.iterdir()} == {"whole", "out"}
 

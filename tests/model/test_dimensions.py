@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from retrievalkit.artifacts import read_manifest
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.encode import _in_half
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.indexing.encoding import _in_half
 from retrievalkit.model.retriever import Retriever
 
 

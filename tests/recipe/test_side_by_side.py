@@ -180,7 +180,7 @@ def test_a_folder_that_a_machine_does_not_see(tmp_path):
     ("words", "problem"),
     [
         (["--jobs", "2", "--ray", "local"], "Give --ray-workers instead."),
-        (["--ray-cpus", "2"], "Add --ray, or drop them."),
+        (["--ray-cpus", "2"], "Add ray, or drop them."),
         (["--jobs", "0"], "0 is not in the range"),
     ],
 )

@@ -20,9 +20,10 @@ from retrievalkit.artifacts import integrity
 from retrievalkit.cli.main import main as rkit
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.encode import EncodeOptions, encode
 from retrievalkit.errors import ArtifactError, RetrievalkitError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import open_index
@@ -281,7 +282,7 @@ def trained(tiny_model, tiny_collection, tmp_path_factory):
     artifacts.write_manifest(
         folder / "checkpoint", "checkpoint", command="train", options={}, fingerprint=fingerprint, files=files
     )
-    options = EncodeOptions(precision="fp32")
+    options = EncodingOptions(precision="fp32")
     encode(folder / "checkpoint", tiny_collection.corpus, side="document", output=folder / "vectors", options=options)
     build_index(folder / "vectors", output=folder / "index")
     return folder

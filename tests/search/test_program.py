@@ -28,7 +28,7 @@ from retrievalkit.errors import (
     UnsupportedError,
 )
 from retrievalkit.evaluate.program import evaluate
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
 from retrievalkit.model import retriever
 from retrievalkit.search import fusion, searcher, sources
 from retrievalkit.search import program as search

@@ -13,9 +13,9 @@ from retrievalkit import artifacts, registry, testing
 from retrievalkit.builtin.indexers.flat import Flat
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.encode import encode
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.encoding import encode
 from retrievalkit.search import recall
 
 
@@ -79,7 +79,7 @@ def test_exact_indexers_find_everything(tmp_path, indexer, kind):
     found = recall.check_index(tmp_path / "i", count=50, k=7)
     assert (found.queries, found.k, found.recall, found.exact) == (50, 7, 1.0, True)
     assert found.largest_difference < 1e-4
-    assert artifacts.read_manifest(tmp_path / "i")["check"] == recall.as_json(found)
+    assert artifacts.read_manifest(tmp_path / "i")["check"] == found.as_json()
 
 
 @pytest.mark.parametrize("view", ["vectors", "weights"])
@@ -99,7 +99,7 @@ def test_what_is_missed_and_scored_wrongly_is_measured(tmp_path):
     found = recall.check_index(tmp_path / "i", count=500, k=10)
     assert (found.queries, found.recall, found.exact) == (120, 0.5, False)
     assert found.largest_difference > 1
-    assert "recall@10 0.5000 over 120 queries (texts of the folder), not exact" in recall.describe(found)
+    assert "recall@10 0.5000 over 120 queries (texts of the folder), not exact" in found.summary
 
 
 def test_options_of_the_search_can_be_tried_out(tmp_path):
@@ -171,9 +171,9 @@ def test_from_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{v}"], "Missing option '--output'"),
-        (["{v}", "--output", "{new}", "--check-k", "3"], "--check-k is about a check"),
-        (["{i}", "--check", "--indexer", "flat"], "--indexer, --overwrite and --shards are for building"),
+        (["{v}"], "needs 'output'"),
+        (["{v}", "--output", "{new}", "--check-k", "3"], "check_k is about a check"),
+        (["{i}", "--check", "--indexer", "flat"], "indexer is for building"),
         (["{i}", "--check", "--set", "blocks=3"], "did you mean 'block'"),
         (["{v}", "--check"], "is a vectors folder"),
         (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from retrievalkit.change import change_index
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.change import change_index
 from retrievalkit.search.sources import open_index
 
 FORMS = [{"dim": 6}, {"vocabulary": 20}, {"dim": 6, "vocabulary": 20}, {"dim": 6, "m": 3, "varied": True}]

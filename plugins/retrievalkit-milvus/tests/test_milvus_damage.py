@@ -9,7 +9,7 @@ import pytest
 from retrievalkit import artifacts, testing
 from retrievalkit.artifacts import integrity
 from retrievalkit.errors import ArtifactError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
 from retrievalkit.search.sources import open_index
 
 

@@ -10,7 +10,7 @@ import pytest
 from retrievalkit_milvus.indexer import Milvus
 
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
 from retrievalkit.search.sources import open_index
 
 K1, B = 0.9, 0.4

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from retrievalkit.artifacts import read_manifest
-from retrievalkit.change import change_index
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import DataError, InputError, UnsupportedError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.change import change_index
 from retrievalkit.search.sources import open_index
 
 WORDS = ("river", "engine", "violin", "harbour", "candle", "glacier")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from retrievalkit import testing
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from retrievalkit_pyserini.lucene_hnsw import LuceneHnsw
 from retrievalkit import registry
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
 from retrievalkit.score import scores as all_scores
 from retrievalkit.search.sources import open_index
 

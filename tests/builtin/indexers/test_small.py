@@ -11,7 +11,7 @@ from retrievalkit.builtin.indexers import small, small_vectors
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
 from retrievalkit.score import scores
 from retrievalkit.search.recall import check_index
 from retrievalkit.testing.indexers import INDEXERS

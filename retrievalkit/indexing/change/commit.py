@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts
-from retrievalkit.change.texts import write_corpus
 from retrievalkit.data.corpus import Passage
+from retrievalkit.indexing.change.texts import write_corpus
 from retrievalkit.search.sources import OpenIndex
 from retrievalkit.segments import FOLDER, Segment, segments_of, unused
 

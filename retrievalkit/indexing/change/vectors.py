@@ -15,8 +15,9 @@ from retrievalkit.consent import anonymously
 from retrievalkit.data.vectors import Ids, VectorWriter
 from retrievalkit.data.vectors.joined import SHARD_TEXTS
 from retrievalkit.data.vectors.postings import Postings
-from retrievalkit.encode import EncodeOptions, encode
 from retrievalkit.errors import ArtifactError, UnsupportedError
+from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.model.precision import Precision
 from retrievalkit.search.encoders import Encoders
 from retrievalkit.search.sources import OpenIndex
@@ -45,7 +46,7 @@ def encoded(
         if _is_of(output, texts):
             return output
         shutil.rmtree(output)
-    options = EncodeOptions(**_model_options(index), **_settings(index, precision))
+    options = EncodingOptions(**_model_options(index), **_settings(index, precision))
     # What the manifest alone names may be a stranger's choice: no token is sent to fetch it.
     with anonymously(place != str(model)):
         manifest = encode(place, texts, side="document", output=output, options=options)

@@ -15,19 +15,20 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.cluster import ClusterOptions, check_same, spread_map
 from retrievalkit.contracts import Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.data.sources import InMemory
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.data.vectors.writer import check_shard
 from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.model.batches import prefetch
 from retrievalkit.model.checkpoint import is_checkpoint
 from retrievalkit.model.dimensions import note_untrained_dimensions
@@ -41,40 +42,9 @@ from retrievalkit.report.terminal import say
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-SHARD_TEXTS = 8_192
-
 _TOLD = 5  # texts that were left out, in the note
 
 _Rows = list[tuple[str, Text]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodeOptions:
-    """How texts are encoded.
-
-    Args:
-        encoder: Encoder for a pretrained model; refused for a checkpoint, which has its own.
-        pooler: Pooler for a pretrained model; refused for a checkpoint.
-        encoder_options: Options of that encoder; of a checkpoint's, `query_length` and `document_length` may be set. An
-            index of the vectors remembers them for its queries.
-        pooler_options: Options of that pooler.
-        precision: What to compute in.
-        dimensions: How many numbers of each vector to keep, the first ones; None = all. Vectors of length 1 are scaled
-            to it again. An index of the vectors remembers it for its queries.
-        stored: Number format of the vectors in the folder; None = fp32.
-        batch_tokens: Most tokens in a batch, padding included; None = what suits the device.
-        shard_texts: Texts in a shard: the unit of memory and of resuming.
-    """
-
-    encoder: str | None = None
-    pooler: str | None = None
-    encoder_options: Mapping[str, Any] | None = None
-    pooler_options: Mapping[str, Any] | None = None
-    precision: Precision = "auto"
-    dimensions: Annotated[int, Field(ge=1)] | None = None
-    stored: Literal["fp32", "fp16"] | None = None
-    batch_tokens: int | None = None
-    shard_texts: int = SHARD_TEXTS
 
 
 def encode(
@@ -83,7 +53,7 @@ def encode(
     *,
     side: Side,
     output: str | Path,
-    options: EncodeOptions | None = None,
+    options: EncodingOptions | None = None,
     overwrite: bool = False,
     opened: Retriever | None = None,
     cluster: ClusterOptions | None = None,
@@ -103,7 +73,10 @@ def encode(
     Returns:
         The manifest of the folder.
     """
-    options = options or EncodeOptions()
+    options = options or EncodingOptions()
+    if cluster is not None and isinstance(texts, InMemory):
+        msg = "with ray another process reads the texts. Give a file or a folder of them, or leave it out."
+        raise OptionError(msg)
     artifacts.check_output(output, overwrite=overwrite)
     if side == "query" and is_checkpoint(model) and "document_length" in (options.encoder_options or {}):
         msg = "encoder.document_length has no effect on queries. Set encoder.query_length, or leave it out."
@@ -142,7 +115,7 @@ def encode(
 
 
 def encoded_shards(
-    retriever: Retriever, texts: str | Path, side: Side, options: EncodeOptions
+    retriever: Retriever, texts: str | Path, side: Side, options: EncodingOptions
 ) -> Iterator[EncodedShard]:
     """The texts of a source as `encode` writes them, shard by shard; see `encode`."""
     for _, shard in _Job.of(retriever, _Texts.open(texts, side), options).shards(frozenset()):
@@ -210,7 +183,7 @@ class _Job:
     halved: bool = False
 
     @classmethod
-    def of(cls, retriever: Retriever, texts: _Texts, options: EncodeOptions) -> _Job:
+    def of(cls, retriever: Retriever, texts: _Texts, options: EncodingOptions) -> _Job:
         precision = resolve_precision(options.precision, default_device())
         if precision == "int8":
             retriever.tower(texts.side).in_int8()  # refuses, if it must, before texts are read
@@ -244,7 +217,7 @@ class _Job:
         cluster: ClusterOptions,
         model: str | Path,
         texts: str | Path,
-        options: EncodeOptions,
+        options: EncodingOptions,
     ) -> Iterator[tuple[int, EncodedShard]]:
         """The same shards, encoded by the workers of a cluster."""
         items = functools.partial(_read_shards, texts, self.side, self.shard_texts, skip)
@@ -368,7 +341,7 @@ class _LeftOut:
 class _Worker:
     """Encodes shards in a process of its own, which another machine may run."""
 
-    def __init__(self, model: str | Path, side: Side, options: EncodeOptions, fingerprint: str) -> None:
+    def __init__(self, model: str | Path, side: Side, options: EncodingOptions, fingerprint: str) -> None:
         model = artifacts.local(model)
         retriever = _opened(model, options)
         check_same("model", model, retriever.fingerprint, fingerprint)
@@ -378,7 +351,7 @@ class _Worker:
         return self._job.encoded(*shard)
 
 
-def _opened(model: str | Path, options: EncodeOptions) -> Retriever:
+def _opened(model: str | Path, options: EncodingOptions) -> Retriever:
     return open_retriever(
         model,
         encoder=options.encoder,

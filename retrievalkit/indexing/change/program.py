@@ -18,16 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit import artifacts, oddities
-from retrievalkit.change.commit import commit, sweep
-from retrievalkit.change.texts import Changes, Collected, corpus_of_vectors, superseded, texts_of, write_changes
-from retrievalkit.change.vectors import encoded, write_live
 from retrievalkit.data import files
 from retrievalkit.data.corpus import alike, open_corpus
 from retrievalkit.data.forms import corpus_table
 from retrievalkit.data.records import table_of
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, nearest, shortlist
-from retrievalkit.index import build_index
+from retrievalkit.indexing.build import build_index
+from retrievalkit.indexing.change.commit import commit, sweep
+from retrievalkit.indexing.change.texts import (
+    Changes,
+    Collected,
+    corpus_of_vectors,
+    superseded,
+    texts_of,
+    write_changes,
+)
+from retrievalkit.indexing.change.vectors import encoded, write_live
 from retrievalkit.passage_parts import PART
 from retrievalkit.report.counts import counted
 from retrievalkit.search.sources import OpenIndex, open_index
@@ -58,6 +65,18 @@ class Outcome:
     deleted: int = 0
     compacted: int = 0
     segments: int = 1
+
+    def as_json(self) -> dict[str, int]:
+        """The counts as JSON values."""
+        return asdict(self)
+
+    @property
+    def summary(self) -> str:
+        """The counts as a line of text."""
+        kinds = ("added", "changed", "unchanged", "deleted")
+        counts = [f"{value:,} {name}" for name, value in asdict(self).items() if name in kinds and value]
+        done = ", ".join([*counts, *(["compacted"] if self.compacted else [])]) or "nothing to change"
+        return f"{done}; {counted(self.texts, 'texts')} in {counted(self.segments, 'segments')}"
 
 
 def change_index(
@@ -91,7 +110,7 @@ def change_index(
     """
     folder = Path(index)
     if add is None and not delete and not compact:
-        msg = "there is nothing to change. Give --add, --delete or --compact."
+        msg = "there is nothing to change. Give add, delete or compact."
         raise OptionError(msg)
     with artifacts.held(folder):
         artifacts.restore(folder)
@@ -107,19 +126,6 @@ def change_index(
         outcome.texts = int(manifest["counts"]["texts"])
         outcome.segments = len(segments_of(manifest))
     return outcome
-
-
-def as_json(outcome: Outcome) -> dict[str, int]:
-    """What a change did as JSON values."""
-    return asdict(outcome)
-
-
-def describe(outcome: Outcome) -> str:
-    """What a change did as a line of text."""
-    kinds = ("added", "changed", "unchanged", "deleted")
-    counts = [f"{value:,} {name}" for name, value in asdict(outcome).items() if name in kinds and value]
-    done = ", ".join([*counts, *(["compacted"] if outcome.compacted else [])]) or "nothing to change"
-    return f"{done}; {counted(outcome.texts, 'texts')} in {counted(outcome.segments, 'segments')}"
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Texts become vectors, vectors and texts become indexes, and indexes change."""

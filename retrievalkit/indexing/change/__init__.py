@@ -1,0 +1,7 @@
+"""`rkit index INDEX --add`, `--delete` and `--compact`: indexes that follow their collections."""
+
+from __future__ import annotations
+
+from retrievalkit.indexing.change.program import Outcome, change_index
+
+__all__ = ["Outcome", "change_index"]

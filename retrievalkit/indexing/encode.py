@@ -1,0 +1,60 @@
+"""`rkit encode`: a corpus or queries in, a vectors/ folder out.
+
+rkit encode CHECKPOINT TEXTS --side document --output DIR
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, Literal
+
+from retrievalkit.artifacts.folder import Folder
+from retrievalkit.cluster.options import RayOptions
+from retrievalkit.data import inputs
+from retrievalkit.declarations import Argument, ReadingOptions, Reads, WritingOptions, command
+from retrievalkit.indexing.options import EncodingOptions
+from retrievalkit.modules import large_imports
+from retrievalkit.report.counts import counted
+
+
+@dataclass(frozen=True)
+class EncodeOptions(EncodingOptions, RayOptions, ReadingOptions, WritingOptions):
+    """Options of `encode`.
+
+    Args:
+        model: A checkpoint, or a pretrained model: a hub name, a folder, package:NAME/FOLDER.
+        texts: A corpus or queries: a file, a folder, pydoc:PACKAGES; in Python also texts, dicts, a table.
+        side: The tower and the length limit: of documents or of queries.
+    """
+
+    model: Annotated[Any, Argument(), Reads(inputs.model)]
+    texts: Annotated[Any, Argument(), Reads()]
+    _: KW_ONLY
+    side: Literal["document", "query"] = "document"
+
+    @staticmethod
+    def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments, with texts in memory as an address."""
+        read = inputs.queries if values.get("side") == "query" else inputs.passages
+        return {**values, **({"texts": read(values["texts"])} if "texts" in values else {})}
+
+
+@command("encode", EncodeOptions)
+def encode(options: EncodeOptions) -> Folder:
+    """Encode TEXTS (a corpus or queries) with MODEL (a checkpoint or a pretrained model)."""
+    with large_imports():
+        from retrievalkit.indexing.encoding import encode as program
+
+    manifest = program(
+        options.model,
+        options.texts,
+        side=options.side,
+        output=str(options.output),
+        options=options,
+        overwrite=options.overwrite,
+        cluster=options.cluster,
+    )
+    pooling = manifest["checkpoint"].get("description", {}).get("pooling")
+    summary = f"{options.output}: {counted(manifest['counts']['texts'], 'texts')} encoded"
+    return Folder(options.output, manifest, f"{summary} ({pooling})" if pooling else summary)

@@ -1,0 +1,179 @@
+"""`rkit index`: a vectors/ folder or a corpus in, an index/ folder out; or an index that is changed or checked.
+
+rkit index VECTORS|CORPUS --indexer N --output DIR [--shards N] [--check]
+rkit index INDEX --add PLACE | --delete ID | --compact | --check
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from retrievalkit import artifacts
+from retrievalkit.artifacts.folder import Folder
+from retrievalkit.cluster.options import RayOptions
+from retrievalkit.data import inputs
+from retrievalkit.data.sources import InMemory
+from retrievalkit.declarations import Argument, Flag, Named, Others, Place, ReadingOptions, Reads, command
+from retrievalkit.errors import ArtifactError, OptionError
+from retrievalkit.indexing.options import Count, Precision
+from retrievalkit.report.counts import counted
+
+if TYPE_CHECKING:
+    from retrievalkit.indexing.change import Outcome
+    from retrievalkit.search.recall import Recall
+
+
+@dataclass(frozen=True)
+class IndexOptions(RayOptions, ReadingOptions):
+    """Options of `index`.
+
+    Args:
+        source: A vectors folder or a corpus; with `add`, `delete`, `compact` or `check` alone, the index.
+        indexer: Indexer (rkit plugins list); by default flat for vectors, bm25 for a corpus.
+        output: The index folder to write; not needed to change or to check an index.
+        overwrite: Replace an existing output folder.
+        shards: Build it in so many parts; killed and run again, it continues with the next.
+        add: Add passages, or vectors, to the index; only new texts are encoded.
+        delete: Delete from the index: a text or a document, or those that a file lists (ids, or a corpus).
+        compact: Make one segment of the index, as a new build would.
+        check: Compare the new index, or the index SOURCE, with brute force.
+        check_queries: Queries of the check; by default texts of the folder.
+        check_count: Number of queries to check; by default 100.
+        check_k: Hits per query to check; by default 10.
+        model: With `add` or `check_queries`: the place of the checkpoint that encodes, if it was moved.
+        precision: Number format that the texts of `add` (by default that of the index) or the queries of
+            `check_queries` (fp32) are encoded in.
+        indexer_options: Options of the indexer.
+    """
+
+    source: Annotated[Any, Argument(), Reads(inputs.passages)]
+    _: KW_ONLY
+    indexer: Annotated[str | None, Named("indexer")] = None
+    output: Annotated[Place | None, Flag(("--output", "-o"))] = None
+    overwrite: bool = False
+    shards: Count | None = None
+    add: Annotated[Any, Flag(metavar="PLACE"), Reads(inputs.passages)] = None
+    delete: Annotated[Sequence[str], Flag(metavar="ID|FILE")] = ()
+    compact: bool = False
+    check: bool = False
+    check_queries: Annotated[Any, Reads(inputs.queries)] = None
+    check_count: Count | None = None
+    check_k: Count | None = None
+    model: Annotated[Any, Reads()] = None
+    precision: Precision | None = None
+    indexer_options: Annotated[Mapping[str, Any], Others()] = field(default_factory=dict)
+
+
+class IndexFolder(Folder):
+    """An index that was built, changed or checked.
+
+    Attributes:
+        outcome: The changes; None = it was not changed.
+        recall: The comparison with brute force; None = it was not checked.
+    """
+
+    def __init__(
+        self, path: Place, lines: Sequence[str], *, outcome: Outcome | None = None, recall: Recall | None = None
+    ) -> None:
+        super().__init__(path, summary="\n".join(f"{path}: {line}" for line in lines))
+        self.outcome = outcome
+        self.recall = recall
+
+    def as_json(self) -> dict[str, Any]:
+        """The recall, the changes, or the manifest of a new index."""
+        result = self.recall or self.outcome
+        return self.manifest if result is None else result.as_json()
+
+
+@command("index", IndexOptions)
+def index(options: IndexOptions) -> IndexFolder:
+    """Index SOURCE: a vectors folder (rkit encode) or a corpus.
+
+    With --add, --delete, --compact or --check alone, SOURCE is the index that is changed or checked.
+    """
+    cluster = options.cluster
+    if cluster is not None and options.shards is None:
+        msg = "ray builds shards of an index side by side. Add shards, or leave it out."
+        raise OptionError(msg)
+    if options.add is not None or options.delete or options.compact:
+        return _changed(options)
+    encoding = ("model", "precision", "check_queries", "check_count", "check_k")
+    if not options.check and (named := _given(options, encoding)):
+        msg = f"{', '.join(named)} is about a check of the index. Add check, or leave it out."
+        raise OptionError(msg)
+    if options.output is None:
+        if not options.check:
+            msg = "index needs 'output', the folder to write (--output), and it was not given."
+            raise OptionError(msg)
+        if named := _given(options, ("indexer", "overwrite", "shards")):
+            msg = f"{', '.join(named)} is for building an index. Give output too, or leave it out."
+            raise OptionError(msg)
+        recall = _recall(options.source, options, options.indexer_options)
+        return IndexFolder(options.source, [recall.summary], recall=recall)
+    if options.check:
+        from retrievalkit.search.recall import check_beforehand
+
+        check_beforehand(options.source, options.check_queries)
+    from retrievalkit.indexing.build import build_index
+
+    manifest = build_index(
+        options.source,
+        indexer=options.indexer,
+        output=str(options.output),
+        options=options.indexer_options,
+        overwrite=options.overwrite,
+        texts=options.source if isinstance(options.source, InMemory) else None,
+        parts=options.shards,
+        cluster=cluster,
+    )
+    counts = dict(manifest["counts"])
+    line = f"{counted(counts.pop('texts'), 'texts')} indexed"
+    more = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items())
+    lines = [f"{line}; {more}" if more else line]
+    if not options.check:
+        return IndexFolder(options.output, lines)
+    recall = _recall(options.output, options, {})
+    return IndexFolder(options.output, [*lines, recall.summary], recall=recall)
+
+
+def _given(options: IndexOptions, names: Sequence[str]) -> list[str]:
+    return [name for name in names if getattr(options, name)]
+
+
+def _changed(options: IndexOptions) -> IndexFolder:
+    from retrievalkit.indexing.change import change_index
+
+    if artifacts.store_of(options.source):
+        msg = f"'{options.source}' is in a store, where indexes are not changed. Change a copy here, or index again."
+        raise ArtifactError(msg)
+    others = ["indexer", "output", "overwrite", "shards", "indexer_options", "check"]
+    others += ["check_queries", "check_count", "check_k", *([] if options.add is not None else ["model", "precision"])]
+    if named := _given(options, others):
+        msg = f"{named[0]} has no part in changing the index '{options.source}'. Leave it out, or run it separately."
+        raise OptionError(msg)
+    outcome = change_index(
+        options.source,
+        add=options.add,
+        delete=options.delete,
+        id_files=True,
+        compact=options.compact,
+        model=options.model,
+        precision=options.precision,
+    )
+    return IndexFolder(options.source, [outcome.summary], outcome=outcome)
+
+
+def _recall(folder: Place, options: IndexOptions, indexer_options: Mapping[str, Any]) -> Recall:
+    from retrievalkit.search import recall
+
+    return recall.check_index(
+        str(folder),
+        queries=options.check_queries,
+        count=options.check_count or recall.QUERIES,
+        k=options.check_k or recall.DEPTH,
+        options=indexer_options,
+        model=options.model,
+        precision=options.precision,
+    )

@@ -1,0 +1,66 @@
+"""How texts are encoded, and by which parts of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
+
+from retrievalkit.declarations import Named
+
+Count = Annotated[int, Ge(1)]
+Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+
+SHARD_TEXTS = 8_192
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The parts of a pretrained model.
+
+    Args:
+        encoder: Encoder of a pretrained model (rkit plugins list); a checkpoint has its own.
+        pooler: Pooler of a pretrained model; by default its own (modules.json), else cls.
+        encoder_options: Options of that encoder; of a checkpoint's, `query_length` and `document_length` may be set. An
+            index of the vectors remembers them for its queries.
+        pooler_options: Options of that pooler.
+    """
+
+    heading: ClassVar = "Model"
+
+    encoder: Annotated[str | None, Named("encoder")] = None
+    pooler: Annotated[str | None, Named("pooler")] = None
+    encoder_options: Mapping[str, Any] | None = None
+    pooler_options: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions:
+    """How texts become vectors.
+
+    Args:
+        precision: Number format that texts are encoded in: "auto" (the default) is bf16 if the hardware multiplies in
+            it, else fp32. "int8" is for processors without bf16: faster than fp32, and less exact.
+        dimensions: Keep only the first numbers of each vector (Matryoshka). Vectors of length 1 are scaled to it again.
+            An index of the vectors remembers it for its queries.
+        stored: Number format of the vectors in the folder; None = fp32.
+        batch_tokens: Most tokens in a batch, padding included; None = chosen by device.
+        shard_texts: Texts in a shard: the unit of memory and of resuming.
+    """
+
+    heading: ClassVar = "Encoding"
+
+    precision: Precision | None = None
+    dimensions: Count | None = None
+    stored: Literal["fp32", "fp16"] | None = None
+    batch_tokens: Count | None = None
+    shard_texts: Count = SHARD_TEXTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingOptions(ModelOptions, VectorOptions):
+    """How a model encodes texts."""
+
+    precision: Precision = "auto"

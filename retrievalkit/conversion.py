@@ -69,7 +69,7 @@ class HardNegativeOptions:
     heading: ClassVar = "Hard negatives by system"
 
     queries: Annotated[Any, Reads(inputs.queries)] = None
-    systems: Sequence[str] | None = None
+    systems: str | Sequence[str] | None = None
     per_system: Annotated[int, Ge(1)] | None = None
     scores: Annotated[Place | None, Reads()] = None
     margin: float | None = None
@@ -145,6 +145,9 @@ def convert(options: ConvertOptions) -> Converted:
     fields = [options.text_field or "", options.title_field or "", options.id_field or ""]
     names = ("queries", "systems", "per_system", "scores", "margin")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.systems is not None:
+        lists = [options.systems] if isinstance(options.systems, str) else options.systems
+        chosen["systems"] = [name.strip() for text in lists for name in text.split(",")]
     counts = program(
         options.source,
         Path(options.output),

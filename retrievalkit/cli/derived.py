@@ -131,18 +131,9 @@ def _parameter(option: Option) -> click.Parameter:
     metavar = (flag and flag.metavar) or _metavar(option.annotation, kinds)
     if several and not option.required:
         shared |= {"default": None, "show_default": str(option.default) if option.default else False}
-    if several:
-        shared |= {"multiple": True, "callback": _joined}
-        # Texts may hold commas; numbers are separated by them.
-        if any(str in typing.get_args(kind) for kind in kinds):
-            option = replace(option, annotation=str)
-    return click.Option([*names, option.name], type=_Value(option), metavar=metavar, **shared)
-
-
-def _joined(context: click.Context, parameter: click.Parameter, values: Sequence[Any]) -> list[Any]:
-    """The values of a repeated flag, each of which may be several: --layers 4,6 --layers 8."""
-    del context, parameter
-    return [one for value in values for one in (value if isinstance(value, list | tuple) else [value])]
+    # Several are given one by one.
+    element = replace(option, annotation=(typing.get_args(kinds[0]) or kinds)[0]) if several else option
+    return click.Option([*names, option.name], type=_Value(element), multiple=several, metavar=metavar, **shared)
 
 
 def _metavar(annotation: Any, kinds: list[Any]) -> str:

@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -23,87 +23,26 @@ from retrievalkit.contracts import Candidates
 from retrievalkit.data import sources
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
-from retrievalkit.data.runs import Hits, Run
+from retrievalkit.data.runs import Hits
 from retrievalkit.errors import InputError, OptionError, shortlist
 from retrievalkit.report.counts import counted
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.report.terminal import printable_json, say
 from retrievalkit.search.encoders import QueryBatch
-from retrievalkit.search.fusion import Fusion, Missing, Normalization, as_hits, fusion_of
+from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.hits import write_hits
 from retrievalkit.search.interactive import Reader
 from retrievalkit.search.output import write_found
 from retrievalkit.search.request import Request, check_effect
 from retrievalkit.search.searcher import BATCH_QUERIES, Note, Searcher
-from retrievalkit.search.sources import OpenRun, Options, Place
+from retrievalkit.search.sources import OpenRun
 from retrievalkit.search.tuning import METRIC, Tuned, write_choice
 from retrievalkit.search.tuning import tune as tune_fusion
-
-if TYPE_CHECKING:
-    from retrievalkit.model.precision import Precision
 
 HITS, HITS_TO_READ = 1000, 10
 HITS_AT_ONCE = 1 << 21
 
 _DEV = "dev"
-
-
-def search(
-    indexes: Sequence[Place],
-    *,
-    queries: Sequence[Query] | None,
-    k: int = 1000,
-    model: Place | None = None,
-    fusion: str | None = None,
-    weights: Sequence[float] | None = None,
-    normalization: Normalization | None = None,
-    missing: Missing | None = None,
-    rrf_k: int | None = None,
-    depth: int | None = None,
-    options: Options | None = None,
-    precision: Precision = "fp32",
-    query_length: int | None = None,
-    batch_size: int = BATCH_QUERIES,
-    note: Note = oddities.note,
-) -> Run:
-    """Search one index, or several and fuse their hits.
-
-    Args:
-        indexes: Index folders, and run files to fuse.
-        queries: The queries; None, with runs only, for all of theirs.
-        k: Hits per query.
-        model: The checkpoint that encodes queries, if it is not at the path recorded in the index.
-        fusion: How the hits of several indexes are fused ("rrf" if None); see `fusion.Fusion`, also for the next four.
-        weights: For "rrf" and "linear" fusion: one number per index.
-        normalization: For "linear" fusion: how the scores of an index are normalised.
-        missing: For "sum" and "linear" fusion: the scores of documents that an index did not find. If None, indexes
-            that can compute them do so, and the others use their "minimum".
-        rrf_k: For "rrf" fusion: its constant.
-        depth: How many hits of each index are fused; 1,000 if None, or k if that is more.
-        options: Options of indexers that differ from those at indexing; see `Searcher`.
-        precision: The number format to encode queries in.
-        query_length: Most tokens of a query; see `Searcher`.
-        batch_size: How many queries are encoded and searched at once.
-        note: Called with messages for the user.
-
-    Returns:
-        The run: for each query, in the order given, ids and scores, best first.
-
-    Raises:
-        InputError: There is no query, one is empty, an index or the model is wrong, or an option has no effect.
-    """
-    from retrievalkit.score import check_k
-
-    check_k(k)
-    if queries is not None:
-        check_queries(queries)
-    combined = fusion_of(
-        len(indexes), fusion, weights=weights, normalization=normalization, missing=missing, rrf_k=rrf_k, depth=depth
-    )
-    searcher = Searcher(
-        indexes, model=model, options=options, precision=precision, query_length=query_length, note=note
-    )
-    return dict(find(searcher, queries, k, combined, depth=depth, batch_size=batch_size))
 
 
 def find(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,10 @@ from retrievalkit.artifacts import check_output_file
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.options import convert
 from retrievalkit.report.page import PAGES
-from retrievalkit.search.fusion import Fusion, Missing, Normalization, fusion_of
+from retrievalkit.search.fusion import Fusion
+from retrievalkit.search.options import HybridOptions
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import Options
-from retrievalkit.search.tuning import read_choice
 
 if TYPE_CHECKING:
     from retrievalkit.cluster import ClusterOptions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(HybridOptions):
     """The arguments of `rkit search`; see its --help.
 
     Attributes:
@@ -41,12 +41,6 @@ class Request:
     model: str | None = None
     precision: Precision | None = None
     k: int | None = None
-    depth: int | None = None
-    fusion: str | None = None
-    weights: str | None = None
-    normalization: Normalization | None = None
-    missing: Missing | None = None
-    rrf_k: int | None = None
     tune: str | None = None
     tune_queries: str | None = None
     tune_metric: str | None = None
@@ -135,43 +129,13 @@ class Request:
             OptionError: The options do not fit.
         """
         tuned = self.tune is not None and len(self.places) > 1
-        return fusion_of(
-            len(self.places),
-            (self.fusion or "linear") if tuned else self.fusion,
-            weights=None if self.weights is None or self._has_weights_file() else _numbers(self.weights),
-            normalization=self.normalization,
-            missing=self.missing,
-            rrf_k=self.rrf_k,
-            depth=self.depth,
-        )
-
-    def _has_weights_file(self) -> bool:
-        """Whether --weights names a file, which --tune wrote."""
-        return self.weights is not None and Path(self.weights).is_file()
+        return (replace(self, fusion=self.fusion or "linear") if tuned else self).fused(len(self.places))
 
     def fusion_for(self, searcher: Searcher) -> Fusion | None:
-        """How the indexes are fused, with the weights of a file written by --tune if --weights names one.
-
-        Raises:
-            InputError: The file was not written by --tune, is for other indexes, or another option contradicts it.
-        """
-        if self.weights is None or not self._has_weights_file():
-            return self.fusion_by_options()
-        tuned = read_choice(self.weights, searcher.identities)
-        given = {name: getattr(self, name) for name in ("normalization", "missing", "rrf_k")} | {"method": self.fusion}
-        for name, value in given.items():
-            if value not in (None, getattr(tuned, name)):
-                msg = f"'{self.weights}' has {name}={getattr(tuned, name)}, but the options say {value}. Leave out one."
-                raise OptionError(msg)
-        return tuned
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        msg = f"--weights '{text}' is neither numbers such as 0.3,0.7 nor a file that --tune wrote."
-        raise OptionError(msg) from None
+        """How the indexes are fused, with the weights of a file written by --tune if --weights names one."""
+        tuned = self.tune is not None and len(self.places) > 1
+        options = replace(self, fusion=self.fusion or "linear") if tuned else self
+        return options.fused(len(self.places), searcher.identities)
 
 
 def check_effect(options: Mapping[str, object], has_effect: bool, with_: str) -> None:

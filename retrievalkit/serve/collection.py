@@ -15,8 +15,9 @@ from typing import Any
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.oddities import show
-from retrievalkit.search.fusion import Fusion, fusion_of
+from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.interactive import open_texts
+from retrievalkit.search.options import HybridOptions
 from retrievalkit.search.request import check_effect
 from retrievalkit.search.searcher import FUSION_DEPTH, Searcher
 from retrievalkit.search.sources import OpenIndex
@@ -140,13 +141,7 @@ class Collection:
     def choose(
         self,
         labels: Sequence[str] | None = None,
-        *,
-        method: str | None = None,
-        weights: Sequence[float] | None = None,
-        normalization: str | None = None,
-        missing: str | None = None,
-        rrf_k: int | None = None,
-        depth: int | None = None,
+        options: HybridOptions | None = None,
     ) -> Choice:
         """What a request searches: by default all indexes, fused as the service was told.
 
@@ -160,16 +155,15 @@ class Collection:
         if not chosen or len(set(chosen)) < len(chosen):
             msg = f"indexes are {list(chosen)}, and each may be named once. Known: {', '.join(self.indexes)}."
             raise OptionError(msg)
-        if depth is not None and not 1 <= depth <= self.deepest:
-            msg = f"depth is {depth}; it must be a number of hits, 1 to {self.deepest:,}."
+        options = options or HybridOptions()
+        depth = options.depth
+        if depth is not None and depth > self.deepest:
+            msg = f"depth is {depth}; this service fuses {self.deepest:,} hits of each index at most."
             raise OptionError(msg)
-        given: dict[str, Any] = {
-            "weights": weights, "normalization": normalization, "missing": missing, "rrf_k": rrf_k
-        }  # fmt: skip
-        asked = any(value is not None for value in (method, *given.values()))
-        if asked or (depth is not None and len(chosen) == 1):
-            method = self.fusion.method if method is None and self.fusion is not None and len(chosen) > 1 else method
-            fusion = fusion_of(len(chosen), method, **given, depth=depth)  # type: ignore[arg-type]
+        if options.given().keys() - {"depth"} or (depth is not None and len(chosen) == 1):
+            if options.fusion is None and self.fusion is not None and len(chosen) > 1:
+                options = replace(options, fusion=self.fusion.method)
+            fusion = options.fused(len(chosen))
         else:
             fusion = self._usual_of(chosen)
         if fusion is not None and fusion.weights is not None:

@@ -33,7 +33,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from retrievalkit import artifacts, oddities
 from retrievalkit.errors import OptionError, nearest, shortlist
@@ -43,6 +43,7 @@ from retrievalkit.options import options as option_fields
 Parameters = ParamSpec("Parameters")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
+Owner = TypeVar("Owner")
 
 Place = str | os.PathLike[str]
 """A path, an address such as `s3://bucket/folder`, or a name that stands where a path does."""
@@ -63,7 +64,13 @@ class Flag:
 
 @dataclass(frozen=True)
 class Argument:
-    """Marks a field that is positional on the command line."""
+    """Marks a field that is positional on the command line.
+
+    Attributes:
+        several: Whether it takes all words that are left.
+    """
+
+    several: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,11 @@ class Reads:
     convert: Callable[[Any], str] | None = None
 
 
+@dataclass(frozen=True)
+class Sections:
+    """Marks the field that takes the sections of `--set` that have no field of their own, by their names."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CommandOptions:
     """Options of every command.
@@ -93,6 +105,17 @@ class CommandOptions:
     """
 
     strict: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(CommandOptions):
+    """Options of commands that open folders.
+
+    Args:
+        verify: Compare all files of the folders that are opened with their checksums, also those found whole before.
+    """
+
+    verify: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +207,8 @@ class Command(Generic[Parameters, Options, Result]):
                 values[name] = reads.convert(value)
             elif isinstance(value, os.PathLike):
                 values[name] = os.fspath(value)
+            elif isinstance(value, list | tuple):
+                values[name] = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
         checked: Options = self.declaration(**check_options(self.name, self.declaration, values))
         return checked
 
@@ -197,9 +222,13 @@ class Command(Generic[Parameters, Options, Result]):
             OptionError: There is no such option or section, or a value does not fit its type.
         """
         known = options(self.declaration)
+        others = next((name for name, one in known.items() if mark(one.annotation, Sections)), None)
         settled: dict[str, Any] = {}
         for name, value in values.items():
             field = f"{name}_options" if isinstance(value, Mapping) and f"{name}_options" in known else name
+            if others is not None and field not in known and isinstance(value, Mapping):
+                settled[others] = settled.get(others, {}) | {name: value}
+                continue
             if field not in known or (field == name and name.endswith("_options")):
                 names = [one.removesuffix("_options") for one in known]
                 close = nearest(name, names)
@@ -227,6 +256,33 @@ def command(
     return lambda program: Command(name, declaration, program)
 
 
+def method(
+    declaration: Callable[Parameters, Options],
+) -> Callable[[Callable[[Owner, Options], Result]], Callable[Concatenate[Owner, Parameters], Result]]:
+    """Make a typed method of a program and the dataclass of its options; also of a class, below `@classmethod`.
+
+    Args:
+        declaration: The dataclass.
+    """
+
+    def declare(program: Callable[[Owner, Options], Result]) -> Callable[Concatenate[Owner, Parameters], Result]:
+        declared = Command(program.__name__, declaration, functools.partial(program, None))  # type: ignore[arg-type]
+
+        @functools.wraps(program)
+        def called(owner: Owner, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+            with _environment(declared.read(*args, **options)) as ready:
+                return program(owner, ready)
+
+        own = next(iter(inspect.signature(program).parameters.values()))
+        parameters = [own.replace(kind=own.POSITIONAL_ONLY), *declared.__signature__.parameters.values()]
+        called.__signature__ = declared.__signature__.replace(parameters=parameters)  # type: ignore[attr-defined]
+        described = (declared.__doc__ or "").partition("Args:")
+        called.__doc__ = "\n".join([inspect.cleandoc(program.__doc__ or ""), "", *described[1:]])
+        return called
+
+    return declare
+
+
 @contextmanager
 def _environment(options: Any) -> Iterator[Any]:
     """Collect the notes of a command, fetch its inputs from object stores, and reserve its output."""
@@ -236,11 +292,12 @@ def _environment(options: Any) -> Iterator[Any]:
         stack.enter_context(oddities.collected(strict=given.get("strict", False)))
         if given.get("verify"):
             stack.enter_context(artifacts.verifying())
-        changed = {
-            name: str(artifacts.local(value))
-            for name, value in given.items()
-            if isinstance(value, str) and mark(known[name].annotation, Reads) and artifacts.is_address(value)
+        read = {name: value for name, value in given.items() if mark(known[name].annotation, Reads)}
+        copied = {
+            name: tuple(map(_local, value)) if isinstance(value, tuple) else _local(value)
+            for name, value in read.items()
         }
+        changed = {name: value for name, value in copied.items() if value != read[name]}
         if (output := given.get("output")) is not None:
             if artifacts.is_address(output):
                 output = str(stack.enter_context(artifacts.sent(output, overwrite=given.get("overwrite", False))))
@@ -248,3 +305,8 @@ def _environment(options: Any) -> Iterator[Any]:
             stack.enter_context(artifacts.held(output))
             artifacts.restore(output)
         yield dataclasses.replace(options, **changed) if changed else options
+
+
+def _local(value: Any) -> Any:
+    """The place of a store's copy; other values as they are."""
+    return str(artifacts.local(value)) if isinstance(value, str) and artifacts.is_address(value) else value

@@ -12,8 +12,6 @@ from retrievalkit.cli.options import Function, Settings
 if TYPE_CHECKING:
     from retrievalkit.cluster import ClusterOptions
 
-_NAMES = {"ray": "ray", "ray_workers": "workers", "ray_cpus": "worker_cpus", "ray_gpus": "worker_gpus"}
-
 
 def cluster_options(verb: str) -> Callable[[Function], Function]:
     """`--ray` and what belongs to it; `verb` says in the help what the workers do, such as "Encode"."""
@@ -38,13 +36,7 @@ def taken_cluster(flags: Settings) -> ClusterOptions | None:
     Raises:
         OptionError: Another of them is given, and `--ray` is not.
     """
-    given = {_NAMES[name]: value for name in _NAMES if (value := flags.pop(name, None)) is not None}
-    if not given:
-        return None
-    from retrievalkit.cluster import ClusterOptions
-    from retrievalkit.errors import OptionError
+    from retrievalkit.cluster import RayOptions
 
-    if "ray" not in given:
-        msg = "--ray-workers, --ray-cpus and --ray-gpus describe the workers of a Ray cluster. Add --ray, or drop them."
-        raise OptionError(msg)
-    return ClusterOptions(**given)
+    names = ("ray", "ray_workers", "ray_cpus", "ray_gpus")
+    return RayOptions(**{name: flags.pop(name, None) for name in names}).cluster

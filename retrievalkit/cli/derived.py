@@ -11,7 +11,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from click.core import ParameterSource
 from retrievalkit import artifacts
 from retrievalkit.artifacts.places import descriptor
 from retrievalkit.cli.group import STARTED_BY_TORCHRUN
+from retrievalkit.cli.options import Function, sends_to_stores
 from retrievalkit.declarations import Argument, Command, Flag, Named, Reads, mark
 from retrievalkit.errors import OptionError
 from retrievalkit.options import Option, convert, options
@@ -50,15 +51,21 @@ class DerivedCommand(click.Command):
         params = [_parameter(option) for option in known if not option.name.endswith("_options")]
         text = "Set any option by its name, or one of a component, such as pooler.layers=4,6 (rkit plugins show)."
         params.append(click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help=text))
-        params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
+        # A command with a field `as_json` prints by itself, while it runs.
+        self._prints = "as_json" in options(declared.declaration)
+        if not self._prints:
+            params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
+    @sends_to_stores
     def _called(self, *, as_json: bool, settings: tuple[str, ...], **given: Any) -> Any:
         from retrievalkit.recipe.settings import parse_set
 
         # Given by the user, so that a default does not hide a value of --set.
         source = click.get_current_context().get_parameter_source
         values = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
+        if as_json and self._prints:
+            values["as_json"] = True
         if STARTED_BY_TORCHRUN not in os.environ:
             return self._run(self.declared.read(**self.declared.settings(parse_set(settings)) | values), as_json)
         from retrievalkit.training import processes
@@ -73,7 +80,7 @@ class DerivedCommand(click.Command):
         to_stdout = (output := getattr(options, "output", None)) is not None and descriptor(output) == 1
         with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
             result = self.declared.run(options)
-            if shown:
+            if shown and not self._prints:
                 text = json.dumps(result.as_json(), indent=2, default=str) if as_json else result.summary
                 click.echo(artifacts.named(text))
         return result
@@ -82,7 +89,10 @@ class DerivedCommand(click.Command):
         """List the options, those that commands share under headings of their own."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
+            record = param.get_help_record(ctx)
+            if isinstance(param, click.Argument):
+                record = param.make_metavar(ctx), options(self.declared.declaration)[str(param.name)].description
+            if record is not None:
                 sections.setdefault(self._heading(str(param.name)), []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
@@ -91,6 +101,17 @@ class DerivedCommand(click.Command):
     def _heading(self, name: str) -> str:
         declaring = [one for one in self.declared.declaration.__mro__ if name in inspect.get_annotations(one)]
         return vars(declaring[-1]).get("heading", "Options") if declaring else "Options"
+
+
+def flags(declaration: type) -> Callable[[Function], Function]:
+    """The flags of the options of a dataclass, for a command that is not declared as a whole."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(options(declaration).values()):
+            click.decorators._param_memo(function, _parameter(option))
+        return function
+
+    return add
 
 
 def _own_first(declaration: type) -> list[Option]:
@@ -102,9 +123,10 @@ def _own_first(declaration: type) -> list[Option]:
 
 def _parameter(option: Option) -> click.Parameter:
     """An argument or a flag for an option."""
-    if mark(option.annotation, Argument):
-        return click.Argument([option.name], required=option.required)
     flag = mark(option.annotation, Flag)
+    if argument := mark(option.annotation, Argument):
+        nargs, metavar = -1 if argument.several else 1, flag and flag.metavar
+        return click.Argument([option.name], required=option.required, nargs=nargs, metavar=metavar)
     names = list(flag.names) if flag and flag.names else [f"--{option.name.replace('_', '-')}"]
     shared: dict[str, Any] = {"help": option.description, "required": option.required}
     if not option.required:
@@ -117,7 +139,7 @@ def _parameter(option: Option) -> click.Parameter:
     literals = [value for kind in kinds if typing.get_origin(kind) is Literal for value in typing.get_args(kind)]
     if literals:
         return click.Option([*names, option.name], type=click.Choice(literals), **shared)
-    origins = [typing.get_origin(kind) for kind in kinds]
+    origins = [typing.get_origin(kind) for kind in kinds if float not in typing.get_args(kind)]  # 0.3,0.7 is one value
     several = any(isinstance(origin, type) and issubclass(origin, Sequence) for origin in origins)
     metavar = (flag and flag.metavar) or _metavar(option.annotation, kinds)
     return click.Option([*names, option.name], type=_Value(option), multiple=several, metavar=metavar, **shared)

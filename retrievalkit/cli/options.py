@@ -100,8 +100,13 @@ def reserved(function: Function) -> Function:
                 artifacts.restore(output)
             return function(*args, **options)
 
-    run.__dict__[_SENDS] = True
-    return cast("Function", run)
+    return sends_to_stores(cast("Function", run))
+
+
+def sends_to_stores(function: Function) -> Function:
+    """Mark the function of a command that sends an output in a store there."""
+    function.__dict__[_SENDS] = True
+    return function
 
 
 def check_sent(values: Settings, callback: object = None) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from retrievalkit import oddities
-from retrievalkit.cluster.mapping import ClusterOptions, connect, room
+from retrievalkit.cluster.mapping import connect, room
+from retrievalkit.cluster.options import ClusterOptions
 from retrievalkit.errors import InputError, RetrievalkitError
 
 _FIRST_SECONDS = 60.0

@@ -14,13 +14,11 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrievalkit import oddities
+from retrievalkit.cluster.options import MOST_WORKERS, ClusterOptions
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -29,27 +27,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_MOST_WORKERS = 1 << 16
 _LOCAL = "local"
 _ANSWER_SECONDS = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
-    """Where and how work is spread.
-
-    Args:
-        ray: "auto" for the cluster that this machine belongs to, the address of a cluster (HOST:PORT), or "local" for
-            the processors of this machine.
-        workers: Most workers at a time; None = as many as the cluster has room for.
-        worker_cpus: Processors of a worker: the threads that it computes with.
-        worker_gpus: GPUs of a worker, or a share of one; None = 1 if the cluster has any.
-    """
-
-    ray: str
-    workers: Annotated[int, Field(ge=1, le=_MOST_WORKERS)] | None = None
-    worker_cpus: Annotated[int, Field(ge=1)] = 1
-    worker_gpus: Annotated[float, Field(ge=0)] | None = None
 
 
 def spread_map(
@@ -125,7 +104,7 @@ def _data(
         fn_constructor_kwargs={"make": make, "threads": options.worker_cpus},
         batch_size=1,
         batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=options.workers or _MOST_WORKERS),
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=options.workers or MOST_WORKERS),
         num_cpus=options.worker_cpus,
         num_gpus=gpus,
     )

@@ -20,8 +20,8 @@ from retrievalkit.cli.plugins import plugins
 from retrievalkit.cli.quickstart import quickstart
 from retrievalkit.cli.rerank import rerank
 from retrievalkit.cli.run import run
-from retrievalkit.cli.search import search
 from retrievalkit.cli.serve import serve
+from retrievalkit.search.search import search
 from retrievalkit.training.pretrain import pretrain
 from retrievalkit.training.train import train
 
@@ -38,6 +38,6 @@ def main() -> None:
 main.add_section("recipes", quickstart, run)
 main.add_section("data", convert, mine_negatives)
 main.add_section("train", DerivedCommand(pretrain), DerivedCommand(train), rerank)
-main.add_section("search", encode, index, search, serve, export)
+main.add_section("search", encode, index, DerivedCommand(search), serve, export)
 main.add_section("judge", evaluate, compare)
 main.add_section("plugins", plugins, doctor, clean)

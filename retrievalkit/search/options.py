@@ -1,18 +1,20 @@
-"""Options of a search: how the hits of several indexes are fused.
+"""Options of a search: how the hits of several indexes are fused, and how indexes are opened.
 
 Nothing heavy is imported here, so that recipes can check options before anything runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from retrievalkit.declarations import Flag, Named
+from retrievalkit.cluster.options import RayOptions
+from retrievalkit.data import inputs
+from retrievalkit.declarations import Flag, Named, ReadingOptions, Reads
 from retrievalkit.errors import OptionError
 
 if TYPE_CHECKING:
@@ -110,4 +112,33 @@ class HybridOptions(FusionOptions):
         depth: Hits of each index that are fused; 1000, or as many as are wanted if that is more.
     """
 
+    heading: ClassVar = "Fusion"
+
     depth: Annotated[int, Ge(1)] | None = None
+
+
+def _model(value: Any) -> Any:
+    """A loaded retriever as it is, or the place of a model."""
+    return value if hasattr(value, "encode_queries") else inputs.place(value, "the model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenOptions(ReadingOptions, RayOptions):
+    """How indexes are opened.
+
+    Args:
+        model: The checkpoint that encodes queries, in Python also a loaded one; by default the one that made the index.
+        precision: Number format that queries are encoded in, fp32 by default; auto is bf16 if the hardware multiplies
+            in it, else fp32. int8 is for processors without bf16: faster than fp32, and less exact.
+        corpus: Where the texts of hits are; by default the corpus that was indexed.
+        indexer_options: Options that differ from those at indexing, for all indexes that have them.
+        encoder_options: query_length=N has queries cut there instead of where the checkpoint cuts them.
+    """
+
+    heading: ClassVar = "Indexes"
+
+    model: Annotated[Any, Reads(_model)] = None
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] | None = None
+    corpus: Annotated[Any, Reads(inputs.passages)] = None
+    indexer_options: Mapping[str, Any] = field(default_factory=dict)
+    encoder_options: Mapping[str, Any] = field(default_factory=dict)

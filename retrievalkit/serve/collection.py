@@ -18,7 +18,7 @@ from retrievalkit.oddities import show
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.interactive import open_texts
 from retrievalkit.search.options import HybridOptions
-from retrievalkit.search.request import check_effect
+from retrievalkit.search.program import opened
 from retrievalkit.search.searcher import FUSION_DEPTH, Searcher
 from retrievalkit.search.sources import OpenIndex
 from retrievalkit.serve.failures import NotFoundError
@@ -92,25 +92,13 @@ class Collection:
         self.generation = generation
         self.deepest = max(FUSION_DEPTH, settings.limits.k)
         self._request = request = settings.search
-        options, query_length = request.divided_options()
-        self._all = Searcher(
-            request.places,
-            model=request.model,
-            options=options,
-            precision=request.precision or "fp32",
-            query_length=query_length,
-            note=show,
-            cluster=request.cluster,
-        )
-        encoded = any(index.needs_encoding for index in self._all.indexes)
-        of_queries = {"--precision": request.precision, "--set encoder.query_length": query_length}
-        check_effect(of_queries, encoded, "an index of vectors")
+        self._all = opened(request.indexes, request, request.named_options, show)
         self.encoders = self._all.encoders
         self.encoders.check()
         if before is not None:
             self.encoders.adopt(before.encoders)
         self.indexes = dict(zip(self._all.labels, self._all.indexes, strict=True))
-        self.fusion = request.fusion_for(self._all)
+        self.fusion = request.fused(len(self._all.sources), self._all.identities)
         self._texts_of = self._open_texts()
         self._searchers: dict[tuple[str, ...], Searcher] = {tuple(self.indexes): self._all}
         for index in self.indexes.values():

@@ -248,10 +248,10 @@ def perform(options: SearchOptions) -> None:
     Raises:
         InputError: Options or inputs do not fit; nothing is written.
     """
-    _check(options)
     tuned_fusion = options.tune is not None and options.fusion is None and len(options.indexes) > 1
     fused = replace(options, fusion="linear") if tuned_fusion else options
     fused.fused(len(options.indexes))
+    _check(options)
     wanted = None if options.queries is None else read_queries(options.queries, options.split)
     judged = None if options.tune is None else _judged(options)
     searcher = opened(options.indexes, options, options.named_options)

@@ -96,6 +96,11 @@ class Reads:
     convert: Callable[[Any], str] | None = None
 
 
+@dataclass(frozen=True)
+class Sections:
+    """Marks the field that takes the sections of `--set` that have no field of their own, by their names."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CommandOptions:
     """Options of every command.
@@ -207,6 +212,8 @@ class Command(Generic[Parameters, Options, Result]):
                 values[name] = reads.convert(value)
             elif isinstance(value, os.PathLike):
                 values[name] = os.fspath(value)
+            elif isinstance(value, list | tuple):
+                values[name] = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
         checked: Options = self.declaration(**check_options(self.name, self.declaration, values))
         return checked
 
@@ -220,12 +227,17 @@ class Command(Generic[Parameters, Options, Result]):
             OptionError: There is no such option or section, or a value does not fit its type.
         """
         known = options(self.declaration)
-        others = next((name for name, one in known.items() if mark(one.annotation, Others)), None)
+        # Settings without a field of their own: `rest` takes values, `sections` takes whole sections.
+        rest, sections = (
+            next((name for name, one in known.items() if mark(one.annotation, kind)), None)
+            for kind in (Others, Sections)
+        )
         settled: dict[str, Any] = {}
         for name, value in values.items():
             field = f"{name}_options" if isinstance(value, Mapping) and f"{name}_options" in known else name
-            if field not in known and others is not None:
-                settled[others] = {**settled.get(others, {}), name: value}
+            taker = sections if isinstance(value, Mapping) and sections else rest
+            if field not in known and taker is not None:
+                settled[taker] = {**settled.get(taker, {}), name: value}
                 continue
             if field not in known or (field == name and name.endswith("_options")):
                 names = [one.removesuffix("_options") for one in known]
@@ -234,7 +246,7 @@ class Command(Generic[Parameters, Options, Result]):
                 msg = f"rkit {self.name} has no option '{name}'{offer} Its options: {shortlist(names, 100)}."
                 raise OptionError(msg)
             converted = convert(f"option '{name}' of {self.name}", known[field].annotation, value)
-            settled[field] = {**settled.get(field, {}), **converted} if field == others else converted
+            settled[field] = {**settled.get(field, {}), **converted} if field == rest else converted
         return settled
 
     def run(self, options: Options) -> Result:

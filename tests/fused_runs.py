@@ -1,14 +1,29 @@
-"""The fusion of whole runs, query by query: what tests compare searches with."""
+"""Searches with keywords, and the fusion of whole runs, query by query, that tests compare searches with."""
 
 from __future__ import annotations
 
-from retrievalkit.search.fusion import as_hits, fusion_of, gather, ranking
+from retrievalkit import oddities
+from retrievalkit.options import check_options
+from retrievalkit.search.fusion import as_hits, gather, ranking
+from retrievalkit.search.options import FusionOptions, HybridOptions
+from retrievalkit.search.program import find
+from retrievalkit.search.searcher import BATCH_QUERIES, Searcher
 
 
-def fuse(runs, *, method="rrf", weights=None, k=None, normalization=None, missing=None, depth=1000):
+def search(
+    indexes, *, queries, k=1000, model=None, options=None, batch_size=BATCH_QUERIES, note=oddities.note, **named
+):
+    """The run of queries."""
+    chosen = HybridOptions(**check_options("search", HybridOptions, named))
+    fusion = chosen.fused(len(indexes))
+    searcher = Searcher(indexes, model=model, options=options, note=note)
+    return dict(find(searcher, queries, k, fusion, depth=chosen.depth, batch_size=batch_size))
+
+
+def fuse(runs, *, method="rrf", k=None, depth=1000, **named):
     """Several runs as one, best first; queries in order of first appearance."""
-    made = {"weights": weights, "normalization": normalization, "missing": missing, "rrf_k": k}
-    fusion = fusion_of(0, method, **made)
+    options = FusionOptions(**check_options("fuse", FusionOptions, {"fusion": method, "rrf_k": k, **named}))
+    fusion = options.fused(0)
     fusion.weights_of(len(runs))
     queries = dict.fromkeys(query for run in runs for query in run)
     return {one: as_hits(*fusion(gather([ranking(run, one) for run in runs], one), depth)) for one in queries}

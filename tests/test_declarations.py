@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any
 
 import click
 import pytest
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import retrievalkit as rk
 from retrievalkit.cli import main
 from retrievalkit.cli.derived import DerivedCommand
-from retrievalkit.declarations import Argument, CommandOptions, command, method
+from retrievalkit.declarations import Argument, CommandOptions, Flag, Sections, command, method
 from retrievalkit.errors import OptionError
 from retrievalkit.options import options
 
@@ -197,3 +197,45 @@ def test_a_flag_wins_over_a_setting():
     watched = command("watched", CountOptions)(lambda options: seen.append(options.least) or Counted(0))
     run = CliRunner().invoke(DerivedCommand(watched), ["--words", "a", "--least", "3"])
     assert (run.exit_code, seen) == (0, [3])
+
+
+@dataclass(frozen=True)
+class FirstOptions(CommandOptions):
+    """Options of `first`.
+
+    Args:
+        places: The places.
+        weights: A number for each place.
+        as_json: Print JSON.
+        named_options: Options of some places, by their names.
+    """
+
+    places: Annotated[tuple[str, ...], Argument(several=True), Flag(metavar="PLACE...")]
+    _: KW_ONLY
+    weights: str | Sequence[float] | None = None
+    as_json: Annotated[bool, Flag(("--json",))] = False
+    named_options: Annotated[Mapping[str, Any], Sections()] = field(default_factory=dict)
+
+
+def test_sections_without_a_field_numbers_with_commas_and_a_command_that_prints_by_itself():
+    seen = []
+    first = command("first", FirstOptions)(seen.append)
+    words = ["a", "b", "--weights", "0.3,0.7", "--json", "--set", "b.k=1"]
+    run = CliRunner().invoke(DerivedCommand(first), words)
+    assert (run.exit_code, run.output) == (0, "")
+    assert seen == [FirstOptions(("a", "b"), weights="0.3,0.7", as_json=True, named_options={"b": {"k": 1}})]
+    assert "PLACE..." in CliRunner().invoke(DerivedCommand(first), ["--help"]).output
+
+
+def test_a_method_takes_the_fields_of_a_dataclass():
+    class Counter:
+        @classmethod
+        @method(CountOptions)
+        def of(cls, options):
+            """Count words."""
+            return cls, options.least
+
+    assert Counter.of("a b", least=2) == (Counter, 2)
+    assert "least: Shortest word to count." in Counter.of.__doc__
+    with pytest.raises(OptionError, match="did you mean 'least'"):
+        Counter.of("a", leest=2)

@@ -5,44 +5,47 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from retrievalkit import oddities
 from retrievalkit.api.index import Index
-from retrievalkit.api.options import known_keywords, options_of, settled
 from retrievalkit.api.runs import Run
 from retrievalkit.api.searching import Searching
 from retrievalkit.data import inputs as given
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import Query, read_queries
+from retrievalkit.declarations import Reads, method
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.report import notebook
 from retrievalkit.search import program
 from retrievalkit.search.encoders import JoinedEncoders
 from retrievalkit.search.fusion import Fusion
-from retrievalkit.search.request import Request
+from retrievalkit.search.options import HybridOptions
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import OpenRun, Source
 from retrievalkit.search.tuning import METRIC, Tuned, write_choice
 
-_OPTIONS = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth")
-_NOT_OURS = (
-    *("indexes", "queries", "split", "query", "k", "explain", "output", "model", "precision", "verify", "strict"),
-    *("set", "tune", "tune_queries", "tune_metric", "ray", "ray_workers", "ray_cpus", "ray_gpus"),
-)
+
+@dataclass(frozen=True)
+class FusedOptions(HybridOptions):
+    """Options of `Hybrid`.
+
+    Args:
+        indexes: Open indexes, or their folders; runs, or their files.
+        corpus: Where the texts of hits are; by default the corpus that was indexed.
+    """
+
+    indexes: Sequence[Any]
+    _: KW_ONLY
+    corpus: Annotated[Any, Reads(given.passages)] = None
 
 
 class Hybrid(Searching):
     """Indexes and runs whose hits are fused. The indexes stay open, and may be searched alone meanwhile.
 
     After `add`, `delete` or `compact` of one of the indexes, the hybrid searches what that became.
-
-    Args:
-        indexes: Open indexes, or their folders; runs, or their files.
-        **options: Of `rkit search`: `fusion`, `weights` (numbers, or a file of tuned ones), `normalization`,
-            `missing`, `rrf_k`, `depth`, and `corpus` with the texts of hits.
 
     Attributes:
         parts: What is searched.
@@ -52,23 +55,23 @@ class Hybrid(Searching):
         InputError: One of them is neither an index nor a run, or an option does not fit.
     """
 
-    @options_of("search", without=_NOT_OURS)
-    def __init__(self, indexes: Sequence[Any], **options: Any) -> None:
-        if len(indexes) < 2:
-            msg = f"{len(indexes)} index given, and fusion takes two or more. Search a single one by itself."
+    @method(FusedOptions)
+    def __init__(self, options: FusedOptions) -> None:
+        """Open the indexes, and fuse them."""
+        if len(options.indexes) < 2:
+            msg = f"{len(options.indexes)} index given, and fusion takes two or more. Search a single one by itself."
             raise InputError(msg)
-        self.parts = [_part(one) for one in indexes]
+        self.parts = [_part(one) for one in options.indexes]
         self.tuned: Tuned | None = None
-        corpus = options.pop("corpus", None)
-        with settled("search", {"indexes": [one.name for one in self.parts], **options}) as values:
-            self._request = Request(values["indexes"], **{name: values[name] for name in _OPTIONS})
+        self._options: HybridOptions = options
+        options.fused(len(self.parts))
         self._joining, self._sources = threading.Lock(), self._open_now()
         searcher = _joined(self.parts)
-        fusion = self._request.fusion_for(searcher)
+        fusion = options.fused(len(self.parts), searcher.identities)
         known = next((one.corpus for one in self.parts if isinstance(one, Index) and one.corpus is not None), None)
-        texts = known if corpus is None else given.passages(corpus)
+        texts = known if options.corpus is None else options.corpus
         name = "+".join(searcher.labels)
-        super().__init__(name, searcher, fusion=fusion, depth=self._request.depth, corpus=texts)
+        super().__init__(name, searcher, fusion=fusion, depth=options.depth, corpus=texts)
 
     @property
     def searcher(self) -> Searcher:
@@ -88,7 +91,6 @@ class Hybrid(Searching):
     def _open_now(self) -> list[Searcher | None]:
         return [one._searcher for one in self.parts if isinstance(one, Index)]
 
-    @known_keywords
     def tune(self, qrels: Any, queries: Any = None, metric: str = METRIC, k: int = program.HITS) -> Hybrid:
         """The same indexes with the weights (and normalisation) that are best by judgements.
 
@@ -103,11 +105,11 @@ class Hybrid(Searching):
         """
         judged = read_qrels(given.judgements(qrels), "dev")
         asked = self._queries(queries)
-        fixed = replace(self._request, tune="", weights=None).fusion_by_options()
-        assert fixed is not None
-        if self._request.weights is not None:
+        if self._options.weights is not None:
             msg = "weights are given, but tuning searches for weights. Leave them out."
             raise OptionError(msg)
+        fixed = replace(self._options, fusion=self._options.fusion or "linear").fused(len(self.parts))
+        assert fixed is not None
         tuned = program.tune(self.searcher, asked, judged, fixed, metric=metric, k=k, depth=self.depth)
         return self._with(tuned)
 
@@ -122,7 +124,7 @@ class Hybrid(Searching):
 
     def _with(self, tuned: Tuned) -> Hybrid:
         made = Hybrid.__new__(Hybrid)
-        made.parts, made.tuned, made._request = self.parts, tuned, self._request
+        made.parts, made.tuned, made._options = self.parts, tuned, self._options
         searcher = self.searcher
         made._joining, made._sources = threading.Lock(), self._sources
         fusion = tuned.best.fusion

@@ -8,31 +8,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from retrievalkit import artifacts, oddities
+from retrievalkit import artifacts
 from retrievalkit.api.building import BuildOptions, Material, added
-from retrievalkit.api.options import options_of, settled
 from retrievalkit.api.searching import Searching
-from retrievalkit.cli.cluster import taken_cluster
-from retrievalkit.cli.options import parse
 from retrievalkit.data import inputs as given
 from retrievalkit.data.sources import InMemory
-from retrievalkit.declarations import ReadingOptions, Reads, method
+from retrievalkit.declarations import Place, ReadingOptions, Reads, method
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.options import Count, Precision
 from retrievalkit.report import notebook
 from retrievalkit.report.counts import counted
-from retrievalkit.search.request import Request, check_effect
+from retrievalkit.search.options import OpenOptions
+from retrievalkit.search.program import opened
 from retrievalkit.search.searcher import Searcher
 from retrievalkit.search.sources import open_recorded_corpus
-
-if TYPE_CHECKING:
-    from retrievalkit.api.retriever import Retriever
-
-_OF_FUSION = ("fusion", "weights", "normalization", "missing", "rrf_k", "depth", "tune", "tune_queries", "tune_metric")
-_OF_SEARCH = ("queries", "split", "query", "k", "explain", "output")
 
 
 @dataclass(frozen=True)
@@ -88,6 +80,20 @@ class DeleteOptions(ReadingOptions):
     ids: Any
 
 
+@dataclass(frozen=True)
+class OpenIndexOptions(OpenOptions):
+    """Options of `Index.open`.
+
+    Args:
+        folder: A folder that `Index.build` or `rkit index` wrote.
+        encoder: Load the model that encodes queries, and all else that the first query would load; see `warm`.
+    """
+
+    folder: Annotated[Place, Reads()]
+    _: KW_ONLY
+    encoder: bool = False
+
+
 class Index(Searching):
     """An open index; `Index.build` and `Index.open` make it. Several threads may search it at once.
 
@@ -95,16 +101,17 @@ class Index(Searching):
         folder: Its folder.
         manifest: What made it: the indexer with its options, inputs, counts, versions.
         model: The model that was given to encode queries; None = the one that made the index.
-        settings: How it was opened: `precision` and `set`, where they were given.
+        settings: How it was opened: `precision`, `indexer_options` and `encoder_options`, where they were given.
     """
 
-    def __init__(self, folder: Path, opened: Callable[[], Searcher], *, corpus: str | None, model: str | None) -> None:
+    def __init__(self, folder: Path, opened: Callable[[], Searcher], options: OpenOptions) -> None:
         searcher = opened()
-        super().__init__(folder.name, searcher, corpus=corpus)
+        super().__init__(folder.name, searcher, corpus=options.corpus)
         self.folder = folder
         self.manifest = searcher.indexes[0].manifest
-        self.model = model
-        self.settings: dict[str, Any] = {}
+        self.model: str | None = getattr(options.model, "source", options.model)
+        named = ("precision", "indexer_options", "encoder_options")
+        self.settings = {name: value for name in named if (value := getattr(options, name))}
         self._opened = opened
         self._changing = threading.Lock()
 
@@ -136,47 +143,19 @@ class Index(Searching):
         return cls.open(output, model=source.retriever)
 
     @classmethod
-    @options_of("search", without=("indexes", *_OF_FUSION, *_OF_SEARCH))
-    def open(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        encoder: bool = False,
-        model: str | os.PathLike[str] | Retriever | None = None,
-        **options: Any,
-    ) -> Index:
+    @method(OpenIndexOptions)
+    def open(cls, options: OpenIndexOptions) -> Index:
         """Open an index.
-
-        Args:
-            folder: A folder that `Index.build` or `rkit index` wrote.
-            encoder: Load the model that encodes queries, and all else that the first query would load; see `warm`.
-            model: The model that encodes queries, loaded or by its place, if it is not where the index knows it.
-            **options: Of `rkit search`: `precision` of queries, `corpus` with the texts of hits, `set` for options of
-                the indexer or {"encoder.query_length": 32}, `verify` to read all of its files.
 
         Raises:
             InputError: There is no such index, it is damaged, or another model made it.
         """
-        lent: Any = model if hasattr(model, "encode_queries") else None
-        corpus = options.pop("corpus", None)
-        place = given.place(folder, "the index")
-        words = {"indexes": [place], "model": lent.source if lent is not None else model, **options}
-        with settled("search", words) as values:
-            place = values["indexes"][0]  # a copy of what is in a store
-            if not os.path.isdir(place):
-                msg = f"'{place}' is not a folder. Give an index that rk.Index.build wrote."
-                raise InputError(msg)
-            request = Request(
-                (place,),
-                precision=values["precision"],
-                options=parse(values["settings"]),
-                cluster=taken_cluster(values),
-            )
-            opened = partial(_searcher, request, lent, values["model"])
-            texts = None if corpus is None else given.passages(corpus)
-            index = cls(Path(place), opened, corpus=texts, model=values["model"])
-        index.settings = {name: value for name, value in options.items() if name in ("precision", "set") and value}
-        return index.warm() if encoder else index
+        folder = Path(options.folder)
+        if not folder.is_dir():
+            msg = f"'{folder}' is not a folder. Give an index that rk.Index.build wrote."
+            raise InputError(msg)
+        index = cls(folder, partial(opened, [folder], options), options)
+        return index.warm() if options.encoder else index
 
     @method(CheckOptions)
     def check(self, options: CheckOptions) -> dict[str, Any]:
@@ -291,24 +270,3 @@ class Index(Searching):
         counts = ", ".join(f"{name.replace('_', ' ')}: {value:,}" for name, value in self.manifest["counts"].items())
         lines = [f"indexer {self.indexer}; {counts}", *([f"encoded by {made_by}"] if made_by else [])]
         return notebook.lines(f"Index {self.folder}", lines)
-
-
-def _searcher(request: Request, lent: Retriever | None, model: str | None) -> Searcher:
-    options, query_length = request.divided_options()
-    if lent is not None and query_length is None:
-        query_length = lent.model.changed.get("query_length")
-    searcher = Searcher(
-        request.places,
-        model=model,
-        options=options,
-        precision=request.precision or "fp32",
-        query_length=query_length,
-        note=oddities.note,
-        cluster=request.cluster,
-    )
-    encoded = any(index.needs_encoding for index in searcher.indexes)
-    of_queries = {"precision": request.precision, "encoder.query_length": query_length}
-    check_effect(of_queries, encoded, "an index of vectors")
-    if lent is not None:
-        searcher.encoders.lend(lent.model, lent.lock)
-    return searcher

@@ -146,10 +146,11 @@ def _place(source: Any, run: Path) -> str:
 
 def _as_opened(index: Index) -> dict[str, Any]:
     """The settings of an open index that mining takes too, as it opens the folder again."""
-    if "set" in index.settings:
+    if others := [name for name in index.settings if name != "precision"]:
         msg = (
-            f"'{index.name}' was opened with set={index.settings['set']!r}, which mining does not take. Give hits that "
-            f"were found so: rk.mine_negatives(index.search(queries, k=200), examples, corpus=...)."
+            f"'{index.name}' was opened with {others[0]}={index.settings[others[0]]!r}, which mining does "
+            "not take. Give hits that were found so: "
+            "rk.mine_negatives(index.search(queries, k=200), examples, corpus=...)."
         )
         raise OptionError(msg)
     return {"precision": index.settings["precision"]}

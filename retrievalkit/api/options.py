@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 
@@ -189,20 +188,6 @@ def _settings(value: Any) -> list[str]:
         msg = f"'set' is {value!r}, and should be a dict, such as {{'pooler.layers': [4, 6]}}."
         raise OptionError(msg)
     return [f"{key}={json.dumps(one, default=str)}" for key, one in flatten(value).items()]
-
-
-def known_keywords(function: Function) -> Function:
-    """Refuse a keyword argument that a function lacks, as an unknown option of a command is refused."""
-    known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
-
-    @functools.wraps(function)
-    def checked(*args: Any, **keywords: Any) -> Any:
-        for keyword in keywords:
-            if keyword not in known:
-                raise _unknown(function.__name__, keyword, known)
-        return function(*args, **keywords)
-
-    return cast("Function", checked)
 
 
 def options_of(name: str, *, without: Sequence[str] = ()) -> Callable[[Function], Function]:

@@ -9,9 +9,7 @@ from typing import Any, Self, overload
 
 from retrievalkit import oddities
 from retrievalkit.api.hits import Hit, Hits
-from retrievalkit.api.options import known_keywords
 from retrievalkit.api.runs import Run
-from retrievalkit.api.words import in_python
 from retrievalkit.contracts import Candidates
 from retrievalkit.data import inputs as given
 from retrievalkit.data.queries import Query, check_queries, read_queries
@@ -69,7 +67,6 @@ class Searching:
     def search(
         self, query: Any = None, k: int | None = None, *, split: str | None = None, strict: bool = False
     ) -> Run: ...
-    @known_keywords
     def search(
         self,
         query: Any = None,
@@ -94,7 +91,7 @@ class Searching:
         Raises:
             InputError: A query is empty, or an option does not fit.
         """
-        with in_python(), oddities.collected(strict=strict):
+        with oddities.collected(strict=strict):
             if isinstance(query, str):
                 return self._hits(query, hit_count(k, HITS_TO_READ), explain)
             if given.are_vectors(query):
@@ -105,7 +102,6 @@ class Searching:
             found = find(self.searcher, wanted, hit_count(k, HITS), self.fusion, depth=self.depth)
             return Run.found(found, self.name)
 
-    @known_keywords
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
         """The texts of hits that were found before, and the reasons for their scores.
 

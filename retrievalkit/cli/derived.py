@@ -11,7 +11,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from retrievalkit import artifacts, oddities
 from retrievalkit.artifacts.places import descriptor
 from retrievalkit.cli.group import STARTED_BY_TORCHRUN
-from retrievalkit.cli.options import sends_to_stores
+from retrievalkit.cli.options import Function, sends_to_stores
 from retrievalkit.declarations import Argument, Command, Flag, Named, Reads, mark
 from retrievalkit.errors import OptionError
 from retrievalkit.options import Option, convert, options
@@ -52,7 +52,10 @@ class DerivedCommand(click.Command):
         params = [_parameter(option) for option in known if not option.name.endswith("_options")]
         text = "Set any option by its name, or one of a component, such as pooler.layers=4,6 (rkit plugins show)."
         params.append(click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help=text))
-        params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
+        # A command with a field `as_json` prints by itself, while it runs.
+        self._prints = "as_json" in options(declared.declaration)
+        if not self._prints:
+            params.append(click.Option(["--json", "as_json"], is_flag=True, help="Print a machine-readable result."))
         super().__init__(declared.name.rpartition(" ")[2], params=params, callback=self._called, help=declared.help)
 
     @sends_to_stores
@@ -62,6 +65,8 @@ class DerivedCommand(click.Command):
         # Given by the user, so that a default does not hide a value of --set.
         source = click.get_current_context().get_parameter_source
         values = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
+        if as_json and self._prints:
+            values["as_json"] = True
         if STARTED_BY_TORCHRUN not in os.environ:
             return self._run(self.declared.read(**self.declared.settings(parse_set(settings)) | values), as_json)
         from retrievalkit.training import processes
@@ -76,7 +81,7 @@ class DerivedCommand(click.Command):
         to_stdout = (output := getattr(options, "output", None)) is not None and descriptor(output) == 1
         with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
             result = self.declared.run(options)
-            if shown:
+            if shown and not self._prints:
                 text = json.dumps(result.as_json(), indent=2, default=str) if as_json else result.summary
                 click.echo(artifacts.named(text))
                 # JSON has them.
@@ -102,6 +107,17 @@ class DerivedCommand(click.Command):
         return vars(declaring[-1]).get("heading", "Options") if declaring else "Options"
 
 
+def flags(declaration: type) -> Callable[[Function], Function]:
+    """The flags of the options of a dataclass, for a command that is not declared as a whole."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(options(declaration).values()):
+            click.decorators._param_memo(function, _parameter(option))
+        return function
+
+    return add
+
+
 def _own_first(declaration: type) -> list[Option]:
     """The options of a declaration, those of its bases last."""
     known = options(declaration)
@@ -111,9 +127,10 @@ def _own_first(declaration: type) -> list[Option]:
 
 def _parameter(option: Option) -> click.Parameter:
     """An argument or a flag for an option."""
-    if argument := mark(option.annotation, Argument):
-        return click.Argument([option.name], required=option.required, nargs=-1 if argument.several else 1)
     flag = mark(option.annotation, Flag)
+    if argument := mark(option.annotation, Argument):
+        nargs, metavar = -1 if argument.several else 1, flag and flag.metavar
+        return click.Argument([option.name], required=option.required, nargs=nargs, metavar=metavar)
     names = list(flag.names) if flag and flag.names else [f"--{option.name.replace('_', '-')}"]
     shared: dict[str, Any] = {"help": option.description, "required": option.required}
     if not option.required:
@@ -126,7 +143,7 @@ def _parameter(option: Option) -> click.Parameter:
     literals = [value for kind in kinds if typing.get_origin(kind) is Literal for value in typing.get_args(kind)]
     if literals:
         return click.Option([*names, option.name], type=click.Choice(literals), **shared)
-    origins = [typing.get_origin(kind) for kind in kinds]
+    origins = [typing.get_origin(kind) for kind in kinds if float not in typing.get_args(kind)]  # 0.3,0.7 is one value
     several = any(isinstance(origin, type) and issubclass(origin, Sequence) for origin in origins)
     metavar = (flag and flag.metavar) or _metavar(option.annotation, kinds)
     if several and not option.required:

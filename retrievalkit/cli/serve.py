@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
-from retrievalkit.cli.cluster import cluster_options, taken_cluster
-from retrievalkit.cli.options import FUSION, Function, parse, precision_option, verify_option
+from retrievalkit.cli.cluster import cluster_options
+from retrievalkit.cli.derived import flags as flags_of
+from retrievalkit.cli.options import Function, given_flags, parse, precision_option, verify_option
+from retrievalkit.search.options import HybridOptions
 
 
 def _number(name: str, default: float, text: str) -> Callable[[Function], Function]:
@@ -20,18 +22,7 @@ def _number(name: str, default: float, text: str) -> Callable[[Function], Functi
 
 @click.command()
 @click.argument("indexes", nargs=-1, required=True, metavar="INDEX...")
-@click.option("--fusion", type=FUSION, help="How several indexes are combined.")
-@click.option("--weights", help="One number per index, such as 0.3,0.7; or a file that rkit search --tune wrote.")
-@click.option(
-    "--normalization", type=click.Choice(["none", "min_max", "z_score"]), help="Of scores, for linear fusion."
-)
-@click.option(
-    "--missing",
-    type=click.Choice(["computed", "minimum", "zero"]),
-    help="Scores of documents that an index did not find.",
-)
-@click.option("--rrf-k", type=click.IntRange(min=0), help="The constant of rrf; 60 by default.")
-@click.option("--depth", type=click.IntRange(min=1), help="Hits of each index that are combined; 1000, or k if more.")
+@flags_of(HybridOptions)
 @click.option("--reranker", help="A cross-encoder (rkit rerank train, or a hub name) that reads the first hits.")
 @click.option("--rerank", type=click.IntRange(min=0), help="How many hits it reads; 100 where not given, 0 = none.")
 @click.option("--model", help="The checkpoint that encodes queries; by default the one that made the index.")
@@ -86,14 +77,14 @@ def serve(
     rkit serve dense --mcp
     """  # noqa: D301 - for click, the backspace that is meant keeps the lines apart
     _check_packages()
-    from retrievalkit.search.request import Request
+    from retrievalkit.search.search import search
     from retrievalkit.serve.server import serve as over_http
     from retrievalkit.serve.server import serve_on_pipes
     from retrievalkit.serve.settings import Limits, Settings, token_of
 
     limits = Limits(queue, batch, wait / 1000, threads, timeout, max_body, max_query, max_k)
     chosen = Settings(
-        Request(indexes, options=parse(settings), cluster=taken_cluster(flags), **flags),
+        search.read(indexes, **search.settings(parse(settings)) | given_flags(flags)),
         reranker=reranker,
         rerank=rerank,
         host=host,

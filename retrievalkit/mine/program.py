@@ -34,15 +34,7 @@ from retrievalkit.mine.parts import MinedParts, Mining, part_size
 from retrievalkit.mine.questions import group_questions
 from retrievalkit.mine.sources import Sources
 from retrievalkit.report.page import write_page
-
-# The options of fusion: name in flags and `--set` -> name in `search.fusion`.
-_FUSION = {
-    "fusion": "method",
-    "weights": "weights",
-    "normalization": "normalization",
-    "missing": "missing",
-    "rrf_k": "rrf_k",
-}
+from retrievalkit.search.options import FusionOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +159,8 @@ def parse_settings(
         OptionError: An option is unknown.
     """
     values = dict(settings)
-    fusion = {option: values.pop(name) for name, option in _FUSION.items() if name in values}
-    if "weights" in fusion:
-        fusion["weights"] = _weights(fusion["weights"])
+    of_fusion = {name: values.pop(name) for name in registry.options(FusionOptions) if name in values}
+    fusion = FusionOptions(**registry.check_options("rkit mine-negatives", FusionOptions, of_fusion))
     indexer = values.pop("indexer", {})
     if not isinstance(indexer, Mapping):
         msg = f"--set indexer={indexer} sets no option. Options of BM25 are set like indexer.k1=1.2."
@@ -178,18 +169,6 @@ def parse_settings(
     precision = values.pop("precision", None)
     sources = Sources([str(name) for name in names], model, indexer, fusion, precision, cluster)
     return sources, MiningOptions(**registry.check_options("rkit mine-negatives", MiningOptions, values))
-
-
-def _weights(given: Any) -> str | list[float]:
-    """Numbers, or the name of a file of tuned weights."""
-    if isinstance(given, str) and Path(given).is_file():
-        return given
-    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
-    try:
-        return [float(part) for part in parts]
-    except (TypeError, ValueError):
-        msg = f"--weights '{given}' is neither a list of numbers, such as 0.3,0.7, nor a file that --tune wrote."
-        raise OptionError(msg) from None
 
 
 def audit_file(output: str | Path) -> Path:

@@ -22,6 +22,7 @@ from retrievalkit.data.queries import check_queries
 from retrievalkit.data.sources import fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
 from retrievalkit.report.terminal import say
+from retrievalkit.search.options import FusionOptions
 
 if TYPE_CHECKING:
     from retrievalkit.model.precision import Precision
@@ -45,9 +46,7 @@ class Sources:
         names: Checkpoints, indexes, runs and "bm25" (Lucene, over the corpus; "./bm25" is a folder of that name).
         model: The new path of an index's checkpoint, if it was moved.
         indexer_options: Options of the index built for "bm25".
-        fusion: How the hits of several sources are fused, as in `rkit search`: `method` ("rrf" by default),
-            `weights` (numbers, or a file that `rkit search --tune` wrote), `normalization`, `missing`,
-            `rrf_k`.
+        fusion: How the hits of several sources are fused, as in `rkit search`.
         precision: The number format in which checkpoints encode; None = questions in fp32, as their scores are
             compared, and the corpus in auto.
         cluster: The Ray cluster whose workers encode the corpus and search; None = this process.
@@ -56,7 +55,7 @@ class Sources:
     names: Sequence[str]
     model: str | None = None
     indexer_options: Mapping[str, Any] = field(default_factory=dict)
-    fusion: Mapping[str, Any] = field(default_factory=dict)
+    fusion: FusionOptions = field(default_factory=FusionOptions)
     precision: Precision | None = None
     cluster: ClusterOptions | None = None
 
@@ -95,13 +94,7 @@ class Sources:
         if self.model is not None and "index" not in kinds:
             msg = f"model is for an index, but '{self.names[0]}' is of kind {kinds[0]}. Leave it out."
             raise OptionError(msg)
-        if self.fusion and len(self.names) == 1:
-            named = ", ".join("fusion" if name == "method" else name for name in self.fusion)
-            msg = (
-                f"{named} says how several sources are fused, but there is only one. Leave it out, or "
-                "give another --from."
-            )
-            raise OptionError(msg)
+        self.fusion.fused(len(self.names))
         if self.cluster is not None and set(kinds) == {"run"}:
             msg = f"--ray spreads a search, and '{self.names[0]}' is a run, which was searched already. Leave it out."
             raise OptionError(msg)
@@ -112,7 +105,7 @@ class Sources:
     def fingerprint(self) -> str:
         """A fingerprint of everything that determines the hits, except the corpus."""
         prints = [self._fingerprint(name, kind) for name, kind in zip(self.names, self.kinds, strict=True)]
-        return artifacts.fingerprint_value([prints, self.model, dict(self.fusion), self.precision])
+        return artifacts.fingerprint_value([prints, self.model, self.fusion.given(), self.precision])
 
     def _fingerprint(self, name: str, kind: str) -> Any:
         if kind == "bm25":
@@ -142,7 +135,7 @@ class Sources:
         for name, source in zip(self.names, searcher.sources, strict=True):
             if isinstance(source, OpenRun):
                 _name_queries(source, questions, name)
-        fusion = self._fusion(searcher)
+        fusion = self.fusion.fused(len(places), searcher.identities)
 
         def search(questions: Sequence[Question], depth: int, at_once: int) -> Iterator[Hits]:
             size = min(at_once, BATCH_QUERIES)
@@ -159,18 +152,6 @@ class Sources:
             searcher.note_short_runs(depth)
 
         return search
-
-    def _fusion(self, searcher: Searcher) -> Fusion | None:
-        from retrievalkit.search.fusion import fusion_of
-        from retrievalkit.search.tuning import read_choice
-
-        weights = self.fusion.get("weights")
-        if isinstance(weights, str):
-            if others := ", ".join(name for name in self.fusion if name != "weights"):
-                msg = f"the weights in '{weights}' come with their own fusion. Leave {others} out."
-                raise OptionError(msg)
-            return read_choice(weights, searcher.identities)
-        return fusion_of(len(searcher.sources), **self.fusion)
 
     def _built(self, name: str, kind: str, corpus: Corpus, work: Path) -> Path:
         if kind == "index":

@@ -13,25 +13,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrievalkit import registry
 from retrievalkit.contracts import Candidates, FusionMethod
-from retrievalkit.errors import InputError, OptionError, check_choice
+from retrievalkit.errors import InputError, OptionError
 from retrievalkit.options import read_call
+from retrievalkit.search.options import Missing, Normalization, RankConstant
 
-Normalization = Literal["none", "min_max", "z_score"]
-Missing = Literal["computed", "minimum", "zero"]
 Ranking = tuple[Sequence[str], Sequence[float] | NDArray[Any]]
 """Ids and scores, best first."""
 
 Scores = NDArray[np.float64]
 RRF_K = 60
-LARGEST_RRF_K = 1_000_000_000
-"""Ranks are added to it as 32-bit numbers."""
 
 
 @dataclass(frozen=True)
@@ -52,29 +49,23 @@ class Fusion:
 
     Raises:
         OptionError: An option is out of range, or has no effect with the method.
-        UnknownNameError: The method, the normalization or the choice of `missing` is unknown.
+        UnknownNameError: The method is unknown.
     """
 
     method: str = "rrf"
     weights: tuple[float, ...] | None = None
     normalization: Normalization | None = None
     missing: Missing | None = None
-    rrf_k: int | None = None
+    rrf_k: RankConstant | None = None
 
     def __post_init__(self) -> None:
         self._class  # noqa: B018 - refuses an unknown method
-        check_choice("normalization", self.normalization or "none", get_args(Normalization))
-        check_choice("way to score missing documents", self.missing or "minimum", get_args(Missing))
         self._check_effect()
         if self.weights is not None and not all(map(math.isfinite, self.weights)):
             msg = f"weights {list(self.weights)} are not all finite numbers. Give one number per run."
             raise OptionError(msg)
         if self.weights is not None and not any(self.weights):
             msg = f"weights {list(self.weights)} are all 0: every score would be 0. Raise one."
-            raise OptionError(msg)
-        if self.rrf_k is not None and not 0 <= self.rrf_k <= LARGEST_RRF_K:
-            most = f"{LARGEST_RRF_K:,} at most"
-            msg = f"k of reciprocal rank fusion is {self.rrf_k}; it must be 0 or more ({RRF_K} is usual), and {most}."
             raise OptionError(msg)
         self._made  # noqa: B018 - refuses wrong options of the method
 
@@ -278,38 +269,3 @@ def _normalised(column: Scores, known: NDArray[np.bool_], normalization: Normali
     values = np.full(len(column), lowest if missing == "minimum" else 0.0)
     values[known] = own
     return values
-
-
-def fusion_of(
-    indexes: int,
-    method: str | None = None,
-    *,
-    weights: Sequence[float] | None = None,
-    normalization: Normalization | None = None,
-    missing: Missing | None = None,
-    rrf_k: int | None = None,
-    depth: int | None = None,
-) -> Fusion | None:
-    """The validated fusion of a number of indexes; None for a single index.
-
-    Raises:
-        OptionError: An option has no effect, or does not fit.
-    """
-    given: Mapping[str, Any] = {
-        "--fusion": method,
-        "--weights": weights,
-        "--normalization": normalization,
-        "--missing": missing,
-        "--rrf-k": rrf_k,
-        "--depth": depth,
-    }
-    if indexes == 1:
-        if named := [name for name, value in given.items() if value is not None]:
-            msg = f"{', '.join(named)} combines several indexes, but there is only one. Give more, or leave it out."
-            raise OptionError(msg)
-        return None
-    method = "rrf" if method is None else method
-    fusion = Fusion(method, None if weights is None else tuple(weights), normalization, missing, rrf_k)
-    if indexes:
-        fusion.weights_of(indexes)
-    return fusion

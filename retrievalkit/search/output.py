@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -17,26 +18,26 @@ from retrievalkit.data.runs import Hits, write_run
 from retrievalkit.report.counts import counted
 from retrievalkit.report.terminal import printable, printable_json, say
 from retrievalkit.search.fusion import Fusion
-from retrievalkit.search.request import Request
+from retrievalkit.search.search import SearchOptions
 from retrievalkit.search.tuning import Tuned
 
 Found = Iterator[tuple[str, Hits]]
 
 
-def write_found(request: Request, found: Found, fusion: Fusion | None, tuned: Tuned | None) -> None:
-    """Write a run to the output of a request, or print it.
+def write_found(options: SearchOptions, found: Found, fusion: Fusion | None, tuned: Tuned | None) -> None:
+    """Write a run to the output of a search, or print it.
 
     Args:
-        request: The request.
+        options: Options of the search.
         found: The queries with their hits.
         fusion: How several indexes were fused, for the report.
         tuned: The tuning of the fusion, for the report.
     """
     about: dict[str, Any] = {} if fusion is None else {"fusion": asdict(fusion)}
     about |= {} if tuned is None else {"tuned": tuned.to_json()}
-    if request.output is not None:
-        _write(request.output, found, about, as_json=request.as_json)
-    elif request.as_json:
+    if options.output is not None:
+        _write(os.fspath(options.output), found, about, as_json=options.as_json)
+    elif options.as_json:
         _print_json(found, about)
     else:
         _print(found)

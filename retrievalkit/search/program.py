@@ -1,109 +1,46 @@
-"""The program behind `rkit search`: queries and one or several indexes in, a run or readable hits out.
-
-    rkit search INDEX... --queries FILE|--query TEXT|--interactive [--k N] [--fusion rrf|sum|linear] [--output RUN]
-    rkit search INDEX INDEX --fusion linear --tune QRELS --tune-queries FILE
-
-Queries for an index of vectors are encoded by the checkpoint that made it; any other is refused. Several indexes may be
-of different kinds and made by different checkpoints: each is searched, and their hits are fused. A run file may replace
-an index.
-"""
+"""The program behind `rkit search`: queries are searched in open indexes, and their hits fused, printed or written."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from retrievalkit import artifacts, oddities
+from retrievalkit.artifacts import check_output_file
 from retrievalkit.contracts import Candidates
 from retrievalkit.data import sources
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, check_queries, read_queries
-from retrievalkit.data.runs import Hits, Run
+from retrievalkit.data.runs import Hits
+from retrievalkit.declarations import Place
 from retrievalkit.errors import InputError, OptionError, shortlist
+from retrievalkit.options import convert
 from retrievalkit.report.counts import counted
+from retrievalkit.report.page import PAGES
 from retrievalkit.report.progress import ProgressBar
 from retrievalkit.report.terminal import printable_json, say
 from retrievalkit.search.encoders import QueryBatch
-from retrievalkit.search.fusion import Fusion, Missing, Normalization, as_hits, fusion_of
+from retrievalkit.search.fusion import Fusion, as_hits
 from retrievalkit.search.hits import write_hits
 from retrievalkit.search.interactive import Reader
+from retrievalkit.search.options import OpenOptions
 from retrievalkit.search.output import write_found
-from retrievalkit.search.request import Request, check_effect
+from retrievalkit.search.search import SearchOptions
 from retrievalkit.search.searcher import BATCH_QUERIES, Note, Searcher
-from retrievalkit.search.sources import OpenRun, Options, Place
+from retrievalkit.search.sources import OpenRun, Options
 from retrievalkit.search.tuning import METRIC, Tuned, write_choice
 from retrievalkit.search.tuning import tune as tune_fusion
-
-if TYPE_CHECKING:
-    from retrievalkit.model.precision import Precision
 
 HITS, HITS_TO_READ = 1000, 10
 HITS_AT_ONCE = 1 << 21
 
 _DEV = "dev"
-
-
-def search(
-    indexes: Sequence[Place],
-    *,
-    queries: Sequence[Query] | None,
-    k: int = 1000,
-    model: Place | None = None,
-    fusion: str | None = None,
-    weights: Sequence[float] | None = None,
-    normalization: Normalization | None = None,
-    missing: Missing | None = None,
-    rrf_k: int | None = None,
-    depth: int | None = None,
-    options: Options | None = None,
-    precision: Precision = "fp32",
-    query_length: int | None = None,
-    batch_size: int = BATCH_QUERIES,
-    note: Note = oddities.note,
-) -> Run:
-    """Search one index, or several and fuse their hits.
-
-    Args:
-        indexes: Index folders, and run files to fuse.
-        queries: The queries; None, with runs only, for all of theirs.
-        k: Hits per query.
-        model: The checkpoint that encodes queries, if it is not at the path recorded in the index.
-        fusion: How the hits of several indexes are fused ("rrf" if None); see `fusion.Fusion`, also for the next four.
-        weights: For "rrf" and "linear" fusion: one number per index.
-        normalization: For "linear" fusion: how the scores of an index are normalised.
-        missing: For "sum" and "linear" fusion: the scores of documents that an index did not find. If None, indexes
-            that can compute them do so, and the others use their "minimum".
-        rrf_k: For "rrf" fusion: its constant.
-        depth: How many hits of each index are fused; 1,000 if None, or k if that is more.
-        options: Options of indexers that differ from those at indexing; see `Searcher`.
-        precision: The number format to encode queries in.
-        query_length: Most tokens of a query; see `Searcher`.
-        batch_size: How many queries are encoded and searched at once.
-        note: Called with messages for the user.
-
-    Returns:
-        The run: for each query, in the order given, ids and scores, best first.
-
-    Raises:
-        InputError: There is no query, one is empty, an index or the model is wrong, or an option has no effect.
-    """
-    from retrievalkit.score import check_k
-
-    check_k(k)
-    if queries is not None:
-        check_queries(queries)
-    combined = fusion_of(
-        len(indexes), fusion, weights=weights, normalization=normalization, missing=missing, rrf_k=rrf_k, depth=depth
-    )
-    searcher = Searcher(
-        indexes, model=model, options=options, precision=precision, query_length=query_length, note=note
-    )
-    return dict(find(searcher, queries, k, combined, depth=depth, batch_size=batch_size))
 
 
 def find(
@@ -189,7 +126,7 @@ def tune(
     if not judged:
         msg = (
             f"of {counted(len(queries), 'queries')} to tune on none is judged: ids like '{queries[0].id}', and the "
-            f"judgements like '{next(iter(qrels))}'. Give the queries of these judgements with --tune-queries."
+            f"judgements like '{next(iter(qrels))}'. Give the queries of these judgements with tune_queries."
         )
         raise InputError(msg)
     if searcher.indexes:
@@ -232,9 +169,7 @@ def _batches(queries: Sequence[Query], size: int) -> Iterator[Sequence[Query]]:
 def _all_queries(searcher: Searcher) -> list[Query]:
     """The queries of the runs."""
     if searcher.indexes:
-        msg = (
-            f"'{searcher.indexes[0].label}' is an index to search, but there are no queries. Give --queries or --query."
-        )
+        msg = f"'{searcher.indexes[0].label}' is an index to search, but there are no queries. Give queries or a query."
         raise InputError(msg)
     ids = dict.fromkeys(query_id for run in searcher.sources if isinstance(run, OpenRun) for query_id in run.run)
     return [Query(query_id, "") for query_id in ids]
@@ -262,92 +197,179 @@ def _check_runs(searcher: Searcher, queries: Sequence[Query]) -> None:
             )
 
 
-def perform(request: Request, note: Note = oddities.note) -> None:
+def opened(
+    places: Sequence[Place], options: OpenOptions, named: Options | None = None, note: Note = oddities.note
+) -> Searcher:
+    """The searcher of indexes and runs.
+
+    Args:
+        places: Index folders and run files.
+        options: How they are opened.
+        named: Options of some of the indexes, by the name of their indexer or of their folder.
+        note: Called with messages for the user.
+
+    Raises:
+        OptionError: An option has no effect, or does not fit.
+        InputError: A place is neither an index nor a run, or the model did not make the indexes.
+    """
+    if "document_length" in options.encoder_options:
+        msg = (
+            "encoder.document_length has no effect on a search, whose documents are encoded already. Give it to rkit "
+            "encode."
+        )
+        raise OptionError(msg)
+    # An index folder may be called "encoder", too.
+    rest = {name: value for name, value in options.encoder_options.items() if name != "query_length"}
+    settings = {"indexer": options.indexer_options, "encoder": rest, **(named or {})}
+    length = options.encoder_options.get("query_length")
+    length = None if length is None else convert("encoder.query_length", int, length)
+    lent = options.model if hasattr(options.model, "encode_queries") else None
+    if lent is not None and length is None:
+        length = lent.model.changed.get("query_length")
+    searcher = Searcher(
+        list(map(Path, places)),
+        model=options.model if lent is None else lent.source,
+        options={name: values for name, values in settings.items() if values},
+        precision=options.precision or "fp32",
+        query_length=length,
+        note=note,
+        cluster=options.cluster,
+    )
+    encoded = any(index.needs_encoding for index in searcher.indexes)
+    check_effect({"precision": options.precision, "encoder.query_length": length}, encoded, "an index of vectors")
+    if lent is not None:
+        searcher.encoders.lend(lent.model, lent.lock)
+    return searcher
+
+
+def perform(options: SearchOptions) -> None:
     """Search, and print or write the result.
 
     Raises:
         InputError: Options or inputs do not fit; nothing is written.
     """
-    request.check()
-    request.fusion_by_options()
-    wanted = None if request.queries is None else read_queries(request.queries, request.split)
-    judged = None if request.tune is None else _judged(request)
-    options, query_length = request.divided_options()
-    searcher = Searcher(
-        request.places,
-        model=request.model,
-        options=options,
-        precision=request.precision or "fp32",
-        query_length=query_length,
-        note=note,
-        cluster=request.cluster,
-    )
-    encoded = any(index.needs_encoding for index in searcher.indexes)
-    of_queries = {"--precision": request.precision, "--set encoder.query_length": query_length}
-    check_effect(of_queries, encoded, "an index of vectors")
-    fusion = request.fusion_for(searcher)
-    if request.shows_hits:
-        _read(request, searcher, fusion)
+    tuned_fusion = options.tune is not None and options.fusion is None and len(options.indexes) > 1
+    fused = replace(options, fusion="linear") if tuned_fusion else options
+    fused.fused(len(options.indexes))
+    _check(options)
+    wanted = None if options.queries is None else read_queries(options.queries, options.split)
+    judged = None if options.tune is None else _judged(options)
+    searcher = opened(options.indexes, options, options.named_options)
+    fusion = fused.fused(len(options.indexes), searcher.identities)
+    if options.shows_hits:
+        _read(options, searcher, fusion)
         return
-    k, tuned = request.k or HITS, None
+    k, tuned = options.k or HITS, None
     if judged is not None:
         if fusion is None:
-            msg = "--tune weights several indexes, but there is only one. Give more."
+            msg = "tune weights several indexes, but there is only one. Give more."
             raise OptionError(msg)
         qrels, dev = judged
         dev = _all_queries(searcher) if dev is None else dev
-        tuned = tune(searcher, dev, qrels, fusion, metric=request.tune_metric or METRIC, k=k, depth=request.depth)
-        _report(request, tuned, wanted, [query.text for query in dev if query.id in qrels], note)
+        tuned = tune(searcher, dev, qrels, fusion, metric=options.tune_metric or METRIC, k=k, depth=options.depth)
+        _report(options, tuned, wanted, [query.text for query in dev if query.id in qrels])
         fusion = tuned.best.fusion
     if judged is None or wanted is not None:
-        write_found(request, find(searcher, wanted, k, fusion, depth=request.depth), fusion, tuned)
+        write_found(options, find(searcher, wanted, k, fusion, depth=options.depth), fusion, tuned)
 
 
-def _read(request: Request, searcher: Searcher, fusion: Fusion | None) -> None:
-    k, why = request.k or HITS_TO_READ, request.why is not False
-    reader = Reader(searcher, fusion, request.corpus, request.depth, why=why, as_json=request.as_json)
-    if request.query is None:
+def _check(options: SearchOptions) -> None:
+    """Refuse incompatible options before anything is opened.
+
+    Raises:
+        InputError: An option would have no effect, there are no queries, or the output is a folder.
+    """
+    places = [str(place) for place in options.indexes]
+    runs_alone = all(Path(place).is_file() for place in places)
+    modes = {"queries": options.queries, "query": options.query, "interactive": options.interactive or None}
+    given = [name for name, value in modes.items() if value is not None]
+    if len(given) > 1:
+        msg = f"{' and '.join(given)} exclude each other. Give one of them."
+        raise OptionError(msg)
+    for place in places:
+        if not Path(place).exists():
+            do = f'Give a text to search for as --query "{place}".' if " " in place else "Give indexes and runs."
+            msg = f"'{place}' does not exist. {do}"
+            raise InputError(msg)
+    if not given and options.tune is None and not runs_alone:
+        folder = next(place for place in places if not Path(place).is_file())
+        msg = f"there is nothing to search for in '{folder}'. Give queries, a query, or interactive."
+        raise OptionError(msg)
+    if options.shows_hits and runs_alone:
+        msg = f"{given[0]} needs an index folder to search, but '{places[0]}' is a file. Give an index."
+        raise OptionError(msg)
+    shown = {"corpus": options.corpus, "explain": options.explain}
+    check_effect(shown, options.shows_hits, "hits to read (query, interactive)")
+    check_effect({"ray": options.cluster}, not runs_alone, "an index")
+    check_effect({"split": options.split}, options.queries is not None, "queries")
+    check_effect({"split": options.split}, not Path(options.queries or "").is_file(), "a folder of queries")
+    check_effect({"output": options.output}, not options.interactive, "queries, query or tune")
+    check_effect({"tune": options.tune}, not options.shows_hits, "queries, or stands alone")
+    tuned_by = {"tune_queries": options.tune_queries, "tune_metric": options.tune_metric}
+    check_effect(tuned_by, options.tune is not None, "tune")
+    if options.output is not None:
+        check_output_file(str(options.output), stream=True)
+    if options.output is not None and Path(options.output).suffix in PAGES and options.query is None:
+        msg = f"output '{options.output}' is a page, which shows the hits of one query. Give a query."
+        raise OptionError(msg)
+
+
+def check_effect(options: Mapping[str, object], has_effect: bool, with_: str) -> None:
+    """Refuse options that would have no effect.
+
+    Raises:
+        OptionError: Names them.
+    """
+    if not has_effect and (named := [name for name, value in options.items() if value is not None]):
+        msg = f"{', '.join(named)} has no effect here: it goes with {with_}."
+        raise OptionError(msg)
+
+
+def _read(options: SearchOptions, searcher: Searcher, fusion: Fusion | None) -> None:
+    k, why = options.k or HITS_TO_READ, options.explain is not False
+    reader = Reader(searcher, fusion, options.corpus, options.depth, why=why, as_json=options.as_json)
+    if options.query is None:
         # Told now, as a conversation may be long.
         searcher.note = oddities.at_once
         reader.converse(k)
         return
-    hits = reader(request.query, k)
-    if request.output is not None:
-        write_hits(request.output, request.query, hits, searcher.labels)
+    hits = reader(options.query, k)
+    if options.output is not None:
+        write_hits(str(options.output), options.query, hits, searcher.labels)
 
 
-def _judged(request: Request) -> tuple[Qrels, list[Query] | None]:
+def _judged(options: SearchOptions) -> tuple[Qrels, list[Query] | None]:
     """The judgements to tune by and the queries to tune on; None = those of the runs."""
-    tune = str(request.tune)
+    tune = str(options.tune)
     qrels = read_qrels(tune, _DEV)
     holds_queries = Path(tune).is_dir() or sources.split_prefix(tune)[0]
-    source = request.tune_queries or (tune if holds_queries else request.queries)
+    source = options.tune_queries or (tune if holds_queries else options.queries)
     if source is not None:
         return qrels, read_queries(source)
-    if all(Path(place).is_file() for place in request.places):
+    if all(Path(place).is_file() for place in list(map(str, options.indexes))):
         return qrels, None
-    msg = f"'{tune}' has judgements but no queries. Give the queries with --tune-queries FILE."
+    msg = f"'{tune}' has judgements but no queries. Give the queries with tune_queries."
     raise InputError(msg)
 
 
-def _report(request: Request, tuned: Tuned, wanted: Sequence[Query] | None, texts: Sequence[str], note: Note) -> None:
+def _report(options: SearchOptions, tuned: Tuned, wanted: Sequence[Query] | None, texts: Sequence[str]) -> None:
     """Print the result of tuning, and write it if no run is written."""
     if wanted is not None:
         known = set(texts)
         if seen := sum(query.text in known for query in wanted):
-            note(
+            oddities.note(
                 f"{seen:,} of the {len(wanted):,} queries are among the {tuned.queries:,} that the weights were tuned "
                 "on: metrics on these are better than on new queries."
             )
-    elif request.output:
-        write_choice(request.output, tuned)
-    if request.as_json:
+    elif options.output:
+        write_choice(str(options.output), tuned)
+    if options.as_json:
         if wanted is None:
             sys.stdout.write(printable_json(json.dumps(tuned.to_json(), indent=2, ensure_ascii=False)) + "\n")
         return
     # If a run is printed, standard output is reserved for it.
-    to_run = wanted is not None and request.output is None
-    tuned.render(Console(highlight=False, stderr=to_run), request.places)
-    if wanted is None and request.output:
-        output = artifacts.named(request.output)
+    to_run = wanted is not None and options.output is None
+    tuned.render(Console(highlight=False, stderr=to_run), list(map(str, options.indexes)))
+    if wanted is None and options.output:
+        output = artifacts.named(str(options.output))
         say(f"{output}: the best weights; search with --weights {output}")

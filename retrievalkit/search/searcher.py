@@ -13,7 +13,8 @@ from retrievalkit.contracts import Candidates
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.search.encoders import Encoders, QueryBatch
-from retrievalkit.search.fusion import Fusion, Missing, Ranking, gather
+from retrievalkit.search.fusion import Fusion, Ranking, gather
+from retrievalkit.search.options import Missing
 from retrievalkit.search.sources import OpenIndex, OpenRun, Options, Place, Source, open_sources
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from retrievalkit.data.runs import Run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.report.counts import counted
 from retrievalkit.report.terminal import printable
-from retrievalkit.search.fusion import RRF_K, Fusion, Normalization, Scores
+from retrievalkit.search.fusion import RRF_K, Fusion, Scores
+from retrievalkit.search.options import Normalization
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,9 +15,10 @@ from typing import Any
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import InputError, OptionError, UnknownNameError
 from retrievalkit.oddities import show
-from retrievalkit.search.fusion import Fusion, fusion_of
+from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.interactive import open_texts
-from retrievalkit.search.request import check_effect
+from retrievalkit.search.options import HybridOptions
+from retrievalkit.search.program import opened
 from retrievalkit.search.searcher import FUSION_DEPTH, Searcher
 from retrievalkit.search.sources import OpenIndex
 from retrievalkit.serve.failures import NotFoundError
@@ -91,25 +92,13 @@ class Collection:
         self.generation = generation
         self.deepest = max(FUSION_DEPTH, settings.limits.k)
         self._request = request = settings.search
-        options, query_length = request.divided_options()
-        self._all = Searcher(
-            request.places,
-            model=request.model,
-            options=options,
-            precision=request.precision or "fp32",
-            query_length=query_length,
-            note=show,
-            cluster=request.cluster,
-        )
-        encoded = any(index.needs_encoding for index in self._all.indexes)
-        of_queries = {"--precision": request.precision, "--set encoder.query_length": query_length}
-        check_effect(of_queries, encoded, "an index of vectors")
+        self._all = opened(request.indexes, request, request.named_options, show)
         self.encoders = self._all.encoders
         self.encoders.check()
         if before is not None:
             self.encoders.adopt(before.encoders)
         self.indexes = dict(zip(self._all.labels, self._all.indexes, strict=True))
-        self.fusion = request.fusion_for(self._all)
+        self.fusion = request.fused(len(self._all.sources), self._all.identities)
         self._texts_of = self._open_texts()
         self._searchers: dict[tuple[str, ...], Searcher] = {tuple(self.indexes): self._all}
         for index in self.indexes.values():
@@ -140,13 +129,7 @@ class Collection:
     def choose(
         self,
         labels: Sequence[str] | None = None,
-        *,
-        method: str | None = None,
-        weights: Sequence[float] | None = None,
-        normalization: str | None = None,
-        missing: str | None = None,
-        rrf_k: int | None = None,
-        depth: int | None = None,
+        options: HybridOptions | None = None,
     ) -> Choice:
         """What a request searches: by default all indexes, fused as the service was told.
 
@@ -160,16 +143,15 @@ class Collection:
         if not chosen or len(set(chosen)) < len(chosen):
             msg = f"indexes are {list(chosen)}, and each may be named once. Known: {', '.join(self.indexes)}."
             raise OptionError(msg)
-        if depth is not None and not 1 <= depth <= self.deepest:
-            msg = f"depth is {depth}; it must be a number of hits, 1 to {self.deepest:,}."
+        options = options or HybridOptions()
+        depth = options.depth
+        if depth is not None and depth > self.deepest:
+            msg = f"depth is {depth}; this service fuses {self.deepest:,} hits of each index at most."
             raise OptionError(msg)
-        given: dict[str, Any] = {
-            "weights": weights, "normalization": normalization, "missing": missing, "rrf_k": rrf_k
-        }  # fmt: skip
-        asked = any(value is not None for value in (method, *given.values()))
-        if asked or (depth is not None and len(chosen) == 1):
-            method = self.fusion.method if method is None and self.fusion is not None and len(chosen) > 1 else method
-            fusion = fusion_of(len(chosen), method, **given, depth=depth)  # type: ignore[arg-type]
+        if options.given().keys() - {"depth"} or (depth is not None and len(chosen) == 1):
+            if options.fusion is None and self.fusion is not None and len(chosen) > 1:
+                options = replace(options, fusion=self.fusion.method)
+            fusion = options.fused(len(chosen))
         else:
             fusion = self._usual_of(chosen)
         if fusion is not None and fusion.weights is not None:

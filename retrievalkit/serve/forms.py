@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator
 
-from retrievalkit.search.fusion import LARGEST_RRF_K, Missing, Normalization
+from retrievalkit.options import options
+from retrievalkit.search.options import HybridOptions
 
-
-def _whole(value: Any) -> Any:
-    """JSON may write a whole number as 10.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[
-    Any,
-    BeforeValidator(_whole),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}),
-]
+Count = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})]
 """Checked by `search.program.hit_count`, with the words of the Python surface."""
 
 WrittenCount = Annotated[
@@ -37,39 +27,40 @@ class Form(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        """JSON may write a whole number as 10.0."""
+        return int(value) if isinstance(value, float) and value.is_integer() else value
 
-class Chosen(Form):
+
+# mypy refuses a frozen dataclass as the base of a model.
+_Hybrid: Any = HybridOptions
+
+
+class Chosen(Form, _Hybrid):  # type: ignore[misc]
     """What is searched, with the options of `rkit search`."""
 
     query: str = Field(description="The text to search for.", json_schema_extra=_FILLED)
     indexes: list[str] | None = Field(
         None, description="Names of indexes; by default all.", json_schema_extra={"minItems": 1, "uniqueItems": True}
     )
-    fusion: str | None = Field(None, description="How several are fused: rrf, sum or linear.")
+    # Not a file of weights, which only those who start the service may name.
     weights: list[float] | None = Field(None, description="A number for each index, in their order.")
-    normalization: str | None = Field(
-        None,
-        description="Of scores, for linear fusion: none, min_max or z_score.",
-        json_schema_extra={"enum": [*get_args(Normalization), None]},
-    )
-    missing: str | None = Field(
-        None,
-        description="Scores of documents that an index did not find: computed, minimum or zero.",
-        json_schema_extra={"enum": [*get_args(Missing), None]},
-    )
-    rrf_k: Whole | None = Field(
-        None, description="The constant of rrf.", json_schema_extra={"minimum": 0, "maximum": LARGEST_RRF_K}
-    )
-    depth: Whole | None = Field(
-        None, description="How many hits of each index are fused.", json_schema_extra={"minimum": 1}
-    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Describe the options of fusion as their declaration does."""
+        for name, option in options(HybridOptions).items():
+            cls.model_fields[name].description = cls.model_fields[name].description or option.description
+        cls.model_rebuild(force=True)
 
 
 class SearchForm(Chosen):
     """A search."""
 
     k: Count = Field(10, description="How many hits.")
-    rerank: Whole | None = Field(
+    rerank: int | None = Field(
         None,
         description="How many hits the re-ranker reads; 0 = none. By default as the service was started.",
         json_schema_extra={"minimum": 0},
@@ -118,7 +109,7 @@ class EmbeddingForm(Form):
         "document", description="What the texts are: models may encode queries in another way."
     )
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Whole | None = Field(None, ge=1, description="How many numbers of each vector to keep; by default all.")
+    dimensions: int | None = Field(None, ge=1, description="How many numbers of each vector to keep; by default all.")
     user: str | None = Field(None, description="Ignored.")
 
 

@@ -18,6 +18,7 @@ from retrievalkit.report.counts import counted
 from retrievalkit.report.terminal import say
 from retrievalkit.rerank import DEPTH
 from retrievalkit.search.hits import DescribedHit, reasons_of
+from retrievalkit.search.options import HybridOptions
 from retrievalkit.search.program import HITS_TO_READ
 from retrievalkit.serve import checks, forms
 from retrievalkit.serve.batching import Batcher
@@ -282,15 +283,7 @@ _NO_RERANKER = "no re-ranker is served. Start the service with --reranker."
 
 
 def _choice(collection: Collection, form: forms.Chosen) -> Choice:
-    return collection.choose(
-        form.indexes,
-        method=form.fusion,
-        weights=form.weights,
-        normalization=form.normalization,
-        missing=form.missing,
-        rrf_k=form.rrf_k,
-        depth=form.depth,
-    )
+    return collection.choose(form.indexes, HybridOptions(**form.given()))
 
 
 def _chosen(choice: Choice) -> _Json:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.search.request import Request
+from retrievalkit.search.search import SearchOptions
 
 TOKEN = "RKIT_SERVE_TOKEN"
 """Environment variable: the token that requests must bear."""
@@ -54,7 +54,7 @@ class Settings:
         hosts: Other names of the service, such as that of a proxy, in lower case.
     """
 
-    search: Request
+    search: SearchOptions
     reranker: str | None = None
     rerank: int | None = None
     host: str = "127.0.0.1"
@@ -69,7 +69,7 @@ class Settings:
         Raises:
             InputError: A place is no folder, or an option has no effect.
         """
-        for place in self.search.places:
+        for place in self.search.indexes:
             if not Path(place).is_dir():
                 what = "is a file" if Path(place).exists() else "does not exist"
                 msg = f"'{place}' {what}. Give index folders, which rkit index makes."
@@ -84,7 +84,7 @@ class Settings:
                     f"search.example.org."
                 )
                 raise OptionError(msg)
-        self.search.fusion_by_options()
+        self.search.fused(len(self.search.indexes))
 
     @property
     def names(self) -> list[str]:

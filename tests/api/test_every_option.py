@@ -45,7 +45,7 @@ WHOLE = {
 _RAY = "ray ray_workers ray_cpus ray_gpus"
 PARTS = {
     "search": {
-        rk.Index.open: f"corpus model precision set strict verify {_RAY}",
+        rk.Index.open: f"corpus model precision strict verify {_RAY}",
         rk.Index.search: "query k split explain strict",
         rk.Hybrid: "indexes fusion weights normalization missing rrf_k depth corpus",
         rk.Hybrid.tune: "queries k",
@@ -61,6 +61,7 @@ OTHERWISE = {
         "tune": "qrels of Hybrid.tune",
         "tune_queries": "queries of Hybrid.tune",
         "tune_metric": "metric of Hybrid.tune",
+        "set": "indexer_options and encoder_options of Index.open",
     },
 }
 """Command -> options that have another form in Python."""

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 import retrievalkit as rk
-from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError, UnsupportedError
+from retrievalkit.errors import (
+    ArtifactError,
+    DataError,
+    InputError,
+    OptionError,
+    RetrievalkitError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from retrievalkit.search import encoders
 
 pytestmark = pytest.mark.precision
@@ -160,12 +168,12 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         (lambda index, _: index.search(5), InputError, "queries of the type int are unknown"),
         (lambda index, _: index.search("peru", k=0), OptionError, "k is 0"),
         (lambda index, _: index.search("peru", k=1.5), OptionError, "k is 1.5"),
-        (lambda index, _: index.search("peru", depht=3), OptionError, "search has no option 'depht'"),
+        (lambda index, _: rk.Hybrid([index, index], fusion="rff"), UnknownNameError, "did you mean 'rrf'"),
         (lambda index, _: rk.Index.open(index.folder, presicion="fp32"), OptionError, "did you mean 'precision'"),
         (lambda _, folder: rk.Index.open(folder / "none"), InputError, "is not a folder"),
         (lambda _, folder: rk.Index.open(folder), ArtifactError, "manifest.json"),
         (
-            lambda index, _: rk.Index.open(index.folder, set={"indexer.blok": 3}),
+            lambda index, _: rk.Index.open(index.folder, indexer_options={"blok": 3}),
             OptionError,
             "did you mean 'indexer.block'",
         ),
@@ -236,11 +244,11 @@ def test_nothing_is_printed(dense, model, tiny_collection, tmp_path, capfd):
 
 def test_queries_are_cut_where_the_index_is_told_to(dense, model, tiny_model, queries, folders, passages):
     """As `rkit search --set encoder.query_length` does; also by a model that was loaded so, and in a hybrid."""
-    short = rk.Index.open(dense.folder, model=model, set={"encoder.query_length": 4}).search(queries, k=5)
+    short = rk.Index.open(dense.folder, model=model, encoder_options={"query_length": 4}).search(queries, k=5)
     whole = dense.search(queries, k=5)
     assert short != whole
-    assert rk.Index.open(dense.folder, set={"encoder.query_length": 4}).search(queries, k=5) == short
-    other = rk.Hybrid([dense, rk.Index.open(dense.folder, set={"encoder.query_length": 4})], fusion="sum")
+    assert rk.Index.open(dense.folder, encoder_options={"query_length": 4}).search(queries, k=5) == short
+    other = rk.Hybrid([dense, rk.Index.open(dense.folder, encoder_options={"query_length": 4})], fusion="sum")
     both = other.search(queries, k=5)
     assert both not in (short, whole)
     with pytest.raises(OptionError, match="mining does not take"):

@@ -60,9 +60,8 @@ def test_a_package_of_the_same_name_can_be_called_too():
     ("given", "message"),
     [
         ({"fusoin": "rrf"}, "search has no option 'fusoin'; did you mean 'fusion'?"),
-        ({"k": 2.5}, "'2.5' is not a valid integer"),
-        ({"k": True}, "'True' is not a valid integer"),
-        ({"fusion": "rff"}, "unknown fusion 'rff'; did you mean 'rrf'? Known: linear, rrf, sum"),
+        ({"k": 2.5}, "should be a valid integer"),
+        ({"k": True}, "should be a valid integer"),
         ({"verify": "yes"}, "'verify' is 'yes', and should be True or False"),
         ({"set": "a=b"}, "'set' is 'a=b', and should be a dict"),
         ({"indexes": None}, "search needs 'indexes', and it was not given"),

@@ -272,9 +272,9 @@ def test_an_audit_is_the_sum_of_its_parts(data, tmp_path):
 @pytest.fixture(scope="module")
 def tiny(tiny_model, tiny_collection, tmp_path_factory):
     """Two indexes of two checkpoints, and a run of the first."""
+    from fused_runs import search
     from retrievalkit.indexing.build import build_index
     from retrievalkit.indexing.encoding import encode
-    from retrievalkit.search.program import search
     from retrievalkit.training.train import train
 
     folder = tmp_path_factory.mktemp("tiny")
@@ -296,7 +296,7 @@ def mine_tiny(tiny_collection, source, output, **options):
 @pytest.mark.precision
 def test_several_sources_are_fused_as_search_does(tiny, tiny_collection, tmp_path):
     """The hits are those of the fused run."""
-    from retrievalkit.search.program import search
+    from fused_runs import search
 
     places = [tiny / "mean", tiny / "cls"]
     audit = mine_tiny(tiny_collection, places, tmp_path / "a.jsonl")
@@ -434,7 +434,7 @@ def test_wrong_weights_are_refused(tiny, tiny_collection, tmp_path):
     places = {"corpus": tiny_collection.folder, "examples": tiny_collection.folder}
     fusion = {"weights": [1.0]}
     refused(tmp_path, OptionError, "1 weights for 2", source=[tiny / "mean", tiny / "cls"], **fusion, **places)
-    with pytest.raises(OptionError, match="neither a list of numbers"):
-        mine.parse_settings(["a", "b"], {"weights": "a,b"})
-    with pytest.raises(OptionError, match="neither a list of numbers"):
+    fusion = {"weights": "a,b"}
+    refused(tmp_path, OptionError, "neither numbers", source=[tiny / "mean", tiny / "cls"], **fusion, **places)
+    with pytest.raises(OptionError, match="weights"):
         mine.parse_settings(["a", "b"], {"weights": [None]})

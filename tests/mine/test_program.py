@@ -436,11 +436,11 @@ def mine_tiny(tiny, source, output, **options):
 
 def test_mining_with_a_checkpoint_equals_mining_from_its_index_and_from_its_run(tiny, tmp_path):
     """The corpus is encoded and searched on the way, and nothing of that stays."""
+    from fused_runs import search
     from retrievalkit.data.queries import read_queries
     from retrievalkit.data.runs import write_run
     from retrievalkit.indexing.build import build_index
     from retrievalkit.indexing.encoding import encode
-    from retrievalkit.search.program import search
 
     rows = mine_tiny(tiny, tiny / "checkpoint", tmp_path / "a.jsonl", depth=20)
     encode(tiny / "checkpoint", tiny / "data", side="document", output=tmp_path / "vectors")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fused_runs import fuse
+from fused_runs import fuse, search
 from places import ROOT
 from retrievalkit import artifacts, oddities, registry, testing
 from retrievalkit.cli import main
@@ -30,9 +30,10 @@ from retrievalkit.errors import (
 from retrievalkit.evaluate.program import evaluate
 from retrievalkit.indexing.build import build_index
 from retrievalkit.model import retriever
-from retrievalkit.search import fusion, searcher, sources
-from retrievalkit.search import program as search
+from retrievalkit.search import searcher, sources
 from retrievalkit.search.fusion import Fusion
+from retrievalkit.search.interactive import Reader
+from retrievalkit.search.options import HybridOptions
 
 TEXTS = {f"t{row}": f"text number {row}" for row in range(30)}
 
@@ -147,7 +148,7 @@ def ids(hits):
 def test_queries_are_encoded_by_the_checkpoint_that_made_the_index(stage1):
     """It is found by itself, and loaded once; the run keeps the order of the queries."""
     _, index = stage1
-    run = search.search([index], queries=ask("b", "a", "text number 3"), k=4)
+    run = search([index], queries=ask("b", "a", "text number 3"), k=4)
     assert list(run) == ["q0", "q1", "q2"]
     assert [ids(run[f"q{row}"]) for row in range(3)] == [
         expected(text, "one", 4) for text in ("b", "a", "text number 3")
@@ -160,14 +161,14 @@ def test_the_batch_size_changes_nothing(stage1):
     """Queries are encoded and searched in batches."""
     _, index = stage1
     queries = ask(*(f"query {row}" for row in range(7)))
-    whole = search.search([index], queries=queries, k=3)
-    parts = search.search([index], queries=queries, k=3, batch_size=2)
+    whole = search([index], queries=queries, k=3)
+    parts = search([index], queries=queries, k=3, batch_size=2)
     assert {name: ids(hits) for name, hits in whole.items()} == {name: ids(hits) for name, hits in parts.items()}
 
 
 def test_an_index_of_texts_is_given_texts(words):
     """Without any model; a query may find nothing."""
-    run = search.search([words], queries=ask("number 3", "nothing of that"), k=5)
+    run = search([words], queries=ask("number 3", "nothing of that"), k=5)
     assert run["q0"][0] == ("t3", 2.0)
     assert run["q1"] == []
     assert FakeRetriever.loads == 0
@@ -180,8 +181,8 @@ def test_several_indexes_are_fused(stage1, words, options):
     """Each is searched to a depth of its own, and the fused run is cut to k."""
     _, index = stage1
     queries = ask("number 3", "text 7")
-    fused = search.search([index, words], queries=queries, k=4, **options)
-    runs = [search.search([one], queries=queries, k=1000) for one in (index, words)]
+    fused = search([index, words], queries=queries, k=4, **options)
+    runs = [search([one], queries=queries, k=1000) for one in (index, words)]
     options = {"method": "rrf", **{("method" if name == "fusion" else name): value for name, value in options.items()}}
     assert fused == fuse(runs, depth=4, **options)
 
@@ -190,10 +191,8 @@ def test_the_fusion_depth_matters(stage1, words):
     """Fewer hits of each index give other fused scores."""
     _, index = stage1
     queries = ask("number 3")
-    deep = search.search([index, words], queries=queries, k=30)
-    assert search.search([index, words], queries=queries, k=2, depth=2) != {
-        name: hits[:2] for name, hits in deep.items()
-    }
+    deep = search([index, words], queries=queries, k=30)
+    assert search([index, words], queries=queries, k=2, depth=2) != {name: hits[:2] for name, hits in deep.items()}
 
 
 def test_two_checkpoints_encode_each_their_own(tmp_path, stage1):
@@ -201,11 +200,11 @@ def test_two_checkpoints_encode_each_their_own(tmp_path, stage1):
     other = make_checkpoint(tmp_path / "stage2", "two")
     second = make_index(tmp_path / "second", "two", checkpoint=entry(other))
     third = make_index(tmp_path / "third", "two", checkpoint=entry(other))
-    fused = search.search([stage1[1], second, third], queries=ask("a"), k=5)
-    runs = [search.search([one], queries=ask("a"), k=1000) for one in (stage1[1], second, third)]
+    fused = search([stage1[1], second, third], queries=ask("a"), k=5)
+    runs = [search([one], queries=ask("a"), k=1000) for one in (stage1[1], second, third)]
     assert fused == fuse(runs, method="rrf", depth=5)
     FakeRetriever.loads = FakeRetriever.encoded = 0
-    search.search([stage1[1], second, third], queries=ask("a"), k=5)
+    search([stage1[1], second, third], queries=ask("a"), k=5)
     assert (FakeRetriever.loads, FakeRetriever.encoded) == (2, 2)
 
 
@@ -214,11 +213,11 @@ def test_another_checkpoint_is_refused(tmp_path, stage1):
     checkpoint, index = stage1
     other = make_checkpoint(tmp_path / "stage2", "two")
     with pytest.raises(ArtifactError, match=r"stage1' \(fingerprint .*stage2' is another one"):
-        search.search([index], queries=ask("a"), model=other)
+        search([index], queries=ask("a"), model=other)
     shutil.rmtree(checkpoint)
     shutil.move(other, checkpoint)
     with pytest.raises(ArtifactError, match="is another one"):
-        search.search([index], queries=ask("a"))
+        search([index], queries=ask("a"))
 
 
 def test_checkpoint_and_index_may_be_moved_together(tmp_path, stage1):
@@ -226,7 +225,7 @@ def test_checkpoint_and_index_may_be_moved_together(tmp_path, stage1):
     (tmp_path / "new").mkdir()
     for folder in stage1:
         shutil.move(folder, tmp_path / "new" / folder.name)
-    run = search.search([tmp_path / "new" / "dense"], queries=ask("a"), k=3)
+    run = search([tmp_path / "new" / "dense"], queries=ask("a"), k=3)
     assert ids(run["q0"]) == expected("a", "one", 3)
 
 
@@ -236,8 +235,8 @@ def test_a_checkpoint_that_is_gone_is_asked_for(tmp_path, stage1):
     (tmp_path / "deep").mkdir()
     shutil.move(checkpoint, tmp_path / "deep" / "moved")
     with pytest.raises(ArtifactError, match=r"no longer exists\. Give its new path with --model"):
-        search.search([index], queries=ask("a"))
-    run = search.search([index], queries=ask("a"), k=3, model=tmp_path / "deep" / "moved")
+        search([index], queries=ask("a"))
+    run = search([index], queries=ask("a"), k=3, model=tmp_path / "deep" / "moved")
     assert ids(run["q0"]) == expected("a", "one", 3)
 
 
@@ -245,9 +244,9 @@ def test_an_index_that_does_not_say_its_checkpoint_needs_one(tmp_path):
     """Vectors that somebody else wrote can be searched with --model."""
     index = make_index(tmp_path / "dense", "one", checkpoint=None)
     with pytest.raises(ArtifactError, match="does not say which checkpoint made it"):
-        search.search([index], queries=ask("a"))
+        search([index], queries=ask("a"))
     checkpoint = make_checkpoint(tmp_path / "stage1", "one")
-    assert ids(search.search([index], queries=ask("a"), k=3, model=checkpoint)["q0"]) == expected("a", "one", 3)
+    assert ids(search([index], queries=ask("a"), k=3, model=checkpoint)["q0"]) == expected("a", "one", 3)
 
 
 def untrained(pooler):
@@ -264,10 +263,10 @@ def test_an_untrained_model_is_made_again_from_its_description(tmp_path):
     """Encoder and pooler are in the index's manifest."""
     made = untrained("cls")
     index = make_index(tmp_path / "dense", "bertcls", checkpoint=made)
-    assert ids(search.search([index], queries=ask("a"), k=3)["q0"]) == expected("a", "bertcls", 3)
+    assert ids(search([index], queries=ask("a"), k=3)["q0"]) == expected("a", "bertcls", 3)
     changed = make_index(tmp_path / "changed", "bertcls", checkpoint={**made, "fingerprint": "0" * 32})
     with pytest.raises(ArtifactError, match="another one"):
-        search.search([changed], queries=ask("a"), k=3)
+        search([changed], queries=ask("a"), k=3)
 
 
 def test_one_untrained_model_with_two_poolers_is_two_encoders(tmp_path):
@@ -275,9 +274,9 @@ def test_one_untrained_model_with_two_poolers_is_two_encoders(tmp_path):
     folders = []
     for pooler in ("cls", "mean"):
         folders.append(make_index(tmp_path / pooler, f"bert{pooler}", checkpoint=untrained(pooler)))
-    runs = [search.search([folder], queries=ask("a")) for folder in folders]
+    runs = [search([folder], queries=ask("a")) for folder in folders]
     assert ids(runs[0]["q0"]) != ids(runs[1]["q0"])
-    assert search.search(folders, queries=ask("a")) == fuse(runs)
+    assert search(folders, queries=ask("a")) == fuse(runs)
 
 
 def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
@@ -286,20 +285,20 @@ def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
     vectors[1, 0, 3] = float("nan")
     monkeypatch.setattr(FakeRetriever, "encode", lambda *arguments, **options: Representation(vectors))
     with pytest.raises(RetrievalkitError, match="the query 'b' was encoded"):
-        search.search([stage1[1]], queries=ask("a", "b"))
+        search([stage1[1]], queries=ask("a", "b"))
 
 
 def test_folders_that_are_no_index_say_what_to_do(tmp_path, stage1):
     """Vectors, a checkpoint, nothing at all."""
     checkpoint, index = stage1
     with pytest.raises(ArtifactError, match=r"is a vectors folder\. Make an index of it first: rkit index"):
-        search.search([index.with_name("dense-vectors")], queries=ask("a"))
+        search([index.with_name("dense-vectors")], queries=ask("a"))
     with pytest.raises(ArtifactError, match=r"is a checkpoint\. Encode a corpus and index it first"):
-        search.search([checkpoint], queries=ask("a"))
+        search([checkpoint], queries=ask("a"))
     with pytest.raises(ArtifactError, match="does not exist"):
-        search.search([tmp_path / "nothing"], queries=ask("a"))
+        search([tmp_path / "nothing"], queries=ask("a"))
     with pytest.raises(ArtifactError, match="is not an index folder"):
-        search.search([tmp_path], queries=ask("a"))
+        search([tmp_path], queries=ask("a"))
 
 
 def test_a_plugin_that_is_missing_is_named(words, monkeypatch):
@@ -308,19 +307,15 @@ def test_a_plugin_that_is_missing_is_named(words, monkeypatch):
     manifest["indexer"] |= {"name": "gone", "distribution": "retrievalkit-gone", "version": "1.2"}
     (words / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ArtifactError, match=r"pip install retrievalkit-gone==1\.2"):
-        search.search([words], queries=ask("a"))
+        search([words], queries=ask("a"))
 
 
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        ({"k": 0}, "k is 0"),
-        ({"queries": []}, "there is no query"),
-        ({"queries": ask("a", " ")}, "the query 'q1' is empty"),
-        ({"queries": [Query("a", "x"), Query("a", "y")]}, "two queries have the id 'a'"),
         ({"indexes": []}, "there is no index"),
-        ({"fusion": "rrf"}, "--fusion combines several indexes"),
-        ({"weights": [1.0]}, "--weights combines several indexes"),
+        ({"fusion": "rrf"}, "fusion combines several indexes"),
+        ({"weights": [1.0]}, "weights combines several indexes"),
         ({"model": "stage1"}, "none of the indexes needs that"),
     ],
 )
@@ -329,7 +324,7 @@ def test_mistakes_are_found_before_anything_is_searched(words, mistake, message)
     arguments = {"indexes": [words], "queries": ask("a"), **mistake}
     indexes = arguments.pop("indexes")
     with pytest.raises(InputError, match=message):
-        search.search(indexes, **arguments)
+        search(indexes, **arguments)
 
 
 def test_fusion_options_are_checked_before_anything_is_searched(stage1, words, monkeypatch):
@@ -337,14 +332,14 @@ def test_fusion_options_are_checked_before_anything_is_searched(stage1, words, m
     monkeypatch.setattr(sources, "open_index", lambda folder: pytest.fail("it was opened"))
     for options in ({"weights": [1.0]}, {"fusion": "linear", "weights": [1.0, 2.0, 3.0]}):
         with pytest.raises(OptionError, match="weights for 2 runs"):
-            search.search([stage1[1], words], queries=ask("a"), **options)
+            search([stage1[1], words], queries=ask("a"), **options)
     with pytest.raises(UnknownNameError):
-        search.search([stage1[1], words], queries=ask("a"), fusion="sumo")
+        search([stage1[1], words], queries=ask("a"), fusion="sumo")
 
 
 def reader(*folders, **options):
     opened = searcher.Searcher(folders, note=oddities.note)
-    return search.Reader(opened, fusion.fusion_of(len(folders)), **options)
+    return Reader(opened, HybridOptions().fused(len(folders)), **options)
 
 
 def test_hits_are_printed_with_their_texts(words, capsys):
@@ -421,7 +416,7 @@ def two_models(tmp_path, stage1):
 @pytest.mark.parametrize("depth", [2, 5, 30])
 def test_the_sum_of_two_indexes_is_brute_force_over_what_they_found(two_models, depth):
     """With scores computed, which they are by themselves; with all texts found, it is exact search by the sum."""
-    fused = search.search(two_models, queries=ask("a", "b c"), k=30, depth=depth, fusion="sum")
+    fused = search(two_models, queries=ask("a", "b c"), k=30, depth=depth, fusion="sum")
     for query in ask("a", "b c"):
         one, two = brute(query.text, "one"), brute(query.text, "two")
         candidates = {*sorted(one, key=one.get)[-depth:], *sorted(two, key=two.get)[-depth:]}
@@ -444,7 +439,7 @@ def test_missing_scores_that_are_not_computed_are_stated(two_models):
             name: (one[name] if name in found[0] else least[0]) + (two[name] if name in found[1] else least[1])
             for name in {*found[0], *found[1]}
         }
-        fused = dict(search.search(two_models, missing=missing, **options)["q0"])
+        fused = dict(search(two_models, missing=missing, **options)["q0"])
         assert fused == pytest.approx(expected, rel=1e-5)
 
 
@@ -452,8 +447,8 @@ def test_the_batch_size_changes_no_fused_score(two_models):
     """Missing scores are asked for batch by batch."""
     queries = ask(*(f"query {row}" for row in range(5)))
     options = {"queries": queries, "k": 9, "depth": 4, "fusion": "linear", "normalization": "z_score"}
-    whole = search.search(two_models, **options)
-    parts = search.search(two_models, batch_size=2, **options)
+    whole = search(two_models, **options)
+    parts = search(two_models, batch_size=2, **options)
     assert {name: ids(hits) for name, hits in whole.items()} == {name: ids(hits) for name, hits in parts.items()}
 
 
@@ -461,7 +456,7 @@ def test_an_index_that_cannot_compute_is_named_once(stage1, words):
     """Its lowest score is taken; where computed scores were asked for, it is an error."""
     notes = []
     options = {"queries": ask("number 3", "text 7"), "k": 5, "depth": 2, "fusion": "sum"}
-    fused = search.search([stage1[1], words], note=notes.append, batch_size=1, **options)
+    fused = search([stage1[1], words], note=notes.append, batch_size=1, **options)
     [note] = notes
     assert note.startswith(
         "documents that 'words' did not find get its lowest score for the query: Overlap finds texts"
@@ -472,7 +467,7 @@ def test_an_index_that_cannot_compute_is_named_once(stage1, words):
         score == pytest.approx(expected[name], rel=1e-5) for name, score in fused["q0"] if name not in ("t3", "t0")
     )
     with pytest.raises(UnsupportedError, match="'words' cannot compute the missing scores"):
-        search.search([stage1[1], words], missing="computed", **options)
+        search([stage1[1], words], missing="computed", **options)
 
 
 def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_path, stage1):
@@ -488,7 +483,7 @@ def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_pat
         manifest["corpus"]["fingerprint"] = "d" if folder == "some" else "c"
         path.write_text(json.dumps(manifest))
     notes = []
-    fused = search.search([whole, tmp_path / "some"], queries=ask("a"), k=30, fusion="sum", note=notes.append)
+    fused = search([whole, tmp_path / "some"], queries=ask("a"), k=30, fusion="sum", note=notes.append)
     assert ["different corpora ('whole' and 'part'" in note for note in notes] == [True, False]
     assert notes[1] == "'some' lacks documents that others found; they get its lowest score for the query."
     one, two = brute("a", "one"), brute("a", "two")
@@ -497,7 +492,7 @@ def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_pat
         {name: one[name] + two.get(name, 0) if name in fewer else one[name] + lowest for name in TEXTS}, rel=1e-5
     )
     notes.clear()
-    search.search([whole, tmp_path / "same"], queries=ask("a"), note=notes.append)
+    search([whole, tmp_path / "same"], queries=ask("a"), note=notes.append)
     assert notes == []
 
 
@@ -517,7 +512,7 @@ def test_runs_are_fused_without_any_query(tmp_path):
     one = write(tmp_path / "one.trec", q1=[("a", 3), ("b", 2)], q2=[("c", 1)])
     two = write(tmp_path / "two.trec", q1=[("b", 9)], q3=[("d", 1)])
     notes = []
-    fused = search.search([one, two], queries=None, fusion="sum", note=notes.append)
+    fused = search([one, two], queries=None, fusion="sum", note=notes.append)
     assert fused == {"q1": [("b", 11.0), ("a", 12.0)][::-1], "q2": [("c", 1.0)], "q3": [("d", 1.0)]}
     assert "the run 'two.trec' has no hits for 1 of 3 queries: q2." in notes
 
@@ -525,11 +520,9 @@ def test_runs_are_fused_without_any_query(tmp_path):
 def test_a_run_stands_in_the_place_of_an_index(tmp_path, words):
     """With the queries of the search alone."""
     run = write(tmp_path / "run.trec", q0=[("t3", 0.5), ("t9", 0.25)], other=[("t1", 1)])
-    fused = search.search([words, run], queries=ask("number 3"), k=3)
+    fused = search([words, run], queries=ask("number 3"), k=3)
     assert list(fused) == ["q0"]
-    assert fused == fuse(
-        [search.search([words], queries=ask("number 3")), {"q0": [("t3", 0.5), ("t9", 0.25)]}], depth=3
-    )
+    assert fused == fuse([search([words], queries=ask("number 3")), {"q0": [("t3", 0.5), ("t9", 0.25)]}], depth=3)
 
 
 @pytest.mark.parametrize(
@@ -546,7 +539,7 @@ def test_runs_that_do_not_fit_are_refused(tmp_path, words, sources, message):
     write(tmp_path / "stranger", x=[("t3", 1)])
     shutil.copy(tmp_path / "corpus.jsonl", tmp_path / "corpus")
     with pytest.raises(InputError, match=message):
-        search.search([tmp_path / one for one in sources], queries=ask("number 3"))
+        search([tmp_path / one for one in sources], queries=ask("number 3"))
 
 
 def rkit(*words):
@@ -587,7 +580,7 @@ def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
     """Rank and score; a score that was computed has no rank."""
     _, index = stage1
     opened = searcher.Searcher([index, words], note=lambda _: None)
-    search.Reader(opened, Fusion("sum"), depth=3, as_json=True)("number 3", 9)
+    Reader(opened, Fusion("sum"), depth=3, as_json=True)("number 3", 9)
     hits = json.loads(capsys.readouterr().out)["hits"]
     assert all([one["index"] for one in hit["found"]] == ["dense", "words"] for hit in hits)
     told = {hit["id"]: hit["found"] for hit in hits}
@@ -604,21 +597,20 @@ def test_several_indexes_tell_what_each_of_them_found(words, stage1, capsys):
     ("options", "message"),
     [
         ((), "there is nothing to search for in"),
-        (("--query", "x", "--interactive"), "--query and --interactive exclude each other"),
+        (("--query", "x", "--interactive"), "query and interactive exclude each other"),
         (("--query", " "), "the query is empty"),
-        (("--query", "x", "--split", "test"), "--split has no effect here: it goes with --queries."),
-        (("--queries", "QUERIES", "--no-explain"), "--explain has no effect here: it goes with hits to read"),
-        (("--queries", "QUERIES", "--corpus", "x"), "--corpus has no effect here"),
-        (("--interactive", "--output", "RUN"), "--output has no effect here"),
-        (("--query", "x", "--tune", "QRELS"), "--tune has no effect here"),
-        (("--queries", "QUERIES", "--tune-metric", "RR@10"), "--tune-metric has no effect here: it goes with --tune"),
-        (("--queries", "QUERIES", "--missing", "zero"), "--missing combines several indexes, but there is only one"),
-        (("--tune", "QRELS", "--tune-queries", "QUERIES"), "--tune weights several indexes, but there is only one"),
-        (("--tune", "QRELS"), "has judgements but no queries. Give the queries with --tune-queries FILE"),
+        (("--query", "x", "--split", "test"), "split has no effect here: it goes with queries."),
+        (("--queries", "QUERIES", "--no-explain"), "explain has no effect here: it goes with hits to read"),
+        (("--queries", "QUERIES", "--corpus", "x"), "corpus has no effect here"),
+        (("--interactive", "--output", "RUN"), "output has no effect here"),
+        (("--query", "x", "--tune", "QRELS"), "tune has no effect here"),
+        (("--queries", "QUERIES", "--tune-metric", "RR@10"), "tune_metric has no effect here: it goes with tune"),
+        (("--queries", "QUERIES", "--missing", "zero"), "missing combines several indexes, but there is only one"),
+        (("--tune", "QRELS", "--tune-queries", "QUERIES"), "tune weights several indexes, but there is only one"),
+        (("--tune", "QRELS"), "has judgements but no queries. Give the queries with tune_queries"),
         (("--queries", "QUERIES", "--output", "."), "output '.' is a folder"),
         (("--queries", "QUERIES", "--set", "indexer.lowr=1"), "did you mean 'indexer.lower'"),
         (("--queries", "QUERIES", "--set", "faiss.device=cpu"), "--set faiss.device is not an option of any index"),
-        (("--queries", "QUERIES", "--set", "k=1"), "--set k is not an option of any index"),
     ],
 )
 def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, message, monkeypatch):
@@ -638,7 +630,7 @@ def test_mistakes_end_with_one_message_and_no_file(tmp_path, words, options, mes
     ("options", "message"),
     [
         (("--weights", "0.3"), "1 weights for 2 runs"),
-        (("--weights", "much,less"), "--weights 'much,less' is neither numbers such as 0.3,0.7 nor a file"),
+        (("--weights", "much,less"), "weights 'much,less' are neither numbers such as 0.3,0.7 nor a file"),
         (("--weights", "QUERIES"), "QUERIES' is not valid JSON"),
         (("--rrf-k", "5", "--fusion", "sum"), "rrf_k=5 has no effect with fusion 'sum'"),
         (("--missing", "zero"), "missing=zero has no effect with fusion 'rrf'"),
@@ -685,7 +677,7 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     swapped = rkit(stage1[1], words, "--weights", choice, *search_for, tmp_path / "no.trec")
     assert (swapped.exit_code, "in this order: words, dense" in swapped.stderr) == (2, True)
     other = rkit(words, stage1[1], "--weights", choice, "--fusion", "rrf", *search_for, tmp_path / "no.trec")
-    assert "has method=linear, but the options say rrf" in other.stderr
+    assert "has fusion=linear, but the options say rrf" in other.stderr
 
 
 def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):
@@ -710,6 +702,6 @@ def test_options_of_an_index_are_set_for_the_search(words, stage1):
     with pytest.raises(OptionError, match="has no option"):
         sources.open_index(words, options={"loud": True})
     for section in ("indexer", "overlap", "words"):
-        assert search.search([words], queries=ask("NUMBER"), options={section: {"lower": False}}) == {"q0": []}
+        assert search([words], queries=ask("NUMBER"), options={section: {"lower": False}}) == {"q0": []}
     several = searcher.Searcher([words, stage1[1]], options={"indexer": {"lower": False, "block": 7}})
     assert (several.indexes[0].indexer.lower, several.indexes[1].indexer.block) == (False, 7)

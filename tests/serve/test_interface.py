@@ -224,7 +224,7 @@ def _refusal(indexes, **options):
         ("/search", {}, 422, "search needs 'query', and it was not given."),
         ("/search", {"query": 5}, 422, "'query' is 5, and should be a text."),
         ("/search", {"query": QUERY, "depht": 5}, 422, "search has no option 'depht'; did you mean 'depth'?"),
-        ("/search", {"query": QUERY, "depth": 0}, 422, "depth is 0; it must be a number of hits, 1 to 1,000."),
+        ("/search", {"query": QUERY, "depth": 0}, 422, "'depth' is 0, and should be greater than or equal to 1"),
         ("/search", {"query": QUERY, "fusion": ""}, 422, "'' is not written like NAME"),
         ("/search", {"query": QUERY, "fusion": "rff"}, 422, "unknown fusion 'rff'; did you mean 'rrf'?"),
         ("/search", {"query": QUERY, "indexes": ["dnse"]}, 422, "unknown index 'dnse'; did you mean 'dense'?"),

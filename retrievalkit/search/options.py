@@ -1,0 +1,144 @@
+"""Options of a search: how the hits of several indexes are fused, and how indexes are opened.
+
+Nothing heavy is imported here, so that recipes can check options before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le
+
+from retrievalkit.cluster.options import RayOptions
+from retrievalkit.data import inputs
+from retrievalkit.declarations import Flag, Named, ReadingOptions, Reads
+from retrievalkit.errors import OptionError
+
+if TYPE_CHECKING:
+    from retrievalkit.search.fusion import Fusion
+
+Normalization = Literal["none", "min_max", "z_score"]
+Missing = Literal["computed", "minimum", "zero"]
+RankConstant = Annotated[int, Ge(0), Le(1_000_000_000)]
+"""Ranks are added to it as 32-bit numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionOptions:
+    """How the hits of several indexes are fused.
+
+    Args:
+        fusion: Fuse by ranks ("rrf", the default), by the "sum" of scores, or by a "linear" combination of scores that
+            may be normalised; or a plugin's method, with options as in "combined(power=2)".
+        weights: One number per index, such as 0.3,0.7; or a file that rkit search --tune wrote.
+        normalization: Normalisation of scores, for linear fusion.
+        missing: Scores of documents that an index did not find: computed by it (the default, if it can), its lowest for
+            the query, or 0.
+        rrf_k: The constant of rrf, 60 by default: the greater it is, the less the first ranks count.
+    """
+
+    heading: ClassVar = "Fusion"
+
+    fusion: Annotated[str | None, Named("fusion")] = None
+    weights: Annotated[str | Sequence[float] | None, Flag(metavar="NUMBERS|FILE")] = None
+    normalization: Normalization | None = None
+    missing: Missing | None = None
+    rrf_k: RankConstant | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that were set."""
+        declaring = HybridOptions if isinstance(self, HybridOptions) else FusionOptions
+        values = {one.name: getattr(self, one.name) for one in fields(declaring)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def fused(self, indexes: int, identities: Sequence[str] | None = None) -> Fusion | None:
+        """The fusion of a number of indexes; None for a single one.
+
+        Args:
+            indexes: How many.
+            identities: Fingerprints of the indexes, with which a file of weights is compared; None = the indexes are
+                not open yet, and the file is not read.
+
+        Raises:
+            OptionError: An option has no effect or does not fit, or contradicts the file.
+            InputError: The file holds no tuned weights, or those of other indexes.
+        """
+        from retrievalkit.search.fusion import Fusion
+
+        given = self.given()
+        if indexes == 1:
+            if given:
+                msg = f"{', '.join(given)} combines several indexes, but there is only one. Give more, or leave it out."
+                raise OptionError(msg)
+            return None
+        weights = self.weights
+        if isinstance(weights, str) and Path(weights).is_file():
+            if identities is not None:
+                return self._tuned(weights, identities)
+            weights = None
+        elif isinstance(weights, str):
+            try:
+                weights = [float(part) for part in weights.split(",")]
+            except ValueError:
+                msg = f"weights '{weights}' are neither numbers such as 0.3,0.7 nor a file that --tune wrote."
+                raise OptionError(msg) from None
+        own = (None if weights is None else tuple(weights), self.normalization, self.missing, self.rrf_k)
+        fusion = Fusion("rrf" if self.fusion is None else self.fusion, *own)
+        if indexes:
+            fusion.weights_of(indexes)
+        return fusion
+
+    def _tuned(self, path: str, identities: Sequence[str]) -> Fusion:
+        """The fusion in a file of tuned weights."""
+        from retrievalkit.search.tuning import read_choice
+
+        tuned = read_choice(path, identities)
+        known = {"fusion": tuned.method, **vars(tuned)}
+        for name, value in self.given().items():
+            if name not in ("weights", "depth") and value != known[name]:
+                msg = f"'{path}' has {name}={known[name]}, but the options say {value}. Leave out one."
+                raise OptionError(msg)
+        return tuned
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridOptions(FusionOptions):
+    """How several indexes are searched together.
+
+    Args:
+        depth: Hits of each index that are fused; 1000, or as many as are wanted if that is more.
+    """
+
+    heading: ClassVar = "Fusion"
+
+    depth: Annotated[int, Ge(1)] | None = None
+
+
+def _model(value: Any) -> Any:
+    """A loaded retriever as it is, or the place of a model."""
+    return value if hasattr(value, "encode_queries") else inputs.place(value, "the model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenOptions(ReadingOptions, RayOptions):
+    """How indexes are opened.
+
+    Args:
+        model: The checkpoint that encodes queries, in Python also a loaded one; by default the one that made the index.
+        precision: Number format that queries are encoded in, fp32 by default; auto is bf16 if the hardware multiplies
+            in it, else fp32. int8 is for processors without bf16: faster than fp32, and less exact.
+        corpus: Where the texts of hits are; by default the corpus that was indexed.
+        indexer_options: Options that differ from those at indexing, for all indexes that have them.
+        encoder_options: query_length=N has queries cut there instead of where the checkpoint cuts them.
+    """
+
+    heading: ClassVar = "Indexes"
+
+    model: Annotated[Any, Reads(_model)] = None
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] | None = None
+    corpus: Annotated[Any, Reads(inputs.passages)] = None
+    indexer_options: Mapping[str, Any] = field(default_factory=dict)
+    encoder_options: Mapping[str, Any] = field(default_factory=dict)

@@ -151,7 +151,7 @@ def test_options_that_take_several_values_and_notes():
     run = CliRunner().invoke(DerivedCommand(many), words)
     assert (run.stdout, run.stderr) == ("2 words\n", "Note: there are few.\n")
     CliRunner().invoke(DerivedCommand(many), ["a", "--json"])
-    assert seen == [(("a", "b"), ("noun verb", "f(x=1, y=2)"), [4, 8]), (("a",), "noun", [])]
+    assert seen == [(("a", "b"), ["noun verb", "f(x=1, y=2)"], [4, 8]), (("a",), "noun", [])]
     assert "The texts." in CliRunner().invoke(DerivedCommand(many), ["--help"]).output
 
 

@@ -307,7 +307,7 @@ def _environment(options: Any) -> Iterator[Any]:
             name: tuple(map(_local, value)) if isinstance(value, tuple) else _local(value)
             for name, value in read.items()
         }
-        changed = {name: value for name, value in copied.items() if value != read[name]}
+        changed = {name: value for name, value in copied.items() if value is not read[name]}
         if (output := given.get("output")) is not None:
             if artifacts.is_address(output):
                 output = str(stack.enter_context(artifacts.sent(output, overwrite=given.get("overwrite", False))))

@@ -26,6 +26,7 @@ from retrievalkit.cli.options import Function, sends_to_stores
 from retrievalkit.declarations import Argument, Command, Flag, Named, Reads, mark
 from retrievalkit.errors import OptionError
 from retrievalkit.options import Option, convert, options
+from retrievalkit.report.terminal import say
 
 
 class _Value(click.ParamType[Any]):
@@ -82,8 +83,7 @@ class DerivedCommand(click.Command):
         with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
             result = self.declared.run(options)
             if shown and not self._prints:
-                text = json.dumps(result.as_json(), indent=2, default=str) if as_json else result.summary
-                click.echo(artifacts.named(text))
+                say(artifacts.named(json.dumps(result.as_json(), indent=2, default=str) if as_json else result.summary))
                 # JSON has them.
                 for note in () if as_json else getattr(result, "notes", ()):
                     oddities.show(note)

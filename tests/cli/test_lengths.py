@@ -145,7 +145,7 @@ REFUSED = {
     "search {index} --query peru --set encoder.query_length=long": "encoder.query_length cannot be 'long'",
     "search {index} --query peru --set encoder.document_length=9": "whose documents are encoded already",
     "search {index} --query peru --set encoder.title=none": "--set encoder.title is not an option of any index",
-    "search {run} {run} --set encoder.query_length=9": "--set encoder.query_length has no effect here",
+    "search {run} {run} --set encoder.query_length=9": "encoder.query_length has no effect here",
 }
 
 

@@ -137,7 +137,7 @@ def test_every_mistake_is_one_message_and_exit_code_2(walked, tiny_model, tiny_c
         (("encode", "stage2", corpus, "--pooler", "mean", "--output", "no"), "drop --pooler"),
         (("encode", "nowhere", corpus, "--output", "no"), "nowhere"),
         (("search", "vectors", "--query", "x"), "vectors folder"),
-        (("search", "dense"), "--query"),
+        (("search", "dense"), "nothing to search for"),
         (("search", "dense", "bm25", "--fusion", "linear", "--weights", "1", "--query", "x"), "weight"),
         (("evaluate", "dense.trec", "--qrels", tiny_collection.qrels, "--metrics", "nDGC@10"), "nDCG"),
         (("evaluate", "dense.trec"), "qrels"),

@@ -121,8 +121,8 @@ def test_a_precision_without_effect_is_refused(vectors, tmp_path):
     """A run is fused and not encoded; texts of the folder are encoded already."""
     (tmp_path / "run.trec").write_text("q Q0 d 1 1 x\n")
     for words, problem in (
-        (("search", tmp_path / "run.trec", tmp_path / "run.trec"), "--precision has no effect here"),
-        (("index", vectors / "index", "--check"), "--precision is for the encoding of --check-queries"),
+        (("search", tmp_path / "run.trec", tmp_path / "run.trec"), "precision has no effect here"),
+        (("index", vectors / "index", "--check"), "precision is for the encoding of"),
     ):
         ended = CliRunner().invoke(main, [*map(str, words), "--precision", "bf16"])
         assert (ended.exit_code, problem in ended.output) == (2, True), ended.output

@@ -314,7 +314,7 @@ def test_a_service_beyond_the_machine_without_a_token_warns(folders):
         (("{folder}/nothere",), "nothere' does not exist. Give index folders"),
         (("{folder}/corpus.jsonl",), "corpus.jsonl' is a corpus, and INDEX takes an index"),
         (("{folder}/dense", "--rerank", "5"), "--rerank 5 has no effect here"),
-        (("{folder}/dense", "--fusion", "rrf"), "--fusion combines several indexes, but there is only one"),
+        (("{folder}/dense", "--fusion", "rrf"), "fusion combines several indexes, but there is only one"),
         (("{folder}/dense", "--token-file", "{folder}/short"), "has 3 characters; it needs 16 or more"),
         (("{folder}/dense", "--token-file", "{folder}/nothere"), "the token cannot be read"),
         (("{folder}/dense", "--reranker", "{folder}/dense"), "should be a Hugging Face model or a re-ranker"),

@@ -206,7 +206,7 @@ def test_a_root_that_does_not_fit(tmp_path):
     """A folder without the documents, or one for data whose ids are its own."""
     docs = folder(tmp_path, a__b_txt="one", c_jsonl='{"_id": "1", "title": "", "text": "x"}')
     other = folder(tmp_path / "other", x_txt="x")
-    for source, words in ((docs / "a", "not in the folder"), (docs / "c.jsonl", "ids of its own")):
+    for source, words in ((docs / "a", "not in the root"), (docs / "c.jsonl", "ids of its own")):
         refused = run(source, tmp_path / "out.jsonl", "--root", other)
         assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
 

@@ -234,6 +234,10 @@ def started(tmp_path_factory, tiny_model, tiny_collection):
         for name in ("test", "dev", "qrels"):
             shutil.copy(tiny_collection.qrels, f"{name}.tsv")
         Path("gone.txt").write_text("c1\nc2\n")
+        with Path("new-passages.jsonl").open("a") as stream:
+            stream.writelines(
+                f'{{"_id": "{name}", "title": "", "text": "{name}"}}\n' for name in ("p17", "notes/old.md#1")
+            )
         Path("faq.csv").write_text("question,answer\nWhere is Lima?,In Peru.\n")
         Path("notes").mkdir()
         Path("notes", "a.md").write_text("# Lima\n\nIt is the capital of Peru.\n")

@@ -44,7 +44,7 @@ def test_two_workers_write_the_bytes_of_two_processes(together, tmp_path, tiny_m
     places = {"model": tiny_model, "corpus": str(tiny_collection.corpus), "examples": str(tiny_collection.folder)}
     run = quick_training(train, QUICK, **places)
     together(lambda: run(tmp_path / "processes"))
-    config = json.dumps(places | {"output": str(tmp_path / "workers"), "set": QUICK})
+    config = json.dumps(places | QUICK | {"output": str(tmp_path / "workers")})
     words = [sys.executable, "-c", SCRIPT, config, str(tmp_path / "ray")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]

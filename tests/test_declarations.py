@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any
@@ -13,6 +15,7 @@ from annotated_types import Ge
 from click.testing import CliRunner
 
 import retrievalkit as rk
+from places import ROOT
 from retrievalkit.cli import main
 from retrievalkit.cli.derived import DerivedCommand
 from retrievalkit.declarations import Argument, CommandOptions, Flag, Sections, command, method
@@ -239,3 +242,27 @@ def test_a_method_takes_the_fields_of_a_dataclass():
     assert "least: Shortest word to count." in Counter.of.__doc__
     with pytest.raises(OptionError, match="did you mean 'least'"):
         Counter.of("a", leest=2)
+
+
+MISTYPED = """
+import retrievalkit as rk
+
+rk.train("m", "e", output="o", epochz=3)
+rk.train("m", "e", output="o", batch_size="many")
+rk.encode("m", "t", output="o", side="doc")
+rk.Index.build(["a"], "m", "o", indexr="flat")
+rk.Index.open("i", presicion="fp32")
+rk.Hybrid(["a", "b"], fusoin="rrf")
+rk.compare(["a", "b"], "q", metrcs="nDCG@10")
+rk.convert("a", "b", knd="corpus")
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_refuses_each_mistyped_keyword(tmp_path):
+    """And nothing else: the declarations give the functions their signatures."""
+    (tmp_path / "mistyped.py").write_text(MISTYPED)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml"), "mistyped.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    refused = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
+    assert refused == set(range(4, 12)), done.stdout

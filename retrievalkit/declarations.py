@@ -117,7 +117,7 @@ class ReadingOptions(CommandOptions):
     """Options of commands that open folders.
 
     Args:
-        verify: Compare all files of the folders that are opened with their checksums, also those found whole before.
+        verify: Compare all files of the folders that are opened with their checksums.
     """
 
     verify: bool = False

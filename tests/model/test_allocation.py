@@ -27,7 +27,7 @@ from retrievalkit.model.allocation import Surplus, held_memory, keep_freed_memor
 if not keep_freed_memory():
     sys.exit("the C library lacks the setting")
 kept, surplus = [], Surplus(allowed=64 << 20)
-for step in range(10):
+for step in range(30):
     # What is kept lies between what is freed, and the gaps are too small for the next step.
     held = []
     for _ in range(50):

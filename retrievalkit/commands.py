@@ -64,6 +64,7 @@ __all__ = [
     "refuse_if_strict",
     "Precision",
     "resolve_precision",
+    "Retriever",
     "open_retriever",
     "describe_retriever",
     "describe_source",
@@ -76,6 +77,16 @@ __all__ = [
     "write_manifest",
     "ProgressBar",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Retriever":
+        msg = f"module '{__name__}' has no attribute '{name}'"
+        raise AttributeError(msg)
+    from retrievalkit.model.retriever import Retriever
+
+    return Retriever
+
 
 Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 

@@ -36,8 +36,20 @@ PROMISED = {
     "retrievalkit.errors": None,
     "retrievalkit.hookspecs": None,
     "retrievalkit.lexical": None,
+    "retrievalkit.registry": [
+        "HOOKS",
+        "Component",
+        "Option",
+        "Plugin",
+        "convert",
+        "create",
+        "get",
+        "names",
+        "options",
+        "plugins",
+    ],
     "retrievalkit.score": None,
-    "retrievalkit.testing": None,
+    "retrievalkit_testing": None,
 }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+import retrievalkit_testing as testing
 from click.testing import CliRunner
 
-from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.runs import read_run, write_run
 from retrievalkit.mine.parts import HITS_AT_ONCE, PART, PART_HITS, part_size, searched_at_once

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
 import importlib.metadata
+import os
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 
 FOLDERS = tuple(path.parent for path in sorted(Path(__file__).parent.glob("*/pyproject.toml")))
 sys.path += map(str, FOLDERS)
@@ -54,15 +48,3 @@ def _describe(project, folder):
         for line in (f"[{group}]", *(f"{name} = {target}" for name, target in named.items()))
     ]
     (described / "entry_points.txt").write_text("\n".join(points) + "\n")
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory):
-    """The folder of a BERT of two layers, width 32."""
-    return testing.tiny_model(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="session")
-def collection(tmp_path_factory):
-    """42 passages about countries and 126 questions, in BEIR form."""
-    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))

@@ -100,8 +100,8 @@ def _around(components: Sequence[registry.Component]) -> Iterator[tuple[str, str
         if "/recipes/" in name or not name.startswith(("retrievalkit_my_name/", "tests/")):
             yield name, text
     names = dict.fromkeys(one.name for one in components if one.kind not in ("command", "check", "recipe"))
-    lines = [f'test_{name.replace("-", "_")} = testing.conformance("{name}")' for name in names or [first.name]]
-    yield _TESTS, "\n".join(["from retrievalkit import testing", "", *lines, ""])
+    lines = [f'test_{name.replace("-", "_")} = conformance("{name}")' for name in names or [first.name]]
+    yield _TESTS, "\n".join(["from retrievalkit_testing import conformance", "", *lines, ""])
 
 
 def _main(components: Sequence[registry.Component]) -> registry.Component:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import inspect
 import re
@@ -20,10 +21,9 @@ from typing import Any
 import click
 
 from retrievalkit import registry
-from retrievalkit.cli.check_plugin import check_plugin
 from retrievalkit.cli.group import RkitGroup
 from retrievalkit.cli.new_plugin import KINDS, new, package
-from retrievalkit.cli.options import echo, json_option, output_option
+from retrievalkit.cli.options import echo, is_called, json_option, output_option, parse, set_option
 from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, check_choice
 from retrievalkit.modules import module_spec
 from retrievalkit.options import how_to_set
@@ -193,7 +193,38 @@ def package_plugin(file: str, output: str) -> str:
     return _echo(package(file, output))
 
 
-plugins.add_command(check_plugin)
+@plugins.command("check")
+@click.argument("name")
+@click.option("--model", help="The model to check encoders, poolers and pretrainers with; by default tiny ones.")
+@click.option("--property", "properties", multiple=True, metavar="NAME", help="Try this property alone; repeatable.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Most seconds for a property."
+)
+@set_option
+@json_option
+def check_plugin(
+    name: str, model: str | None, properties: tuple[str, ...], seconds: float, settings: tuple[str, ...], as_json: bool
+) -> list[dict[str, Any]]:
+    """Check that the component or distribution NAME keeps the contract, property by property; exits with 1 if not."""
+    try:
+        conforming = importlib.import_module("retrievalkit_testing.conforming")
+    except ModuleNotFoundError as error:
+        if error.name != "retrievalkit_testing":
+            raise
+        msg = "The conformance tests are a distribution of their own. Install it: pip install retrievalkit-testing"
+        raise InputError(msg) from error
+    rows: list[dict[str, Any]] = conforming.check(
+        name, model=model, options=parse(settings), properties=properties, seconds=seconds
+    )
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
+    echo(as_json, rows, conforming.table(rows, width))
+    failures = [row for checked in rows for row in checked["properties"] if row["result"] == "failed"]
+    if failures and is_called():
+        msg = f"{len(failures)} properties of '{name}' failed, the first: {failures[0]['property']}."
+        raise RetrievalkitError(msg)
+    if failures:
+        click.get_current_context().exit(1)
+    return rows
 
 
 @plugins.command("install")

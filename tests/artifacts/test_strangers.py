@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from retrievalkit_testing.properties import limited
 
 from retrievalkit import artifacts
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorWriter
-from retrievalkit.testing.properties import limited
 
 DEEP = json.loads("[" * 300 + "]" * 300)
 VALUES = (None, -1, 2**70, 1e300, "x", "../x", [], {}, True, DEEP)

@@ -10,10 +10,11 @@ import textwrap
 
 import ir_measures
 import pytest
+import retrievalkit_testing as testing
 from click.testing import CliRunner
 
 from places import ROOT
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.builtin.around import METRICS
 from retrievalkit.cli import main
 from retrievalkit.contracts import Judged

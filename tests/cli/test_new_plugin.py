@@ -67,7 +67,7 @@ def _install(folder, site):
 def pytest_of(folder, site):
     """Its tests, as `pytest` runs them where retrievalkit is installed with its pytest plugin."""
     known = [one.value for one in importlib.metadata.entry_points(group="pytest11")]
-    plugin = "retrievalkit.testing.pytest_plugin"
+    plugin = "retrievalkit_testing.pytest_plugin"
     words = [] if plugin in known else ["-p", plugin]
     _install(folder, site)
     done = pytest_in(folder, "-q", "-rs", *words, environment={"PYTHONPATH": path_with(folder, site)})
@@ -217,7 +217,7 @@ def test_a_file_becomes_a_package(file, tmp_path, monkeypatch, fresh_registry):
     assert (
         (folder / "tests" / "test_conforms.py")
         .read_text()
-        .endswith('test_peak = testing.conformance("peak")\ntest_depth = testing.conformance("depth")\n')
+        .endswith('test_peak = conformance("peak")\ntest_depth = conformance("depth")\n')
     )
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == ["retrievalkit>=0.1", "torch"]

@@ -79,7 +79,7 @@ def test_a_plugin_is_installed_and_removed_in_an_environment_of_its_own(tmp_path
 KITS = ("encoder", "pooler", "loss", "indexer", "pretrainer")
 CHECK = """
 import sys
-from retrievalkit.testing.kits import tried_with
+from retrievalkit_testing.conforming import tried_with
 
 for one in tried_with(sys.argv[1]):
     one.kit.report(one.name, **one.settings).check()

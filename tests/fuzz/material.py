@@ -5,9 +5,10 @@ import json
 import shutil
 from pathlib import Path
 
+import retrievalkit_testing as testing
+
 from fuzz import process
 from killed_processes import kill_at_call
-from retrievalkit import testing
 
 PASSAGES, QUESTIONS = 12, 8
 

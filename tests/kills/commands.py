@@ -150,7 +150,7 @@ def make_inputs(folder: Path, rkit: Callable[[str], None], names: Iterable[str])
         rkit: Runs a command line in that folder.
         names: The commands.
     """
-    from retrievalkit import testing
+    import retrievalkit_testing as testing
 
     testing.tiny_model(folder / "bert")
     testing.tiny_collection(folder / "data")

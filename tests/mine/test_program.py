@@ -418,7 +418,8 @@ def test_vectors_are_not_searched(collection):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A collection of countries and an untrained checkpoint."""
-    from retrievalkit.testing import tiny_collection, tiny_model
+    from retrievalkit_testing import tiny_collection, tiny_model
+
     from retrievalkit.training.train import train
 
     folder = tmp_path_factory.mktemp("tiny")

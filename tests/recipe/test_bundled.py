@@ -3,10 +3,11 @@
 import json
 
 import pytest
+import retrievalkit_testing as testing
 from click.testing import CliRunner
 
 from paper_settings import load
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.recipe import recipe
 from retrievalkit.recipe.files import bundled_recipes, find_recipe, read_recipe

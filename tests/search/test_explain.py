@@ -191,7 +191,7 @@ def test_pairs_of_similar_tokens_are_named(late_interaction):
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "t5"])
 def test_tokens_have_names_that_people_read(architecture, tmp_path):
     """Without the marks of a word's beginning; what the tokenizer does not know has its number."""
-    from retrievalkit import testing
+    import retrievalkit_testing as testing
 
     retriever = Retriever.create(testing.tiny_model(tmp_path, architecture=architecture))
     encoder = retriever.tower("query")

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
-from retrievalkit import testing
 from retrievalkit.contracts import EncoderInfo, TokenStates, VocabularyHead
 
 WIDTH, LAYERS, VOCABULARY = 6, 3, 40
@@ -57,9 +49,3 @@ def make_head() -> VocabularyHead:
     inner = torch.randn(WIDTH, WIDTH, generator=generator)
     weight, bias = torch.randn(VOCABULARY, WIDTH, generator=generator), torch.randn(VOCABULARY, generator=generator)
     return VocabularyHead(lambda hidden: torch.tanh(hidden @ inner.to(hidden.dtype)), weight, bias)
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a BERT of two layers, width 32, with its vocabulary head."""
-    return testing.tiny_model(tmp_path_factory.mktemp("bert"))

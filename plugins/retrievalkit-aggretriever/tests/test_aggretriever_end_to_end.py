@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
@@ -120,53 +121,57 @@ def rkit(*words):
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def collection(tmp_path_factory):
-    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))
-
-
 def settings(given):
     return [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
 
 
-def train(model, collection, output, **given):
-    words = ["--model", model, "--corpus", collection.corpus, "--examples", collection.folder, "--output", output]
+def train(model, tiny_collection, output, **given):
+    words = [
+        "--model",
+        model,
+        "--corpus",
+        tiny_collection.corpus,
+        "--examples",
+        tiny_collection.folder,
+        "--output",
+        output,
+    ]
     words += ["--pooler", "aggretriever", "--batch-size", 16, "--precision", "fp32", "--json"]
     small = {"pooler.cls_dim": 8, "pooler.agg_dim": 24, "negatives": 0, "encoder.dropout": 0, "logging_steps": 6}
     manifest = json.loads(rkit("train", *words, *settings(small | given)))
     return manifest, [json.loads(line) for line in (output / "training.jsonl").read_text().splitlines()]
 
 
-def measure(model, collection, folder, *options):
+def measure(model, tiny_collection, folder, *options):
     """nDCG@10 of exact search, and the counts of the vectors."""
-    vectors = rkit("encode", model, collection.corpus, "--output", folder / "vectors", "--json", *options)
+    vectors = rkit("encode", model, tiny_collection.corpus, "--output", folder / "vectors", "--json", *options)
     rkit("index", folder / "vectors", "--indexer", "flat", "--output", folder / "index")
-    rkit("search", folder / "index", "--queries", collection.queries, "--k", 10, "--output", folder / "run.trec")
-    found = rkit("evaluate", folder / "run.trec", "--qrels", collection.qrels, "--metrics", "nDCG@10", "--json")
+    rkit("search", folder / "index", "--queries", tiny_collection.queries, "--k", 10, "--output", folder / "run.trec")
+    found = rkit("evaluate", folder / "run.trec", "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10", "--json")
     return json.loads(found)["metrics"]["nDCG@10"], json.loads(vectors)["counts"]
 
 
-def test_from_training_to_evaluation(tiny_model, collection, tmp_path):
+def test_from_training_to_evaluation(tiny_model, tiny_collection, tmp_path):
     """Trained by the pooler's own loss it beats the same model untrained; one vector of 32 numbers a text."""
-    manifest, log = train(tiny_model, collection, tmp_path / "model", epochs=10, learning_rate=1e-2)
+    manifest, log = train(tiny_model, tiny_collection, tmp_path / "model", epochs=10, learning_rate=1e-2)
     assert manifest["options"]["loss"]["name"] == "aggretriever"
     for line in log:
         assert line["loss"] == pytest.approx(line["contrastive"] + 0.5 * (line["agg"] + line["cls"]), rel=1e-4)
-    trained, counts = measure(tmp_path / "model", collection, tmp_path / "trained")
+    trained, counts = measure(tmp_path / "model", tiny_collection, tmp_path / "trained")
     assert (counts["texts"], counts["vectors"]) == (42, 42)
     small = settings({"pooler.cls_dim": 8, "pooler.agg_dim": 24})
-    untrained, _ = measure(tiny_model, collection, tmp_path / "untrained", "--pooler", "aggretriever", *small)
+    untrained, _ = measure(tiny_model, tiny_collection, tmp_path / "untrained", "--pooler", "aggretriever", *small)
     assert trained > untrained + 0.2
 
 
-def test_layers_self_contrastive(tiny_model, collection, tmp_path):
+def test_layers_self_contrastive(tiny_model, tiny_collection, tmp_path):
     """keep=last trains the vectors of all layers with the loss of retrievalkit-mlr, and indexes one a document."""
     pytest.importorskip("retrievalkit_mlr")
     given = {"pooler.layers": "1,2", "pooler.keep": "last", "logging_steps": 1, "epochs": 0.5}
-    manifest, log = train(tiny_model, collection, tmp_path / "model", **given)
+    manifest, log = train(tiny_model, tiny_collection, tmp_path / "model", **given)
     assert manifest["options"]["loss"]["name"] == "self_contrastive"
     assert all(line["regularizer"] > 0 for line in log)
-    _, counts = measure(tmp_path / "model", collection, tmp_path / "found")
+    _, counts = measure(tmp_path / "model", tiny_collection, tmp_path / "found")
     assert counts["vectors"] == 42
 
 
@@ -179,8 +184,8 @@ def test_layers_self_contrastive(tiny_model, collection, tmp_path):
         ({"pooler.agg_dim": 16, "loss.part_weights": 1}, "did you mean 'part_weight'"),
     ],
 )
-def test_wrong_settings_are_said_before_training(given, message, tiny_model, collection, tmp_path):
-    words = ["train", "--model", tiny_model, "--corpus", collection.corpus, "--examples", collection.folder]
+def test_wrong_settings_are_said_before_training(given, message, tiny_model, tiny_collection, tmp_path):
+    words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
     words += ["--output", tmp_path / "model", "--pooler", "aggretriever", *settings(given)]
     result = CliRunner().invoke(main, list(map(str, words)))
     assert result.exit_code == 2
@@ -188,9 +193,9 @@ def test_wrong_settings_are_said_before_training(given, message, tiny_model, col
     assert not (tmp_path / "model").exists()
 
 
-def test_the_loss_wants_parts(tiny_model, collection, tmp_path):
+def test_the_loss_wants_parts(tiny_model, tiny_collection, tmp_path):
     """With another pooler it says which one to choose."""
-    words = ["train", "--model", tiny_model, "--corpus", collection.corpus, "--examples", collection.folder]
+    words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
     words += ["--output", tmp_path / "model", "--loss", "aggretriever"]
     result = CliRunner().invoke(main, list(map(str, words)))
     assert result.exit_code == 2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import retrievalkit_testing as testing
 from click.testing import CliRunner
 
-from retrievalkit import testing
 from retrievalkit.cli.main import main
 
 FIRST = "--pooler aggretriever --set pooler.agg_dim=24 --set pooler.cls_dim=8 --epochs 1 --learning-rate 1e-2"

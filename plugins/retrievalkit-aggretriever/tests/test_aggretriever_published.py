@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
-from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.runs import read_run

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
-# Before torch and transformers are imported: no network, and one thread of a CPU, so that sums come out equal.
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from hypothesis import settings
 
-from retrievalkit import testing
 from retrievalkit.contracts import EncoderInfo, TokenStates, VocabularyHead
-
-# A slow machine is no failure, and what passes once passes again.
-settings.register_profile("rkit", deadline=None, derandomize=True, max_examples=50)
-settings.load_profile("rkit")
 
 WIDTH, LAYERS, VOCABULARY = 4, 3, 11
 
@@ -66,9 +52,3 @@ def make_states(head: VocabularyHead) -> Callable[..., TokenStates]:
         return TokenStates(layers, mask, torch.zeros_like(mask), special_mask, head=head)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a masked language model of two layers, width 32."""
-    return testing.tiny_model(tmp_path_factory.mktemp("bert"))

@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.contracts import Progress, Representation
 from retrievalkit.errors import UnsupportedError
 

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 
-from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.model.pretrained import quiet
@@ -42,17 +41,12 @@ def bytes_of(folder):
 
 
 @pytest.fixture(scope="module")
-def collection(tmp_path_factory):
-    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))
-
-
-@pytest.fixture(scope="module")
-def pretrain(tiny_model, collection):
-    """Runs the command on the tiny collection."""
+def pretrain(tiny_model, tiny_collection):
+    """Runs the command on the tiny tiny_collection."""
 
     def pretrain(output, *words):
         given = ("--model", tiny_model, "--output", output)
-        given += () if "--corpus" in words else ("--corpus", collection.corpus)
+        given += () if "--corpus" in words else ("--corpus", tiny_collection.corpus)
         given += () if "--max-length" in words else ("--max-length", 14)
         return rkit("pretrain", "--pretrainer", "cot_mae_v2", *given, *QUICK, *words)
 
@@ -126,12 +120,12 @@ def test_a_pretraining_that_is_cut_off_ends_with_the_same_bytes(pretrain, pretra
     assert bytes_of(output) == bytes_of(pretrained)
 
 
-def test_what_it_leaves_is_trained_with_both_views(pretrained, collection, tmp_path):
+def test_what_it_leaves_is_trained_with_both_views(pretrained, tiny_collection, tmp_path):
     """The vocabulary head included, without which the sparse view would be refused."""
-    given = ("--model", pretrained, "--corpus", collection.corpus, "--examples", collection.folder)
+    given = ("--model", pretrained, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder)
     how = ("--pooler", "dense_sparse", "--set", "pooler.top_k=24", "--epochs", 1, "--batch-size", 28)
     rkit("train", *given, *how, "--output", tmp_path / "trained")
-    rkit("encode", tmp_path / "trained", collection.corpus, "--output", tmp_path / "vectors")
+    rkit("encode", tmp_path / "trained", tiny_collection.corpus, "--output", tmp_path / "vectors")
     assert (tmp_path / "vectors" / "lexical-00000.npz").exists()
 
 
@@ -147,9 +141,9 @@ def test_documents_of_one_span_are_dropped_and_counted(pretrain, tmp_path):
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]["dropped"] == 3
 
 
-def test_nothing_but_documents_of_one_span_is_refused(tiny_model, collection, tmp_path):
+def test_nothing_but_documents_of_one_span_is_refused(tiny_model, tiny_collection, tmp_path):
     """With what can be done about it; nothing is left behind."""
-    given = ("--pretrainer", "cot_mae_v2", "--model", tiny_model, "--corpus", collection.corpus)
+    given = ("--pretrainer", "cot_mae_v2", "--model", tiny_model, "--corpus", tiny_collection.corpus)
     how = ("--max-length", 100, "--set", "short_spans=0", "--output", tmp_path / "out")
     result = CliRunner().invoke(main, ["pretrain", *map(str, given + how)])
     assert result.exit_code == 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 from retrievalkit_cotmae.pretraining import next_tokens, project
 from torch.nn.functional import cross_entropy, gelu, layer_norm
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.contracts import Batch, Progress
 from retrievalkit.data.pieces import Pieces
 from retrievalkit.data.spans import Document

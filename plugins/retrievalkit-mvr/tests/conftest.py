@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
 from collections.abc import Callable, Sequence
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 
-from retrievalkit import testing
 from retrievalkit.contracts import EncoderInfo, TokenStates
 
 
@@ -58,9 +51,3 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 def roberta(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a RoBERTa of two layers, width 32, whose positions begin behind its padding id."""
     return testing.tiny_model(tmp_path_factory.mktemp("roberta"), architecture="roberta")
-
-
-@pytest.fixture(scope="session")
-def tiny_collection(tmp_path_factory: pytest.TempPathFactory) -> testing.Collection:
-    """42 passages about countries and 126 questions, in BEIR form."""
-    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 from transformers import AutoModel
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.model.retriever import Retriever

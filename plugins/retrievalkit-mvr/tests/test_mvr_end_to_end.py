@@ -8,7 +8,6 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from retrievalkit import testing
 from retrievalkit.cli import main
 
 pytestmark = pytest.mark.precision
@@ -20,13 +19,17 @@ def rkit(*arguments):
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def collection(tmp_path_factory):
-    return testing.tiny_collection(tmp_path_factory.mktemp("countries"))
-
-
-def train(model, collection, output, *options, **settings):
-    arguments = ["--model", model, "--corpus", collection.corpus, "--examples", collection.folder, "--output", output]
+def train(model, tiny_collection, output, *options, **settings):
+    arguments = [
+        "--model",
+        model,
+        "--corpus",
+        tiny_collection.corpus,
+        "--examples",
+        tiny_collection.folder,
+        "--output",
+        output,
+    ]
     arguments += ["--pooler", "viewers", "--batch-size", 16, "--precision", "fp32", *options]
     given = {"pooler.viewers": 3, "negatives": 0, "encoder.dropout": 0, "logging_steps": 6} | settings
     for name, value in given.items():
@@ -36,47 +39,47 @@ def train(model, collection, output, *options, **settings):
     return manifest, log
 
 
-def measure(checkpoint, collection, folder, *options):
+def measure(checkpoint, tiny_collection, folder, *options):
     """nDCG@10 of exact search with a checkpoint or model, and the manifest of its vectors."""
-    manifest = rkit("encode", checkpoint, collection.corpus, "--output", folder / "vectors", "--json", *options)
+    manifest = rkit("encode", checkpoint, tiny_collection.corpus, "--output", folder / "vectors", "--json", *options)
     rkit("index", folder / "vectors", "--indexer", "flat", "--output", folder / "index")
-    rkit("search", folder / "index", "--queries", collection.queries, "--k", 10, "--output", folder / "run.trec")
-    found = rkit("evaluate", folder / "run.trec", "--qrels", collection.qrels, "--metrics", "nDCG@10", "--json")
+    rkit("search", folder / "index", "--queries", tiny_collection.queries, "--k", 10, "--output", folder / "run.trec")
+    found = rkit("evaluate", folder / "run.trec", "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10", "--json")
     return json.loads(found)["metrics"]["nDCG@10"], json.loads(manifest)
 
 
-def test_from_training_to_evaluation(bert, collection, tmp_path):
+def test_from_training_to_evaluation(bert, tiny_collection, tmp_path):
     """Trained by the pooler's own loss, all viewers are indexed, and it beats the same model untrained."""
-    manifest, log = train(bert, collection, tmp_path / "model", epochs=12, learning_rate=1e-2)
+    manifest, log = train(bert, tiny_collection, tmp_path / "model", epochs=12, learning_rate=1e-2)
     assert manifest["options"]["loss"]["name"] == "global_local"
     # 84 examples are 6 steps an epoch: each line of the log is one epoch, and the temperature falls with it.
     assert [line["temperature"] for line in log] == pytest.approx([math.exp(-0.1 * epoch) for epoch in range(12)])
     for line in log:
         assert line["loss"] == pytest.approx(line["global"] + 0.01 * line["local"], rel=1e-4)
-    trained, vectors = measure(tmp_path / "model", collection, tmp_path / "trained")
+    trained, vectors = measure(tmp_path / "model", tiny_collection, tmp_path / "trained")
     assert (vectors["counts"]["texts"], vectors["counts"]["vectors"]) == (42, 3 * 42)
     options = ("--pooler", "viewers", "--set", "pooler.viewers=3")
-    untrained, _ = measure(bert, collection, tmp_path / "untrained", *options)
+    untrained, _ = measure(bert, tiny_collection, tmp_path / "untrained", *options)
     assert trained > untrained + 0.2
 
 
-def test_gradient_caching_trains_the_same_viewers(bert, collection, tmp_path):
+def test_gradient_caching_trains_the_same_viewers(bert, tiny_collection, tmp_path):
     """Two towers, in chunks of 5 texts or whole: the same losses, step by step."""
     settings = {"epochs": 1, "learning_rate": 1e-3, "logging_steps": 1, "loss.local_weight": 0.5}
-    _, whole = train(bert, collection, tmp_path / "whole", "--separate-towers", **settings)
-    _, chunked = train(bert, collection, tmp_path / "chunked", "--separate-towers", micro_batch_size=5, **settings)
+    _, whole = train(bert, tiny_collection, tmp_path / "whole", "--separate-towers", **settings)
+    _, chunked = train(bert, tiny_collection, tmp_path / "chunked", "--separate-towers", micro_batch_size=5, **settings)
     for name in ("loss", "local", "grad_norm"):
         assert [line[name] for line in chunked] == pytest.approx([line[name] for line in whole], rel=1e-3)
 
 
-def test_layers_of_one_viewer_self_contrastive(bert, collection, tmp_path):
+def test_layers_of_one_viewer_self_contrastive(bert, tiny_collection, tmp_path):
     """keep=last trains all layers with the loss of retrievalkit-mlr, and indexes one vector a document."""
     pytest.importorskip("retrievalkit_mlr")
     settings = {"pooler.viewers": 1, "pooler.layers": "1,2", "pooler.keep": "last", "logging_steps": 1}
-    manifest, log = train(bert, collection, tmp_path / "model", epochs=0.5, **settings)
+    manifest, log = train(bert, tiny_collection, tmp_path / "model", epochs=0.5, **settings)
     assert manifest["options"]["loss"]["name"] == "self_contrastive"
     assert all(line["regularizer"] > 0 for line in log)
-    _, vectors = measure(tmp_path / "model", collection, tmp_path / "found")
+    _, vectors = measure(tmp_path / "model", tiny_collection, tmp_path / "found")
     assert vectors["counts"]["vectors"] == 42
 
 
@@ -91,8 +94,8 @@ def test_layers_of_one_viewer_self_contrastive(bert, collection, tmp_path):
         ),
     ],
 )
-def test_wrong_settings_are_said_before_training(settings, message, bert, collection, tmp_path):
-    arguments = ["--model", bert, "--corpus", collection.corpus, "--examples", collection.folder]
+def test_wrong_settings_are_said_before_training(settings, message, bert, tiny_collection, tmp_path):
+    arguments = ["--model", bert, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
     arguments += ["--output", tmp_path / "model", "--pooler", "viewers", *settings]
     result = CliRunner().invoke(main, list(map(str, ["train", *arguments])))
     assert result.exit_code == 2

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.score import scores

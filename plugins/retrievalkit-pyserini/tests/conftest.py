@@ -6,14 +6,10 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import settings
 from retrievalkit_pyserini.bm25 import BM25
 
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.vectors import VectorStore, VectorWriter
-
-settings.register_profile("rkit", deadline=None, derandomize=True, max_examples=50)
-settings.load_profile("rkit")
 
 ADJECTIVES = ("red", "green", "blue", "loud", "quiet", "wooden", "frozen", "ancient", "broken", "gentle")
 NOUNS = ("river", "engine", "violin", "harbour", "candle", "glacier", "market", "sparrow", "ladder", "theorem")

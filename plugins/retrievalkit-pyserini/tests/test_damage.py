@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 
-from retrievalkit import testing
 from retrievalkit.indexing.build import build_index
 
 

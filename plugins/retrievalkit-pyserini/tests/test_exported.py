@@ -7,10 +7,10 @@ import shlex
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 from click.testing import CliRunner
 from retrievalkit_pyserini.java import pyserini_module
 
-from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.model.retriever import Retriever
 

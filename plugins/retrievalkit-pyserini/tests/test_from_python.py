@@ -3,9 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import retrievalkit_testing as testing
 
 import retrievalkit as rk
-from retrievalkit import testing
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from retrievalkit import testing
+import retrievalkit_testing as testing
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 import transformers
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.contracts import Needs
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.model.pretrained import quiet

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 
-from retrievalkit import testing
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.training.train import train
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import retrievalkit_testing as testing
 import tokenizers
 import transformers
+from retrievalkit_testing.samples import tiny_tokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.builtin.encoders.vocabulary import vocabulary_of
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.testing.models import tiny_tokenizer
 
 TEXT = "Unbelievable things, don't happen."
 LEARNT_FROM = [TEXT, "happen things believable un do", "it's what happens to things that one does not believe"] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from retrievalkit_testing.indexers import INDEXERS
 
 from retrievalkit import registry
 from retrievalkit.builtin.indexers import small, small_vectors
@@ -14,7 +15,6 @@ from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.score import scores
 from retrievalkit.search.recall import check_index
-from retrievalkit.testing.indexers import INDEXERS
 
 DIM = 20  # no multiple of 8
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, TokenStates
 from retrievalkit.data.queries import read_queries

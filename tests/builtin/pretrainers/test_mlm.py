@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.contracts import Needs
 from retrievalkit.errors import OptionError, UnsupportedError
 

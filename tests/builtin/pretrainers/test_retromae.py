@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 from torch.nn.functional import cross_entropy, gelu, layer_norm
 
-from retrievalkit import testing
 from retrievalkit.builtin.pretrainers.retromae import EnhancedDecoder
 from retrievalkit.contracts import LayerShape
 from retrievalkit.errors import UnsupportedError

@@ -6,13 +6,13 @@ import json
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 from retrievalkit_colberter import words
 from retrievalkit_colberter.losses import Stopwords
 from retrievalkit_colberter.poolers import ColBERTer
 
-from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
 from retrievalkit.errors import UnsupportedError
@@ -140,21 +140,21 @@ def test_the_conformance_command_passes():
 
 
 @pytest.mark.slow
-def test_the_loss_of_the_gates_makes_the_index_smaller(tiny_model, collection, tmp_path):
+def test_the_loss_of_the_gates_makes_the_index_smaller(tiny_model, tiny_collection, tmp_path):
     """From training to evaluation, with and without it: far fewer words are indexed, and the answers are found."""
     vectors, figures = [], []
     for weight in (0, 0.01):
-        out = tmp_path / str(weight)
-        given = ["--corpus", collection.corpus, "--examples", collection.folder, "--output", out / "checkpoint"]
+        out, data = tmp_path / str(weight), tiny_collection.folder
+        given = ["--corpus", data, "--examples", data, "--output", out / "checkpoint"]
         small = ["--epochs", 20, "--batch-size", 16, "--learning-rate", "1e-3", "--set", "encoder.dropout=0"]
         settings = ["--set", "negatives=0", "--set", f"loss.stopwords.weight={weight}"]
         rkit("train", "--model", tiny_model, "--pooler", "colberter", *given, *small, *settings)
-        encoded = rkit("encode", out / "checkpoint", collection.corpus, "--output", out / "vectors", "--json")
+        encoded = rkit("encode", out / "checkpoint", tiny_collection.corpus, "--output", out / "vectors", "--json")
         vectors.append(json.loads(encoded)["counts"]["vectors"])
         rkit("index", out / "vectors", "--output", out / "index")
         run = out / "run.trec"
-        rkit("search", out / "index", "--queries", collection.queries, "--k", 10, "--output", run)
-        judged = rkit("evaluate", run, "--qrels", collection.qrels, "--metrics", "nDCG@10", "--json")
+        rkit("search", out / "index", "--queries", tiny_collection.queries, "--k", 10, "--output", run)
+        judged = rkit("evaluate", run, "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10", "--json")
         figures.append(json.loads(judged)["metrics"]["nDCG@10"])
     assert vectors[1] < vectors[0] / 2, vectors
     assert min(figures) > 0.8, figures

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 from retrievalkit_unicoil.poolers import UniCoil
 
-from retrievalkit import testing
 from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, TokenStates
 from retrievalkit.score import scores
@@ -83,14 +83,15 @@ def test_the_conformance_command_passes():
     assert " failed" not in rkit("plugins", "check", "unicoil")
 
 
-def test_from_training_to_evaluation(tiny_model, collection, tmp_path):
+def test_from_training_to_evaluation(tiny_model, tiny_collection, tmp_path):
     """Trained, it finds most answers; the index holds terms of the texts alone."""
-    words = ["--corpus", collection.corpus, "--examples", collection.folder, "--output", tmp_path / "checkpoint"]
+    data = tiny_collection.folder
+    words = ["--corpus", data, "--examples", data, "--output", tmp_path / "checkpoint"]
     small = ["--epochs", 8, "--batch-size", 16, "--learning-rate", "1e-2", "--set", "encoder.dropout=0"]
     rkit("train", "--model", tiny_model, "--pooler", "unicoil", *words, *small, "--set", "negatives=0")
-    rkit("encode", tmp_path / "checkpoint", collection.corpus, "--output", tmp_path / "vectors")
+    rkit("encode", tmp_path / "checkpoint", tiny_collection.corpus, "--output", tmp_path / "vectors")
     rkit("index", tmp_path / "vectors", "--indexer", "sparse", "--output", tmp_path / "index")
     run = tmp_path / "run.trec"
-    rkit("search", tmp_path / "index", "--queries", collection.queries, "--k", 10, "--output", run)
-    found = json.loads(rkit("evaluate", run, "--qrels", collection.qrels, "--metrics", "nDCG@10", "--json"))
+    rkit("search", tmp_path / "index", "--queries", tiny_collection.queries, "--k", 10, "--output", run)
+    found = json.loads(rkit("evaluate", run, "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10", "--json"))
     assert found["metrics"]["nDCG@10"] > 0.5

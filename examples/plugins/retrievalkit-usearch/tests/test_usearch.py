@@ -7,10 +7,11 @@ import shutil
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 
-from retrievalkit import registry, testing
+from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
@@ -157,18 +158,18 @@ def test_the_conformance_command_passes():
     assert "indexer 'usearch': checked" in rkit("plugins", "check", "usearch")
 
 
-def test_from_encoding_to_evaluation(tiny_model, collection, tmp_path):
+def test_from_encoding_to_evaluation(tiny_model, tiny_collection, tmp_path):
     """The same figures as brute force, damage to any file is found, and the index can be changed."""
-    rkit("encode", tiny_model, collection.corpus, "--output", tmp_path / "vectors")
+    rkit("encode", tiny_model, tiny_collection.corpus, "--output", tmp_path / "vectors")
     figures = {}
     for indexer in ("flat", "usearch"):
         rkit("index", tmp_path / "vectors", "--indexer", indexer, "--output", tmp_path / indexer)
         run = tmp_path / f"{indexer}.trec"
-        rkit("search", tmp_path / indexer, "--queries", collection.queries, "--k", 10, "--output", run)
-        judged = rkit("evaluate", run, "--qrels", collection.qrels, "--metrics", "nDCG@10", "--json")
+        rkit("search", tmp_path / indexer, "--queries", tiny_collection.queries, "--k", 10, "--output", run)
+        judged = rkit("evaluate", run, "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10", "--json")
         figures[indexer] = json.loads(judged)["metrics"]["nDCG@10"]
     assert figures["usearch"] == pytest.approx(figures["flat"])
-    lines = collection.corpus.read_text().splitlines(keepends=True)
+    lines = tiny_collection.corpus.read_text().splitlines(keepends=True)
     (tmp_path / "few.jsonl").write_text("".join(lines[:9]))
     rkit("encode", tiny_model, tmp_path / "few.jsonl", "--output", tmp_path / "few")
     rkit("index", tmp_path / "few", "--indexer", "usearch", "--output", tmp_path / "other")

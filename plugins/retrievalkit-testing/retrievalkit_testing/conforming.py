@@ -1,0 +1,239 @@
+"""One line in a package's tests: a test of each property of a component, or of the package, by name.
+
+test_conforms = testing.conformance("max_pooling")
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from retrievalkit import registry
+from retrievalkit.commands import is_called
+from retrievalkit.errors import UnknownNameError, UnsupportedError
+from retrievalkit_testing.packages import PACKAGES, same_name
+from retrievalkit_testing.properties import Kit, Outcome
+
+_KITS = {
+    "encoder": "encoders",
+    "pooler": "poolers",
+    "loss": "losses",
+    "indexer": "indexers",
+    "pretrainer": "pretrainers",
+    "package": "packages",
+}
+"""Kind -> the module of its kit."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A kit, and the component or distribution to try with it.
+
+    Attributes:
+        kit: The kit.
+        name: The name.
+        settings: Of the kit and the component.
+    """
+
+    kit: Kit[Any]
+    name: str
+    settings: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """Kind and name."""
+        return f"{self.kit.kind} '{self.name}'"
+
+
+def kit_of(kind: str) -> Kit[Any] | None:
+    """The kit of a kind of component, or of "package"; None if there is none."""
+    if kind not in _KITS:
+        return None
+    kit: Kit[Any] = getattr(importlib.import_module(f"retrievalkit_testing.{_KITS[kind]}"), _KITS[kind].upper())
+    return kit
+
+
+def tried_with(name: str, *, model: str | None = None, options: Mapping[str, Any] | None = None) -> list[Tried]:
+    """What to try: a component of this name and the package that it comes with, or all of a distribution.
+
+    Args:
+        name: Name of a component or of a distribution.
+        model: For encoders, poolers and pretrainers: the model to try them with instead of tiny ones.
+        options: Of the component, or by kind: {"pooler": {"layer": 1}}.
+
+    Raises:
+        UnknownNameError: There is neither.
+    """
+    registered = [component for plugin in registry.plugins() for component in plugin.components]
+    named = [one for one in registered if one.name == name]
+    found = named or [one for one in registered if same_name(one.distribution, name)]
+    packages = dict.fromkeys(one.distribution for one in found)
+    if not found:
+        # One that could not be loaded has no component, and is tried all the same.
+        packages = dict.fromkeys(one.distribution for one in registry.plugins() if same_name(one.distribution, name))
+    if not packages:
+        known = dict.fromkeys((*(one.name for one in registered), *(one.distribution for one in registry.plugins())))
+        raise UnknownNameError("component", name, known, hint="See rkit plugins list.")
+    # The core is no package of plugins.
+    tried = [] if named and set(packages) == {"retrievalkit"} else [Tried(PACKAGES, one, {}) for one in packages]
+    options = options or {}
+    by_kind = set(options) <= {one.kind for one in found}
+    for kind, of_kind in dict.fromkeys((one.kind, one.name) for one in found):
+        if (kit := kit_of(kind)) is not None:
+            own = options.get(kind, {}) if by_kind else options
+            with_model = {"model": model} if model and kind in ("encoder", "pooler", "pretrainer") else {}
+            tried.append(Tried(kit, of_kind, {**with_model, **own}))
+    return tried
+
+
+class Conformance:
+    """What a test of `conformance` tries; see there."""
+
+    def __init__(self, name: str, model: str | None, options: dict[str, Any]) -> None:
+        self.name, self.model, self.options = name, model, options
+        self._cases: dict[str, Any] = {}
+
+    @cached_property
+    def tried(self) -> dict[str, Tried]:
+        """The kits, by what they are tried with."""
+        found = tried_with(self.name, model=self.model, options=self.options)
+        return {one.label: one for one in found}
+
+    def properties(self) -> list[tuple[str, str]]:
+        """Label and property, of all properties."""
+        return [(label, name) for label, one in self.tried.items() for name in one.kit.properties]
+
+    def check(self, label: str, name: str) -> None:
+        """Try one property.
+
+        Raises:
+            PropertyError: It does not hold.
+            UnsupportedError: It cannot be tried.
+        """
+        one = self.tried[label]
+        if label not in self._cases:
+            # What properties share, such as an index, is made once. A failure is told of by the report itself.
+            try:
+                self._cases[label] = list(one.kit.cases(one.name, **one.settings))
+            except Exception:  # noqa: BLE001 - a component may raise anything
+                self._cases[label] = None
+        report = one.kit.report(one.name, only=[name], cases=self._cases[label], **one.settings)
+        report.check()
+
+
+def conformance(name: str, *, model: str | None = None, **options: Any) -> Callable[[tuple[str, str]], None]:
+    """A test for each property of a component, and of the package that it comes with.
+
+    Assign it to a name that begins with `test`: `test_conforms = testing.conformance("max_pooling")`. Each property is
+    a test of its own, such as `test_conforms[pooler max_pooling: order_of_batch]`; one that cannot be tried is skipped.
+    retrievalkit's pytest plugin, which is installed with it, finds the properties when tests are collected.
+
+    Args:
+        name: Name of a component or of a distribution.
+        model: For encoders, poolers and pretrainers: a model to try them with instead of tiny ones.
+        options: Of the component.
+    """
+
+    def test(conforms_to: tuple[str, str]) -> None:
+        """The property holds."""
+        import pytest
+
+        __tracebackhide__ = True
+        failure = ""
+        try:
+            tried.check(*conforms_to)
+        except UnsupportedError as error:
+            pytest.skip(str(error))
+        except AssertionError as error:
+            failure = str(error)
+        if failure:
+            pytest.fail(failure, pytrace=False)
+
+    tried = Conformance(name, model, options)
+    vars(test)["conformance"] = tried
+    return test
+
+
+def check(
+    name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float
+) -> list[dict[str, Any]]:
+    """The rows of `rkit plugins check`: for each component and package that a name stands for, one a property.
+
+    Args:
+        name: Name of a component or of a distribution.
+        model: For encoders, poolers and pretrainers: a model to try them with instead of tiny ones.
+        options: Of the component, or by kind.
+        properties: Names of properties; none = all.
+        seconds: Most time of a property.
+    """
+    # Code that is not Python cannot be interrupted; then this says where it is, and ends the process.
+    faulthandler.dump_traceback_later(10 * seconds, exit=not is_called(), file=2)
+    rows: list[dict[str, Any]] = []
+    try:
+        for one in tried_with(name, model=model, options=options):
+            only = [other for other in properties if other in one.kit.properties]
+            if properties and not only:
+                continue
+            try:
+                report = one.kit.report(one.name, only=only or None, seconds=seconds, **one.settings)
+            except UnsupportedError as error:
+                rows.append({"checked": one.label, "properties": [], "left_out": str(error)})
+            else:
+                rows.append({"checked": one.label, "properties": [_row(outcome) for outcome in report.outcomes]})
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    return rows
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    failure = outcome.failure
+    row: dict[str, Any] = {
+        "property": outcome.property,
+        "states": outcome.statement,
+        "result": "failed" if failure else "left out" if outcome.left_out else "passed",
+        "measured": outcome.measured or outcome.left_out,
+    }
+    if failure is not None:
+        place = failure.place
+        row |= {
+            "problem": failure.problem,
+            "measured": failure.numbers,
+            "case": failure.case,
+            "file": place.file if place else None,
+            "line": place.line if place else None,
+        }
+    return row
+
+
+def table(checked: Sequence[dict[str, Any]], width: int) -> str:
+    """The rows of all that was checked, failures with problem, numbers and place."""
+    lines: list[str] = []
+    for one in checked:
+        rows = one["properties"]
+        counts = {result: sum(row["result"] == result for row in rows) for result in ("passed", "failed", "left out")}
+        told = ", ".join(f"{count} {result}" for result, count in counts.items() if count) or one.get("left_out", "")
+        lines.append(f"{one['checked']}: {told}")
+        wide = max((len(row["property"]) for row in rows), default=0)
+        for row in rows:
+            start = f"  {row['property']:<{wide}}  {row['result']:<8}  "
+            lines += _wrapped(start, _words(row), width)
+    return "\n".join(lines)
+
+
+def _words(row: dict[str, Any]) -> list[str]:
+    if row["result"] != "failed":
+        return [row["measured"]]
+    numbers = f": {row['measured']}" if row["measured"] else ""
+    where = [f"look at {row['file']}:{row['line']}"] if row["file"] else []
+    return [f"{row['problem']} [{row['case']}]{numbers}.", row["states"], *where]
+
+
+def _wrapped(start: str, texts: Sequence[str], width: int) -> list[str]:
+    room = max(40, width - len(start))
+    lines = [line for text in texts for line in textwrap.wrap(text, room, break_long_words=False) or [""]]
+    return [(start if row == 0 else " " * len(start)) + line for row, line in enumerate(lines)]

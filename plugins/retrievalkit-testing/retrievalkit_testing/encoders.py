@@ -1,0 +1,495 @@
+"""The conformance tests of encoders: their tokens and their states."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from retrievalkit import registry
+from retrievalkit.contracts import SIDES, Batch, Encoder, ExtraTokens, Needs, Side, Text, TokenStates
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit_testing.properties import Kit, expect_close, expect_equal, fail, leave_out
+from retrievalkit_testing.samples import kit_models
+
+WORDS: tuple[Text, ...] = (
+    ("", "what is the capital of france"),
+    ("", "lima peru"),
+    ("", "rome"),
+    ("", "which language is spoken in iceland and which currency do people use in the city"),
+)
+LONG: Text = ("", "the government people pay with currency and language " * 60)
+
+
+class EncoderCase:
+    """An encoder with a model.
+
+    Args:
+        name: Registered name.
+        label: What the model is.
+        model: Its folder or name.
+        options: Of the encoder.
+    """
+
+    def __init__(self, name: str, label: str, model: str, options: dict[str, Any]) -> None:
+        self.name, self.label, self.model = name, label, model
+        known = registry.options(registry.get("encoder", name))
+        # A prefix of the texts is nothing that a property could tell from special tokens.
+        self.options = {one: "" for one in ("query_prefix", "document_prefix") if one in known} | options
+        self.known = frozenset(known)
+
+    def created(self, **more: Any) -> Encoder:
+        """A new encoder, not yet prepared."""
+        made: Encoder = registry.create("encoder", self.name, self.model, **(self.options | more))
+        return made
+
+    def prepared(self, needs: Needs, **more: Any) -> Encoder:
+        """A new encoder, ready for these needs, in eval mode."""
+        encoder = self.created(**more)
+        encoder.prepare(needs)
+        return encoder.eval()
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """One whose layers are all wanted."""
+        return self.prepared(Needs(layers=tuple(range(self.created().info.layers + 1))))
+
+    @property
+    def last(self) -> int:
+        """The number of the last layer."""
+        return self.encoder.info.layers
+
+    def batch(self, texts: Sequence[Text], side: Side = "document", encoder: Encoder | None = None) -> Batch:
+        """Texts, tokenised and padded."""
+        encoder = encoder or self.encoder
+        return encoder.collate(encoder.tokenize(texts, side), side)
+
+    def states(self, batch: Batch, layers: Sequence[int] | None = None, encoder: Encoder | None = None) -> TokenStates:
+        """The states of layers, by default of the last."""
+        with torch.no_grad():
+            states: TokenStates = (encoder or self.encoder)(batch, [self.last] if layers is None else list(layers))
+        return states
+
+    def of_text(self, states: TokenStates, row: int, layer: int | None = None) -> torch.Tensor:
+        """(tokens, width): the states of a text's real tokens."""
+        values = states.last if layer is None else states.layers[layer]
+        return values[row][states.attention_mask[row].bool()]
+
+    def alone(self, text: Text, side: Side = "document") -> torch.Tensor:
+        """(tokens, width): the last states of a text in a batch of its own."""
+        return self.of_text(self.states(self.batch([text], side)), 0)
+
+
+def encoder_cases(name: str, *, model: str | None = None, **options: Any) -> list[EncoderCase]:
+    """An encoder with each of the tiny models that it takes: a BERT, the encoder of a T5, a decoder.
+
+    Args:
+        name: Registered name.
+        model: A model to try it with instead.
+        options: Of the encoder.
+
+    Raises:
+        InputError: It takes none of the models.
+    """
+    if model is not None:
+        return [EncoderCase(name, Path(model).name, model, options)]
+    cases, refusals = [], []
+    for architecture, folder in kit_models().items():
+        case = EncoderCase(name, architecture, folder, options)
+        try:
+            case.prepared(Needs())
+        except InputError as error:
+            refusals.append(f"{architecture}: {error}")
+        except Exception:  # noqa: BLE001 - a property will say what it raises
+            cases.append(case)
+        else:
+            cases.append(case)
+    if not cases:
+        problem = f"it takes none of the tiny models; name one that it takes by `model`. {' '.join(refusals)}".rstrip(
+            "."
+        )
+        fail(problem, method="__init__")
+    return cases
+
+
+ENCODERS: Kit[EncoderCase] = Kit("encoder", encoder_cases, method="forward")
+"""The properties of encoders. Each tiny model that an encoder takes is a case."""
+
+
+_SHORT = 16
+_ODD: tuple[Text, ...] = (
+    ("", ""),
+    ("", "   \t\n"),
+    ("", "\U0001f642\U0001f1eb\U0001f1f7 e\u0301 \u00e9 \ufb03"),
+    ("\u6f22\u5b57", "\u6771\u4eac\u306f\u65e5\u672c\u306e\u9996\u90fd\u3067\u3059"),
+    ("", "\u0645\u0631\u062d\u0628\u0627 \u200f\u05e9\u05dc\u05d5\u05dd"),
+    ("", "a\u0000b \u200b \ufffd [CLS] [SEP] </s> [MASK]"),
+    ("", "x" * 2000),
+)
+
+
+@ENCODERS.property()
+def batch_fields(case: EncoderCase) -> None:
+    """`collate` keeps the tokens in their order, pads to the longest text, and marks what is a token."""
+    for side in SIDES:
+        ids = case.encoder.tokenize(WORDS, side)
+        batch = case.encoder.collate(ids, side)
+        longest = max(map(len, ids))
+        for field, dtype in (("input_ids", torch.long), ("attention_mask", torch.long), ("special_mask", torch.bool)):
+            tensor = getattr(batch, field)
+            if tensor.dtype != dtype or tuple(tensor.shape) != (len(ids), longest):
+                found = f"{tuple(tensor.shape)} {tensor.dtype}"
+                problem = f"`{field}` of a {side} batch has another shape or type"
+                fail(problem, expected=f"{(len(ids), longest)} {dtype}", found=found, method="collate")
+        for row, tokens in enumerate(ids):
+            kept = batch.input_ids[row][batch.attention_mask[row] == 1].tolist()
+            if kept != list(tokens):
+                problem = f"the real tokens of {side} {row} are others than those of `tokenize`"
+                fail(problem, expected=list(tokens), found=kept, method="collate")
+        most = case.encoder.info.vocabulary_size
+        if (largest := max(map(max, ids))) >= most:
+            problem = "`tokenize` gives ids beyond `info.vocabulary_size`"
+            fail(problem, expected=f"below {most}", found=largest, method="tokenize")
+
+
+@ENCODERS.property(after=["batch_fields"])
+def truncation(case: EncoderCase) -> str:
+    """Long texts are cut to the side's maximum length, with the tokens that end a text in their place."""
+    lengths = []
+    for side in SIDES:
+        long, longer, short = case.encoder.tokenize([LONG, ("", LONG[1] * 2), WORDS[0]], side)
+        lengths.append(len(long))
+        if len(long) != len(longer):
+            problem = f"a {side} of twice as many words has more tokens: it is not cut"
+            fail(problem, expected=len(long), found=len(longer), method="tokenize")
+        empty = case.encoder.tokenize([("", "")], side)[0]
+        for place, name in ((0, "starts"), (-1, "ends")):
+            if empty and short[place] == empty[place] != long[place]:
+                problem = f"a {side} that is cut lacks the token that {name} every other"
+                fail(problem, expected=short[place], found=long[place], method="tokenize")
+        if f"{side}_length" in case.known:
+            cut = case.prepared(Needs(), **{f"{side}_length": _SHORT})
+            for text in (LONG, (LONG[1], LONG[1])):
+                (ids,) = cut.tokenize([text], side)
+                if len(ids) > _SHORT:
+                    problem = f"with {side}_length={_SHORT} a text has more tokens"
+                    fail(problem, expected=_SHORT, found=len(ids), method="tokenize")
+    return f"queries of {lengths[0]}, documents of {lengths[1]} tokens at most"
+
+
+@ENCODERS.property(after=["batch_fields"])
+def pairs(case: EncoderCase) -> None:
+    """A title is read as well as the text, and the two together are cut to the maximum length."""
+    if "title" in case.options:
+        leave_out("an option says what becomes of titles.")
+    text = "the language that people speak"
+    (both,), (alone,), (long,), (most,) = (
+        case.encoder.tokenize([one], "document") for one in (("peru", text), ("", text), (LONG[1], LONG[1]), LONG)
+    )
+    if both == alone:
+        fail("the title of a document changes none of its tokens", found=both, method="tokenize")
+    words = [one for one in alone if one not in case.encoder.tokenize([("", "")], "document")[0]]
+    if [one for one in both if one in words] != words:
+        fail("with a title the text has other tokens", expected=words, found=both, method="tokenize")
+    if len(long) > len(most):
+        problem = "a long title with a long text has more tokens than a long text"
+        fail(problem, expected=len(most), found=len(long), method="tokenize")
+
+
+@ENCODERS.property(after=["batch_fields"])
+def odd_texts(case: EncoderCase) -> None:
+    """Empty texts, other scripts, control characters and names of special tokens are encoded, and stay finite."""
+    for side in SIDES:
+        for texts in (_ODD, _ODD[:1], _ODD[:2]):
+            batch = case.batch(texts, side)
+            states = case.states(batch).last
+            if not states[batch.attention_mask.bool()].isfinite().all():
+                fail(f"odd texts get states that are not finite ({side})")
+            if batch.input_ids.shape[1] < 1:
+                fail("an empty text has no column", found=tuple(batch.input_ids.shape), method="collate")
+
+
+@ENCODERS.property(after=["batch_fields"])
+def special_tokens(case: EncoderCase) -> None:
+    """`special_mask` is True at the tokens that the tokenizer adds, and nowhere else."""
+    for side in SIDES:
+        (added,) = case.encoder.tokenize([("", "")], side)
+        batch = case.batch(WORDS, side)
+        for row, special in enumerate(batch.special_mask):
+            if special[batch.attention_mask[row] == 0].any():
+                fail(f"padding of {side} {row} counts as special", found=special.tolist(), method="collate")
+            marked = batch.input_ids[row][special].tolist()
+            if marked != added:
+                problem = f"other tokens of {side} {row} are marked than those that an empty text has too"
+                fail(problem, expected=added, found=marked, method="collate")
+
+
+@ENCODERS.property(after=["batch_fields"])
+def extra_tokens(case: EncoderCase) -> None:
+    """The extra tokens that a pooler asks for stand where `extra` says, are special, and leave the rest as it is."""
+    if "extra_tokens" not in case.encoder.offers:
+        leave_out("it offers no extra tokens.")
+    wanted = ExtraTokens(2, replace_first=False, position=None)
+    encoder = case.prepared(Needs(extra_tokens={"document": wanted}))
+    plain, ids = case.encoder.tokenize([*WORDS, LONG], "document"), encoder.tokenize([*WORDS, LONG], "document")
+    if len(ids[-1]) > len(plain[-1]):
+        problem = "with extra tokens a long text has more than the maximum"
+        fail(problem, expected=len(plain[-1]), found=len(ids[-1]), method="tokenize")
+    batch = encoder.collate(ids[:-1], "document")
+    if batch.extra is None or tuple(batch.extra.shape) != (len(WORDS), 2):
+        shape = None if batch.extra is None else tuple(batch.extra.shape)
+        fail("`extra` has another shape", expected=(len(WORDS), 2), found=shape, method="collate")
+    for row, places in enumerate(batch.extra.tolist()):
+        left = [token for place, token in enumerate(ids[row]) if place not in places]
+        if left != list(plain[row]):
+            problem = f"without the extra tokens, document {row} has other tokens than before"
+            fail(problem, expected=list(plain[row]), found=left, method="tokenize")
+        if not batch.special_mask[row, places].all():
+            found = batch.special_mask[row].tolist()
+            fail(f"extra tokens of document {row} are not special", found=found, method="collate")
+    states = case.states(batch, encoder=encoder).last
+    first, second = (states[0, place] for place in batch.extra[0].tolist())
+    if torch.equal(first, second):
+        fail("both extra tokens have the same states", found=float(first[0]))
+    if (queries := encoder.tokenize(WORDS, "query")) != (before := case.encoder.tokenize(WORDS, "query")):
+        problem = "queries have extra tokens too, which only documents should have"
+        fail(problem, expected=len(before[0]), found=len(queries[0]), method="tokenize")
+
+
+@ENCODERS.property(after=["batch_fields"])
+def filled_with_masks(case: EncoderCase) -> None:
+    """Where a pooler asks for it, texts are filled up with tokens that have states, and that no token attends to."""
+    if "mask_filled" not in case.encoder.offers:
+        leave_out("it does not fill texts up.")
+    sides: tuple[Side, ...] = ("query",)
+    encoder = case.prepared(Needs(mask_filled=sides))
+    batch, plain = case.batch(WORDS, "query", encoder), case.batch(WORDS, "query")
+    most = len(case.encoder.tokenize([LONG], "query")[0])
+    if batch.input_ids.shape[1] != most:
+        problem = "queries are not filled up to the maximum length"
+        fail(problem, expected=most, found=batch.input_ids.shape[1], method="collate")
+    if not torch.equal(batch.attention_mask.sum(1), plain.attention_mask.sum(1)):
+        lengths = batch.attention_mask.sum(1).tolist()
+        problem = "tokens that fill up are attended to"
+        fail(problem, expected=plain.attention_mask.sum(1).tolist(), found=lengths, method="collate")
+    states, before = case.states(batch, encoder=encoder), case.states(plain)
+    if not states.last.isfinite().all():
+        fail("tokens that fill up have states that are not finite")
+    for row in range(len(WORDS)):
+        msg = f"filling query {row} up changes its own tokens"
+        expect_close(msg, case.of_text(states, row), case.of_text(before, row))
+
+
+@ENCODERS.property(after=["batch_fields"])
+def names_of_tokens(case: EncoderCase) -> None:
+    """`tokens` gives each id a name, and `token_ids` gives ids of the vocabulary."""
+    (ids,) = case.encoder.tokenize(WORDS[:1], "document")
+    names = case.encoder.tokens(ids)
+    if len(names) != len(ids) or not all(isinstance(one, str) and one for one in names):
+        fail("ids get other names than one each", expected=len(ids), found=names, method="tokens")
+    found = case.encoder.token_ids([".", ",", "no such token at all"])
+    if not all(isinstance(one, int) and 0 <= one < case.encoder.info.vocabulary_size for one in found):
+        fail("`token_ids` gives ids that the vocabulary lacks", found=found, method="token_ids")
+
+
+_ALIKE = 0.99
+_TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
+
+
+@ENCODERS.property(after=["batch_fields"])
+def shape_of_states(case: EncoderCase) -> None:
+    """There are states of the layers that are asked for, as wide as `info` says, finite and in float32."""
+    batch = case.batch(WORDS)
+    for asked in (range(case.last + 1), [0], [case.last]):
+        states = case.states(batch, asked)
+        if sorted(states.layers) != sorted(asked):
+            fail("it gives other layers than were asked for", expected=sorted(asked), found=sorted(states.layers))
+        for layer, values in states.layers.items():
+            shape = (*batch.input_ids.shape, case.encoder.info.width)
+            if tuple(values.shape) != shape or values.dtype != torch.float32:
+                found = f"{tuple(values.shape)} {values.dtype}"
+                problem = f"the states of layer {layer} have another shape or type"
+                fail(problem, expected=f"{shape} torch.float32", found=found)
+            if not values[batch.attention_mask.bool()].isfinite().all():
+                fail(f"the states of layer {layer} are not finite")
+    for field in ("attention_mask", "input_ids", "special_mask"):
+        if not torch.equal(getattr(states, field), getattr(batch, field)):
+            fail(f"`{field}` of the states is not that of the batch")
+
+
+@ENCODERS.property(after=["shape_of_states"])
+def layer_numbers(case: EncoderCase) -> None:
+    """Layer 0 is the embeddings, which know nothing of other tokens; each higher one differs from the one below."""
+    one, other = (
+        case.batch([("", f"{word} is the capital of france and people speak the language")])
+        for word in ("rome", "lima")
+    )
+    if one.input_ids.shape != other.input_ids.shape:
+        leave_out("two names of cities have different numbers of tokens.")
+    same = (one.input_ids == other.input_ids)[0] & ~one.special_mask[0]
+    numbers = range(case.last + 1)
+    states, turned = case.states(one, numbers).layers, case.states(other, numbers).layers
+    for layer in numbers:
+        gap = float((states[layer] - turned[layer])[0][same].abs().max())
+        if (layer == 0) != (gap == 0):
+            has = "depends on other words" if layer == 0 else "knows nothing of other words"
+            fail(f"layer {layer} {has}: is it the layer of another number?", difference=gap)
+        if layer and torch.equal(states[layer], states[layer - 1]):
+            fail(f"layers {layer - 1} and {layer} are equal")
+        alone = case.states(one, [layer]).layers[layer]
+        expect_close(f"layer {layer} differs when it alone is asked for", alone, states[layer])
+    try:
+        embedded = case.encoder.embed(one)
+    except UnsupportedError:
+        return
+    expect_close("`embed` differs from layer 0", embedded.detach(), states[0], method="embed")
+
+
+@ENCODERS.property(after=["shape_of_states"])
+def padding(case: EncoderCase) -> None:
+    """Padding, and a batch's size and order, change no state of a real token."""
+    for side in SIDES:
+        for texts in (WORDS, WORDS[::-1]):
+            states = case.states(case.batch(texts, side))
+            for row, text in enumerate(texts):
+                msg = f"{side} '{text[1][:20]}' has other states in a batch of {len(texts)} than alone"
+                expect_close(msg, case.of_text(states, row), case.alone(text, side), **_TOLERANCE)  # type: ignore[arg-type]
+
+
+@ENCODERS.property(after=["shape_of_states"])
+def masked_tokens(case: EncoderCase) -> None:
+    """What stands where the attention mask is 0 changes no state of a real token."""
+    batch = case.batch(WORDS)
+    ordinary = int(batch.input_ids[0][(batch.attention_mask[0] == 1) & ~batch.special_mask[0]][0])
+    filled = batch.input_ids.masked_fill(batch.attention_mask == 0, ordinary)
+    states = case.states(batch)
+    others = case.states(Batch(filled, batch.attention_mask, batch.special_mask, batch.extra))
+    for row in range(len(WORDS)):
+        msg = f"other tokens under the padding of text {row} change its states: the attention mask is ignored"
+        expect_close(msg, case.of_text(others, row), case.of_text(states, row), **_TOLERANCE)  # type: ignore[arg-type]
+
+
+@ENCODERS.property(after=["shape_of_states"])
+def same_twice(case: EncoderCase) -> None:
+    """In eval mode the same batch has the same states twice: dropout is off."""
+    batch = case.batch(WORDS)
+    again = case.states(batch).last
+    expect_equal("the same batch has other states the second time", case.states(batch).last, again)
+
+
+@ENCODERS.property(after=["shape_of_states"])
+def bf16(case: EncoderCase) -> str:
+    """In bf16 the states are finite, and close to those in fp32."""
+    batch = case.batch(WORDS)
+    real = batch.attention_mask.bool()
+    exact = case.states(batch).last[real]
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = case.states(batch).last[real].float()
+    alike = float(torch.nn.functional.cosine_similarity(exact, rounded, dim=-1).min())
+    if not rounded.isfinite().all() or not alike > _ALIKE:
+        problem = "a token's states in bf16 are not finite, or far from those in fp32 (their cosine)"
+        fail(problem, expected=f"above {_ALIKE}", found=alike)
+    return f"cosine {alike:.4f} or more"
+
+
+@ENCODERS.property(after=["shape_of_states"])
+def gradients(case: EncoderCase) -> str:
+    """Every trainable parameter gets a finite gradient from the last layer."""
+    encoder = case.prepared(Needs()).train()
+    states = encoder(case.batch(WORDS, encoder=encoder), [encoder.info.layers]).last
+    if not states.requires_grad:
+        fail("no gradient reaches the encoder")
+    torch.autograd.backward((states * torch.randn(states.shape[-1])).sum())
+    trainable = {name: one for name, one in encoder.named_parameters() if one.requires_grad}
+    if missing := [name for name, one in trainable.items() if one.grad is None]:
+        problem = f"the last layer's states give no gradient to '{missing[0]}'"
+        fail(problem, expected=len(trainable), found=len(trainable) - len(missing))
+    if wrong := [name for name, one in trainable.items() if one.grad is None or not one.grad.isfinite().all()]:
+        fail(f"the gradient of '{wrong[0]}' is not finite")
+    return f"{len(trainable)} parameters"
+
+
+@ENCODERS.property(after=["shape_of_states"])
+def vocabulary_head(case: EncoderCase) -> None:
+    """The vocabulary head, where it is offered, gives a logit to each entry of the vocabulary."""
+    if "vocabulary_head" not in case.encoder.offers:
+        leave_out("it offers no vocabulary head.")
+    encoder = case.prepared(Needs(vocabulary_head=True))
+    states = case.states(case.batch(WORDS, encoder=encoder), encoder=encoder)
+    if states.head is None:
+        fail("a pooler asks for the head and gets none")
+    logits = states.head(states.last)
+    shape = (*states.last.shape[:2], encoder.info.vocabulary_size)
+    if tuple(logits.shape) != shape or not logits.isfinite().all():
+        fail("logits have another shape, or are not finite", expected=shape, found=tuple(logits.shape))
+
+
+@ENCODERS.property(after=["shape_of_states"])
+def saved(case: EncoderCase) -> None:
+    """A changed encoder, saved and loaded, has the same tokens and states, bit by bit, and the same files."""
+    extra = {"document": ExtraTokens(2, position=None)} if "extra_tokens" in case.encoder.offers else {}
+    needs = Needs(extra_tokens=extra)
+    encoder = case.prepared(needs)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for one in encoder.parameters():
+            one.add_(0.01 * torch.randn(one.shape, generator=generator))
+    # What a tokenizer remembers of its last call should not be saved.
+    batch = case.batch(WORDS, encoder=encoder)
+    with TemporaryDirectory(prefix="rkit-check-") as place:
+        folders = Path(place, "first"), Path(place, "second")
+        for folder in folders:
+            folder.mkdir()
+        encoder.save(folders[0])
+        loaded: Encoder = registry.create("encoder", case.name, str(folders[0]), **case.options)
+        loaded.prepare(needs)
+        loaded.eval()
+        loaded.save(folders[1])
+        first, second = (_weights(folder) for folder in folders)
+    ids, again = (one.tokenize(WORDS, "document") for one in (encoder, loaded))
+    if ids != again:
+        fail("texts have other tokens once it was loaded", expected=ids[0], found=again[0], method="save")
+    states = [case.states(batch, encoder=one).last for one in (loaded, encoder)]
+    expect_equal("it has other states once it was loaded", *states, method="save")
+    if first != second:
+        changed = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+        fail("saved again, files have other bytes", found=changed, method="save")
+
+
+def _weights(folder: Path) -> dict[str, str]:
+    files = sorted(one for one in folder.rglob("*") if one.is_file() and one.suffix != ".json")
+    return {str(one.relative_to(folder)): hashlib.sha256(one.read_bytes()).hexdigest() for one in files}
+
+
+@ENCODERS.property(after=["shape_of_states"])
+def lean(case: EncoderCase) -> None:
+    """`lean`, which may start quicker, gives the same states."""
+    encoder = type(case.encoder).lean(case.model, **case.options)
+    encoder.prepare(Needs())
+    encoder.eval()
+    for side in SIDES:
+        batch = case.batch(WORDS, side, encoder)
+        if not torch.equal(batch.input_ids, case.batch(WORDS, side).input_ids):
+            fail(f"a lean one gives a {side} other tokens", method="lean")
+        states = case.states(batch, encoder=encoder).last
+        real = batch.attention_mask.bool()
+        expect_close("a lean one has other states", states[real], case.states(batch).last[real], method="lean")
+
+
+def check_encoder(name: str, *, model: str | None = None, **options: Any) -> None:
+    """Check that an encoder keeps the contract, with each of the tiny models that it takes.
+
+    Args:
+        name: Registered name of the encoder.
+        model: A model to try it with instead of a tiny BERT, T5 and decoder.
+        options: Of the encoder.
+
+    Raises:
+        PropertyError: Says what it does wrong.
+    """
+    ENCODERS.check(name, model=model, **options)

@@ -1,0 +1,652 @@
+"""The conformance tests of poolers: outputs, gradients, state and options."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from retrievalkit import registry
+from retrievalkit.commands import Retriever
+from retrievalkit.contracts import SIDES, Encoder, Needs, Pooler, Representation, Side, Text, TokenStates
+from retrievalkit.errors import UnsupportedError
+from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
+from retrievalkit_testing.properties import Kit, expect_close, expect_equal, fail, leave_out
+from retrievalkit_testing.samples import kit_models
+
+_SIZE = 100.0
+"""Of the states at padding: larger than any real one, so that what reads them shows."""
+
+
+def copied(states: TokenStates) -> TokenStates:
+    """The same values in memory of their own, as leaves of no graph."""
+    return _mapped(states, lambda tensor: tensor.detach().clone())
+
+
+def selected(states: TokenStates, rows: Tensor) -> TokenStates:
+    """Some texts, as padded as they are."""
+    return _mapped(states, lambda tensor: tensor[rows])
+
+
+def widened(states: TokenStates, more: int) -> TokenStates:
+    """More padding on the right; all padding has states that are large and drawn at random."""
+    padded = states.attention_mask == 0
+    filler = int(states.input_ids[padded][0]) if padded.any() else 0
+    mask = nn.functional.pad(states.attention_mask, (0, more))
+    generator = torch.Generator().manual_seed(3)
+
+    def pad(layer: Tensor) -> Tensor:
+        wide = nn.functional.pad(layer, (0, 0, 0, more))
+        drawn = _SIZE * torch.randn(wide.shape, generator=generator)
+        return torch.where(mask[:, :, None].bool(), wide, drawn.to(wide.dtype))
+
+    return replace(
+        states,
+        layers={number: pad(layer) for number, layer in states.layers.items()},
+        attention_mask=mask,
+        input_ids=nn.functional.pad(states.input_ids, (0, more), value=filler),
+        special_mask=nn.functional.pad(states.special_mask, (0, more)),
+    )
+
+
+def of_one(states: TokenStates, row: int) -> TokenStates:
+    """As many texts, all of them the one in this row, without padding."""
+    texts = selected(states, torch.full((len(states.input_ids),), row))
+    order = (1 - texts.attention_mask).argsort(dim=1, stable=True)[:, : max(1, int(texts.attention_mask[0].sum()))]
+    return replace(_mapped(replace(texts, extra=None), lambda tensor: _gathered(tensor, order)), extra=texts.extra)
+
+
+def left_padded(states: TokenStates) -> TokenStates:
+    """The padding of each text in front of it."""
+    order = states.attention_mask.argsort(dim=1, stable=True)  # (batch, tokens): padding, then the text
+    extra = None if states.extra is None else order.argsort(dim=1).gather(1, states.extra)
+    moved = _mapped(replace(states, extra=None), lambda tensor: _gathered(tensor, order))
+    return replace(moved, extra=extra)
+
+
+def repeated(states: TokenStates, tokens: int) -> TokenStates:
+    """The first text again and again up to a number of tokens, in a batch with the others as they are."""
+    missing = tokens - states.attention_mask.shape[1]
+    wide = widened(states, missing)
+    length = int(states.attention_mask[0].sum())
+    order = torch.arange(tokens).repeat(len(states.attention_mask), 1)
+    order[0] = torch.arange(tokens) % max(1, length)
+    return replace(_mapped(replace(wide, extra=None), lambda tensor: _gathered(tensor, order)), extra=states.extra)
+
+
+def _gathered(tensor: Tensor, order: Tensor) -> Tensor:
+    """The tokens of each row in an order."""
+    index = order.view(*order.shape, *([1] * (tensor.dim() - 2))).expand(*order.shape, *tensor.shape[2:])
+    return tensor.gather(1, index)
+
+
+def _mapped(states: TokenStates, function: Callable[[Tensor], Tensor]) -> TokenStates:
+    """Each tensor by a function; the vocabulary head as it is."""
+    names = ("attention_mask", "input_ids", "special_mask", "extra")
+    tensors = {name: getattr(states, name) for name in names}
+    mapped: dict[str, Any] = {name: one if one is None else function(one) for name, one in tensors.items()}
+    return replace(states, layers={number: function(layer) for number, layer in states.layers.items()}, **mapped)
+
+
+TEXTS: tuple[Text, ...] = (
+    ("", "what is the capital of france"),
+    ("Peru", "The seat of government is the city of Lima."),
+    ("", "the city of rome"),
+    ("", "which language is spoken in iceland and which currency do people use in the city"),
+)
+
+
+LONG: Text = ("Peru", "the seat of government is the city of lima , and people pay with the sol . " * 5)
+
+
+class PoolerCase:
+    """A pooler on one encoder.
+
+    Args:
+        name: Registered name of the pooler.
+        model: The encoder's model.
+        label: Names the model in messages.
+        options: Of the pooler.
+    """
+
+    def __init__(self, name: str, model: str, label: str, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self.model = model
+        self.label = label
+        self.options = options
+        self._towers: dict[str, Encoder] = {}
+        self._states: dict[Any, TokenStates] = {}
+        self._made, self._tower = self.parts(options)
+
+    def parts(self, options: Mapping[str, Any]) -> tuple[Pooler, Encoder]:
+        """The pooler with some options, made anew, and an encoder that was prepared for what it needs; in eval mode."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            pooler: Pooler = registry.create("pooler", self.name, self._encoder("").info, **options)
+            tower = self._encoder(f"{pooler.needs} {pooler.eval().needs}", pooler.train().needs)
+            pooler.bind(tower)
+        return pooler.eval(), tower
+
+    def _encoder(self, key: str, needs: Needs | None = None) -> Encoder:
+        if key not in self._towers:
+            if (self.model, key) not in _ENCODERS:
+                made: Encoder = registry.create("encoder", "transformer", self.model)
+                if needs is not None:
+                    made.prepare(needs)
+                _ENCODERS[self.model, key] = made.eval()
+            self._towers[key] = copy.deepcopy(_ENCODERS[self.model, key])
+        return self._towers[key]
+
+    def retriever(self) -> Retriever:
+        """A whole retriever with the pooler, in eval mode: a copy."""
+        return copy.deepcopy(self._retriever)
+
+    @cached_property
+    def _retriever(self) -> Retriever:
+        return self.created()
+
+    def created(self, **settings: Any) -> Retriever:
+        """A whole retriever with the pooler, made anew."""
+        retriever = Retriever.create(self.model, pooler=self.name, pooler_options=self.options, **settings)
+        return retriever.to("cpu").eval()
+
+    def pooler(self) -> Pooler:
+        """The pooler, as it was made, in eval mode: a copy."""
+        return copy.deepcopy(self._made)
+
+    def states(self, side: Side, texts: Sequence[Text] = TEXTS, *, training: bool = False) -> TokenStates:
+        """What the encoder, in eval mode, gives to the pooler in eval or training mode: a copy."""
+        return self.states_for(self._made, self._tower, side, texts, training=training)
+
+    def states_for(
+        self, pooler: Pooler, tower: Encoder, side: Side, texts: Sequence[Text], *, training: bool
+    ) -> TokenStates:
+        """What an encoder gives to a pooler: a copy."""
+        was_training = pooler.training
+        layers = pooler.train(training).needs.layers_of(side, tower.info)
+        pooler.train(was_training)
+        key = (id(tower), layers, side, tuple(texts))
+        if key not in self._states:
+            batch = tower.collate(tower.tokenize(texts, side), side)
+            with torch.no_grad():
+                self._states[key] = tower(batch, layers)
+        return copied(self._states[key])
+
+    def padded_sides(self) -> Iterator[Side]:
+        """The sides whose texts are padded: not those that are filled up with [MASK]-like tokens, which count.
+
+        Raises:
+            UnsupportedError: There are none.
+        """
+        sides = [side for side in SIDES if side not in self._made.needs.mask_filled]
+        if not sides:
+            leave_out("no side is padded.")
+        yield from sides
+
+
+_ENCODERS: dict[tuple[str, str], Encoder] = {}
+"""Encoders by model and by what they were prepared for: they are made once in a process."""
+
+
+def _cases(name: str, *, model: str | None = None, **options: Any) -> list[PoolerCase]:
+    """The pooler on a model, or on each tiny one that has what it needs."""
+    options = {**required_values(registry.get("pooler", name), options), **options}
+    if model is not None:
+        return [PoolerCase(name, model, Path(model).name, options)]
+    made, refusals = [], []
+    for architecture, folder in kit_models().items():
+        try:
+            made.append(PoolerCase(name, folder, architecture, options))
+        except UnsupportedError as error:
+            refusals.append(error)
+    if not made:
+        raise refusals[0]
+    return made
+
+
+POOLERS: Kit[PoolerCase] = Kit("pooler", _cases, method="forward")
+
+
+def pooled(pooler: Pooler, states: TokenStates, side: Side) -> Representation:
+    """The output of a pooler, in the mode that it is in."""
+    with torch.no_grad():
+        found: Representation = pooler(states, side)
+    return found
+
+
+def values_of(representation: Representation) -> Tensor:
+    """All values in float32, masked vectors left out."""
+    vectors, mask, weights = representation.vectors, representation.vector_mask, representation.weights
+    parts = [] if vectors is None else [vectors if mask is None else vectors[mask]]
+    parts += [] if weights is None else [weights]
+    return torch.cat([part.float().reshape(-1) for part in parts])
+
+
+def expect_finite(where: str, representation: Representation) -> None:
+    """Expect that each text has a vector or weights, and that all values are finite; `where` names the texts."""
+    values = values_of(representation)
+    wrong = values[~values.isfinite()]
+    mask = representation.vector_mask
+    if not len(values) or (mask is not None and not mask.any(dim=1).all()):
+        fail(f"{where}: there is no vector", expected="at least one", found=0)
+    if len(wrong):
+        found = f"{float(wrong[0])} ({len(wrong)} of {len(values)})"
+        fail(f"{where}: some values are not finite", expected="numbers", found=found)
+
+
+def objective(representation: Representation) -> Tensor:
+    """A number that depends on all values, each in another way."""
+    values = values_of(representation)
+    return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(1))).sum()
+
+
+@POOLERS.property(once=True)
+def options_typed(case: PoolerCase) -> None:
+    """Options are keyword-only arguments with types, which the defaults fit."""
+    expect_typed_keywords(type(case.pooler()), positional=1)
+
+
+@POOLERS.property()
+def output(case: PoolerCase) -> None:
+    """A text has at least one vector, or weights, of the shapes that the contract names."""
+    for side in SIDES:
+        for training in (False, True):
+            pooler, states = case.pooler().train(training), case.states(side, training=training)
+            with torch.no_grad():
+                found = pooler(states, side)
+            problem = _problem_of_form(found, len(TEXTS))
+            if problem:
+                mode = "training" if training else "eval"
+                fail(f"{side} in {mode} mode: {problem[0]}", expected=problem[1], found=problem[2])
+
+
+def _problem_of_form(found: object, texts: int) -> tuple[str, object, object] | None:
+    """What is wrong with the shapes of an output, what is expected, what was found; None if nothing is."""
+    if not isinstance(found, Representation):
+        return "it returns no Representation", "Representation", type(found).__name__
+    if len(found) != texts:
+        return "there is not one row for each text", texts, len(found)
+    vectors, mask, weights = found.vectors, found.vector_mask, found.weights
+    if mask is not None and (vectors is None or mask.shape != vectors.shape[:2] or mask.dtype != torch.bool):
+        expected = None if vectors is None else tuple(vectors.shape[:2])
+        return "vector_mask does not fit the vectors", f"bool {expected}", f"{mask.dtype} {tuple(mask.shape)}"
+    if vectors is not None and (not vectors.shape[1] or (mask is not None and not mask.any(dim=1).all())):
+        return "a text has no vector", "at least one", 0
+    if weights is not None and weights.dim() != 2:
+        return "weights are not (batch, vocabulary)", "2 axes", tuple(weights.shape)
+    if found.kept is not None and (vectors is None or not 0 <= found.kept < vectors.shape[1]):
+        return "kept is the number of no vector", "less than the number of vectors", found.kept
+    ends = [columns.stop for columns in (found.parts or {}).values()]
+    if ends and (vectors is None or max(ends) > vectors.shape[2]):
+        return "parts go beyond the vectors", "at most their size", max(ends)
+    return None
+
+
+@POOLERS.property(after=("output",))
+def states_unchanged(case: PoolerCase) -> None:
+    """The states of the encoder are not changed in place."""
+    for side in SIDES:
+        for training in (False, True):
+            before, states = (case.states(side, training=training) for _ in range(2))
+            with torch.no_grad():
+                case.pooler().train(training)(states, side)
+            for number, layer in before.layers.items():
+                problem = f"{side}: the states of layer {number} are changed in place"
+                expect_equal(problem, states.layers[number], layer)
+            for name in ("attention_mask", "input_ids", "special_mask"):
+                problem = f"{side}: {name} is changed in place"
+                expect_equal(problem, getattr(states, name), getattr(before, name))
+
+
+@POOLERS.property(after=("output",))
+def no_draws_in_eval(case: PoolerCase) -> None:
+    """In eval mode nothing is drawn at random: dropout is off."""
+    for side in SIDES:
+        seen = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            seen.append(values_of(pooled(case.pooler(), case.states(side), side)))
+        problem = f"{side}: another seed changes the output in eval mode (dropout that is left on?)"
+        expect_equal(problem, seen[1], seen[0])
+
+
+@POOLERS.property(after=("output", "no_draws_in_eval"))
+def same_twice(case: PoolerCase) -> None:
+    """The same texts give the same output the second time, in bytes."""
+    for side in SIDES:
+        pooler = case.pooler()
+        first, _, again = (
+            values_of(pooled(pooler, case.states(one), one)) for one in (side, SIDES[side == SIDES[0]], side)
+        )
+        expect_equal(f"{side}: the output is another one the second time", again, first)
+
+
+@POOLERS.property(after=("output",))
+def finite(case: PoolerCase) -> None:
+    """All values are finite."""
+    for side in SIDES:
+        expect_finite(side, pooled(case.pooler(), case.states(side), side))
+
+
+@POOLERS.property(after=("output",))
+def sides_agree(case: PoolerCase) -> None:
+    """Queries and documents have vectors and weights of the same sizes, so that they can be compared."""
+    for training in (False, True):
+        found = {
+            side: pooled(case.pooler().train(training), case.states(side, training=training), side) for side in SIDES
+        }
+        for what in ("vectors", "weights"):
+            tensors = {side: getattr(found[side], what) for side in SIDES}
+            sizes = {side: 0 if one is None else one.shape[-1] for side, one in tensors.items()}
+            if sizes["query"] != sizes["document"]:
+                problem = f"{what} of queries and documents differ in size, so that no two can be compared"
+                fail(
+                    problem,
+                    expected=f"{sizes['query']} as of queries",
+                    found=f"{sizes['document']} of documents",
+                    difference=abs(sizes["query"] - sizes["document"]),
+                )
+
+
+@POOLERS.property(after=("output", "finite"))
+def weights_not_negative(case: PoolerCase) -> None:
+    """Weights over a vocabulary are 0 or above."""
+    found = {side: pooled(case.pooler(), case.states(side), side).weights for side in SIDES}
+    if all(one is None for one in found.values()):
+        leave_out("it makes no weights.")
+    for side, weights in found.items():
+        if weights is not None and weights.min() < 0:
+            least = float(weights.min())
+            fail(f"{side}: weights are negative", expected="0 or above", found=least, difference=-least)
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
+def padding(case: PoolerCase) -> None:
+    """Padding on the right, whatever its states are, changes nothing."""
+    for side in case.padded_sides():
+        for row in range(len(TEXTS)):
+            text = of_one(case.states(side), row)
+            expected, found = (values_of(pooled(case.pooler(), one, side)) for one in (text, widened(text, 3)))
+            expect_close(f"{side}: padding on the right changes the output", found, expected)
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "padding"))
+def padding_left(case: PoolerCase) -> None:
+    """Padding on the left, as of some decoders, gives what padding on the right gives."""
+    for side in case.padded_sides():
+        expected = values_of(pooled(case.pooler(), case.states(side), side))
+        found = values_of(pooled(case.pooler(), left_padded(widened(case.states(side), 3)), side))
+        expect_close(f"{side}: padding on the left changes the output", found, expected)
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
+def batch_order(case: PoolerCase) -> None:
+    """The order of a batch changes nothing."""
+    for side in SIDES:
+        turned = torch.arange(len(TEXTS)).flip(0)
+        expected = pooled(case.pooler(), case.states(side), side)
+        found = pooled(case.pooler(), selected(case.states(side), turned), side).rows(turned)
+        expect_close(f"{side}: the order of the batch changes the output", values_of(found), values_of(expected))
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "batch_order"))
+def batch_size(case: PoolerCase) -> None:
+    """A text gives the same whatever other texts are in its batch."""
+    for side in SIDES:
+        together = pooled(case.pooler(), case.states(side), side)
+        for row in range(len(TEXTS)):
+            one = slice(row, row + 1)
+            alone = pooled(case.pooler(), selected(case.states(side), torch.tensor([row])), side)
+            problem = f"{side}: the size of the batch changes the output"
+            expect_close(problem, values_of(alone), values_of(together.rows(one)))
+
+
+@POOLERS.property(after=("output", "finite", "padding", "batch_order", "batch_size"))
+def encoded_alone(case: PoolerCase) -> None:
+    """With its encoder a text gives the same alone as in a batch, where it is padded."""
+    for side in SIDES:
+        retriever = case.retriever()
+        together = retriever.encode(TEXTS, side)
+        for row, text in enumerate(TEXTS):
+            alone = retriever.encode([text], side)
+            problem = f"{side}: padding or batch size changes the output"
+            expect_close(problem, values_of(alone), values_of(together.rows(slice(row, row + 1))))
+
+
+@POOLERS.property(after=("output", "finite"))
+def one_token(case: PoolerCase) -> None:
+    """A text of one token has a finite output."""
+    for side in SIDES:
+        expect_finite(f"{side}, a text of one token", pooled(case.pooler(), case.states(side, [("", "rome")]), side))
+
+
+@POOLERS.property(after=("output", "finite"))
+def empty_text(case: PoolerCase) -> None:
+    """A text without words, of special tokens alone or of no token, has a finite output."""
+    for side in SIDES:
+        found = pooled(case.pooler(), case.states(side, [("", ""), TEXTS[0]]), side)
+        expect_finite(f"{side}, a text of special tokens alone", found)
+
+
+@POOLERS.property(after=("output", "finite"))
+def long_text(case: PoolerCase) -> None:
+    """A text of 512 tokens has a finite output, in bf16 too."""
+    for side in SIDES:
+        states = repeated(case.states(side), 512)
+        expect_finite(f"{side}, a text of 512 tokens", pooled(case.pooler(), states, side))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            expect_finite(f"{side}, a text of 512 tokens in bf16", pooled(case.pooler(), states, side))
+
+
+@POOLERS.property(after=("output", "finite", "empty_text"))
+def finite_in_bf16(case: PoolerCase) -> None:
+    """In bf16 all values are finite."""
+    for side in SIDES:
+        found = case.retriever().encode([*TEXTS, ("", "")], side, precision="bf16")
+        expect_finite(f"{side}, in bf16", found)
+
+
+@POOLERS.property(after=("output", "finite"))
+def gradient(case: PoolerCase) -> None:
+    """Gradients reach the encoder, from each side and layer on which the output depends."""
+    reached = False
+    for side in SIDES:
+        states = case.states(side, training=True)
+        leaves = {number: one.requires_grad_() for number, one in states.layers.items()}
+        total = objective(case.pooler().train()(states, side))
+        if total.requires_grad:
+            torch.autograd.backward(total)
+        for number, leaf in leaves.items():
+            has_gradient = leaf.grad is not None and bool(leaf.grad.any())
+            reached = reached or has_gradient
+            if not has_gradient and (change := _change_by(case, side, number)):
+                problem = f"{side}: no gradient reaches layer {number} of the encoder, on which the output depends"
+                fail(
+                    problem,
+                    expected="a gradient",
+                    found=f"none, where another state changes the output by {change:.3g}",
+                )
+    if not reached:
+        fail("no gradient reaches the encoder, from either side")
+
+
+def _change_by(case: PoolerCase, side: Side, layer: int) -> float:
+    """How much the output of a side in training changes with slightly other states of one layer."""
+    seen = []
+    for size in (0.0, 1e-3):
+        states = case.states(side, training=True)
+        noise = torch.randn(states.layers[layer].shape, generator=torch.Generator().manual_seed(0))
+        states.layers[layer].add_(size * noise)
+        torch.manual_seed(0)
+        seen.append(values_of(pooled(case.pooler().train(), states, side)))
+    same_shape = seen[0].shape == seen[1].shape
+    return (seen[1] - seen[0]).abs().max().item() if same_shape else float("inf")
+
+
+@POOLERS.property(after=("output", "finite", "gradient"))
+def parameters_trained(case: PoolerCase) -> None:
+    """Every parameter gets a gradient."""
+    pooler = _stirred(case.pooler()).train()
+    parameters = {name: one for name, one in pooler.named_parameters() if one.requires_grad}
+    if not parameters:
+        leave_out("it has no parameters.")
+    for side in SIDES:
+        states = case.states(side, training=True)
+        for one in states.layers.values():
+            one.requires_grad_()
+        total = objective(pooler(states, side))
+        if total.requires_grad:
+            torch.autograd.backward(total)
+    for name, one in parameters.items():
+        if one.grad is None or not one.grad.any():
+            found = "none" if one.grad is None else "0 everywhere"
+            last = name.rpartition(".")[0] or name
+            problem = f"the parameter '{name}' gets no gradient, and is never trained"
+            fail(problem, expected="a gradient", found=found, source=rf"self\.{last.partition('.')[0]}\b.*=")
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"))
+def indexed_as_scored(case: PoolerCase) -> None:
+    """What is indexed, in eval mode, is what the loss scores, in training mode."""
+    training = case.pooler().train()
+    for module in training.modules():
+        if isinstance(module, nn.Dropout | nn.Dropout1d | nn.AlphaDropout):
+            module.p = 0.0
+    if any(isinstance(one, nn.BatchNorm1d) for one in training.modules()):
+        leave_out("in training it depends on the batch (BatchNorm).")
+    for side in SIDES:
+        seen = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            states = case.states(side, training=True)
+            seen.append(pooled(copy.deepcopy(training), states, side).as_indexed())
+        scored, other = (values_of(one) for one in seen)
+        indexed = values_of(pooled(case.pooler(), case.states(side), side).as_indexed())
+        if scored.shape != other.shape or not torch.equal(scored, other):
+            leave_out("in training it draws at random.")
+        if scored.numel() != indexed.numel():
+            # Such as by dropping tokens, which training weighs.
+            leave_out("it indexes other vectors than it trains.")
+        problem = f"{side}: what is indexed is not what the loss scores"
+        expect_close(problem, indexed, scored)
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice"), once=True)
+def saved_and_loaded(case: PoolerCase) -> None:
+    """Saved and loaded it gives equal bytes, whatever the parameters have become."""
+    retriever = case.retriever()
+    _stirred(retriever.pooler)
+    _expect_restored(retriever, "saving and loading change the output")
+
+
+@POOLERS.property(after=("output", "finite", "no_draws_in_eval", "same_twice", "saved_and_loaded"), once=True)
+def trained_state_saved(case: PoolerCase) -> None:
+    """What training changes besides parameters, such as a running mean, is saved too."""
+    retriever = case.retriever()
+    retriever.pooler.train()
+    with torch.no_grad():
+        for side in (*SIDES, *SIDES):
+            retriever.pooler(case.states(side, training=True), side)
+    retriever.eval()
+    _expect_restored(retriever, "state that training changes is not saved (a buffer that is not persistent?)")
+
+
+@POOLERS.property(after=("output", "finite", "gradient", "saved_and_loaded"), once=True)
+def separate_towers(case: PoolerCase) -> None:
+    """It works with an encoder for each side: gradients reach both, and both are saved."""
+    retriever = case.created(separate_towers=True)
+    _expect_restored(retriever, "with an encoder for each side, saving and loading change the output")
+    retriever.train()
+    for side in SIDES:
+        tower = retriever.tower(side)
+        total = objective(retriever(tower.collate(tower.tokenize(TEXTS, side), side), side))
+        if total.requires_grad:
+            torch.autograd.backward(total)
+        elif any(_change_by(case, side, number) for number in case.states(side, training=True).layers):
+            fail(f"with an encoder for each side no gradient reaches that of the {side} side")
+
+
+@POOLERS.property(after=("output", "no_draws_in_eval", "same_twice"), once=True)
+def options_effective(case: PoolerCase) -> None:
+    """Every option changes an output or a gradient."""
+    expect_effects(type(case.pooler()), case.options, lambda options: _behaviour(case, options))
+
+
+def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
+    """All that a pooler does with some options: what it needs, asks for, returns, and the gradients of it."""
+    asked: list[str] = []
+    with _recorded(registry.get("encoder", "transformer"), asked):
+        pooler, tower = case.parts(options)
+    found: list[Any] = [tuple(asked), pooler.default_loss]
+    for training in (False, True):
+        pooler.train(training)
+        found.append(repr(pooler.needs))
+        for side in SIDES:
+            states = case.states_for(pooler, tower, side, [*TEXTS, LONG, ("", "")], training=training)
+            leaves = [one.requires_grad_() for one in states.layers.values()]
+            torch.manual_seed(0)
+            made = pooler(states, side)
+            total = objective(made)
+            if total.requires_grad:
+                torch.autograd.backward(total)
+            tensors = [one if one is None else one.detach() for one in (made.vectors, made.weights, made.vector_mask)]
+            found += [made.kept, repr(made.parts), *tensors, *(one.grad for one in leaves)]
+    return [*found, *(one.grad for one in pooler.parameters())]
+
+
+@contextmanager
+def _recorded(encoder: Any, asked: list[str]) -> Iterator[None]:
+    """While this lasts, the files that a pooler asks its encoder for are noted."""
+    original = encoder.file
+
+    def file(self: Any, name: str) -> Path | None:
+        asked.append(name)
+        found: Path | None = original(self, name)
+        return found
+
+    encoder.file = file
+    try:
+        yield
+    finally:
+        encoder.file = original
+
+
+def _stirred(pooler: Pooler) -> Pooler:
+    """The pooler, its parameters changed a little: one that is loaded may start as this one did."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for one in pooler.parameters():
+            one.add_(0.1 * torch.randn(one.shape, generator=generator))
+    return pooler
+
+
+def _expect_restored(retriever: Retriever, problem: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        retriever.save(folder)
+        # With another seed, so that what is drawn and not stored is found missing.
+        loaded = Retriever.load(folder, device="cpu", seed=1)
+    for side in SIDES:
+        expected, found = (values_of(one.encode(TEXTS, side)) for one in (retriever, loaded))
+        expect_equal(f"{side}: {problem}", found, expected, source=r"register_buffer|nn\.Parameter|self\.\w+ = torch")
+
+
+def check_pooler(name: str, *, model: str | None = None, **settings: Any) -> None:
+    """Check that a pooler has every property that the contract asks for.
+
+    Args:
+        name: Registered name of the pooler.
+        model: A model that has what it needs; None = tiny ones of several architectures.
+        settings: Options of the pooler; `only` or `without`, names of properties.
+
+    Raises:
+        PropertyError: Which property it lacks, the numbers, and the line to look at.
+    """
+    POOLERS.check(name, model=model, **settings)

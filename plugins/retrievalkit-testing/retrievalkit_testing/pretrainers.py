@@ -1,0 +1,564 @@
+"""The conformance tests of pretrainers: samples, batches, and the training by them."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retrievalkit import registry
+from retrievalkit.contracts import Batch, Encoder, LossValue, Needs, Pretrainer, Progress
+from retrievalkit.data.masking import UNLABELLED
+from retrievalkit.data.spans import Document, draw_spans, token_ends
+from retrievalkit.errors import UnsupportedError
+from retrievalkit_testing.option_effects import expect_effects, expect_typed_keywords, required_values
+from retrievalkit_testing.properties import Kit, expect_close, expect_equal, fail, leave_out
+from retrievalkit_testing.samples import COUNTRIES, kit_models
+
+Values = dict[str, Any]
+
+
+_START = Progress(0, 0.0, 10)
+
+
+_DRAWS = 12
+"""Losses of which a mean is taken where a pretrainer draws in `forward`."""
+
+
+_ENCODERS: dict[tuple[str, int, str], Encoder] = {}
+"""Encoders by model, length and what they were prepared for: they are made once in a process."""
+
+
+class PretrainerCase:
+    """A pretrainer with one encoder.
+
+    Args:
+        name: Registered name of the pretrainer.
+        model: The encoder's model.
+        label: Names the model in messages.
+        max_length: Most tokens of a text.
+        options: Of the pretrainer.
+    """
+
+    def __init__(self, name: str, model: str, label: str, max_length: int, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self.model = model
+        self.label = label
+        self.max_length = max_length
+        self.options = options
+        self._made = self.create(options)
+        self.documents = self._documents()
+
+    def create(self, options: Mapping[str, Any]) -> Pretrainer:
+        """The pretrainer with some options and a new encoder, with the same random weights each time."""
+        needs: Needs = registry.get("pretrainer", self.name).needs  # type: ignore[attr-defined]
+        key = (self.model, self.max_length, repr(needs))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            if key not in _ENCODERS:
+                encoder = registry.create(
+                    "encoder", "transformer", self.model, document_length=self.max_length, new_vocabulary_head=True
+                )
+                encoder.prepare(needs)
+                _ENCODERS[key] = encoder
+            torch.manual_seed(6)
+            made: Pretrainer = registry.create(
+                "pretrainer", self.name, copy.deepcopy(_ENCODERS[key]), self.max_length, **options
+            )
+        return made
+
+    def pretrainer(self) -> Pretrainer:
+        """The pretrainer as it was made, in eval mode: a copy."""
+        return copy.deepcopy(self._made).eval()
+
+    def stirred(self) -> Pretrainer:
+        """A copy with larger weights, in which attention makes a difference, as in a model that was trained."""
+        made = self.pretrainer()
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            for one in made.parameters():
+                one.add_(0.2 * torch.randn(one.shape, generator=generator))
+        return made
+
+    def batch(self, made: Pretrainer, seed: int = 0, count: int = 4) -> Values:
+        """A batch of the first samples, drawn from a generator with that seed."""
+        return self.collated(made, [count], seed)[0]
+
+    def collated(self, made: Pretrainer, sizes: list[int], seed: int = 0) -> list[Values]:
+        """Batches of the first samples, collated one after the other from one generator."""
+        draw = random.Random(seed)
+        # Of several documents, which differ in length.
+        drawn = [made.sample(document, 0, draw) for document in self.documents[1:]][: sum(sizes)]
+        return [dict(made.collate([drawn.pop(0) for _ in range(size)], draw)) for size in sizes]
+
+    def loss(self, made: Pretrainer, values: Mapping[str, Any], seed: int = 0) -> LossValue:
+        """The loss of a batch."""
+        torch.manual_seed(seed)
+        found: LossValue = made(values, _START)
+        return found
+
+    def mean_loss(
+        self, made: Pretrainer, values: Mapping[str, Any], weights: Mapping[str, float] | None = None
+    ) -> tuple[float, float]:
+        """The loss without a graph, and the standard error of it: 0 unless the pretrainer draws in `forward`.
+
+        Args:
+            made: The pretrainer.
+            values: The batch.
+            weights: What each addend is multiplied by; None = the loss as it is.
+        """
+        seen = []
+        for seed in range(_DRAWS):
+            with torch.no_grad():
+                found = self.loss(made, values, seed)
+            addends = found.addends if weights is not None else {"": found.total}
+            seen.append(sum((weights or {"": 1.0})[name] * float(one) for name, one in addends.items()))
+            if seed == 1 and seen[0] == seen[1]:
+                return seen[0], 0.0
+        return float(np.mean(seen)), float(np.std(seen) / _DRAWS**0.5)
+
+    def _documents(self) -> list[Document]:
+        """A document without text, and some of twenty sentences, with words of several tokens."""
+        countries = [line.replace("-", " ") for line in COUNTRIES.split("|")]
+        texts = [
+            "",
+            *(" ".join(f"{one}. The xyzzy is {one}." for one in countries[row : row + 10]) for row in range(4)),
+        ]
+        documents = []
+        for number, (text, (pieces, piece_ends)) in enumerate(
+            zip(texts, self._made.vocabulary.split(texts), strict=True)
+        ):
+            ends = token_ends(piece_ends, [point.end() for point in re.finditer(r"\.", text)])
+            # Half as long, so that there is room for more padding.
+            spans = draw_spans(ends, self.max_length // 2, random.Random(number))
+            documents.append(Document(pieces, ends, spans, self.max_length // 2))
+        return documents
+
+
+def _cases(name: str, *, model: str | None = None, max_length: int = 24, **options: Any) -> Iterator[PretrainerCase]:
+    """The pretrainer with a model, or with each tiny one that has what it needs."""
+    options = {**required_values(registry.get("pretrainer", name), options), **options}
+    if model is not None:
+        yield PretrainerCase(name, model, Path(model).name, max_length, options)
+        return
+    refusals, models = [], kit_models()
+    for label, folder in models.items():
+        try:
+            yield PretrainerCase(name, folder, label, max_length, options)
+        except UnsupportedError as error:
+            refusals.append(error)
+    if len(refusals) == len(models):
+        raise refusals[0]
+
+
+PRETRAINERS: Kit[PretrainerCase] = Kit("pretrainer", _cases, method="forward")
+
+
+def tensors_of(values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Every tensor of a batch by name; those of a Batch as NAME.FIELD."""
+    found: dict[str, Tensor] = {}
+    for name, one in values.items():
+        if isinstance(one, Tensor):
+            found[name] = one
+        elif isinstance(one, Batch):
+            parts = {part.name: getattr(one, part.name) for part in fields(one)}
+            found |= {f"{name}.{part}": tensor for part, tensor in parts.items() if tensor is not None}
+    return found
+
+
+@PRETRAINERS.property(once=True)
+def options_typed(case: PretrainerCase) -> None:
+    """Options are keyword-only arguments with types, which the defaults fit."""
+    expect_typed_keywords(type(case.pretrainer()), positional=2)
+
+
+@PRETRAINERS.property()
+def samples(case: PretrainerCase) -> None:
+    """The number of a document's samples is always the same: none without text, some with twenty sentences."""
+    made = case.pretrainer()
+    empty, *others = case.documents
+    counts = [made.samples(one) for one in others]
+    again = [made.samples(one) for one in others]
+    if counts != again:
+        fail("the number of samples is not always the same", expected=counts, found=again, method="samples")
+    if min(counts) <= 0:
+        problem = "a document of twenty sentences gives no sample"
+        fail(problem, expected="at least 1", found=min(counts), method="samples")
+    if made.samples(empty):
+        fail("a document without text gives a sample", expected=0, found=made.samples(empty), method="samples")
+
+
+@PRETRAINERS.property(after=("samples",))
+def batch(case: PretrainerCase) -> None:
+    """A batch is made of tensors and Batches by name."""
+    found: object = case.batch(case.pretrainer())
+    assert isinstance(found, dict)
+    for name, one in found.items():
+        if not isinstance(one, Tensor | Batch):
+            problem = f"'{name}' of a batch is no tensor and no Batch"
+            fail(problem, expected="Tensor or Batch", found=type(one).__name__, method="collate")
+
+
+@PRETRAINERS.property(after=("batch",))
+def draws_from_generator(case: PretrainerCase) -> None:
+    """With the same generator, samples and masks are the same: nothing is drawn elsewhere."""
+    made, seen = case.pretrainer(), []
+    for seed in (0, 1):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        seen.append(tensors_of(case.batch(made)))
+    for name, one in seen[0].items():
+        problem = f"'{name}' of a batch differs with the same generator: draw from the one that is handed over"
+        expect_equal(problem, seen[1][name], one, method="collate")
+
+
+@PRETRAINERS.property(after=("batch", "draws_from_generator"))
+def seed_effective(case: PretrainerCase) -> None:
+    """With another seed other tokens are masked."""
+    made = case.pretrainer()
+    seen = [tensors_of(case.batch(made, seed)) for seed in range(3)]
+    mask = made.vocabulary.mask
+    held = {name: one for name, one in seen[0].items() if one.dtype == torch.long}
+    masked = [] if mask is None else [name for name, one in held.items() if bool(torch.eq(one, mask).any())]
+    if mask is None or not masked:
+        leave_out("it masks no tokens.")
+    for name in masked:
+        masks = [torch.eq(one[name], mask) for one in seen]
+        if all(one.shape == masks[0].shape and torch.equal(one, masks[0]) for one in masks):
+            problem = f"the same tokens of '{name}' are masked with three seeds: draw from the generator"
+            fail(problem, expected="other tokens", found=f"the same {int(masks[0].sum())}", method="collate")
+
+
+@PRETRAINERS.property(after=("batch",))
+def value(case: PretrainerCase) -> None:
+    """The loss and its terms are finite scalars, of a single sample too."""
+    made = case.pretrainer()
+    for count in (4, 1):
+        found = case.loss(made, case.batch(made, count=count))
+        for name, number in {**found.terms, "total": found.total}.items():
+            if number.dim():
+                problem = f"the {name} has shape {tuple(number.shape)}, and must be a scalar"
+                fail(problem, expected="()", found=tuple(number.shape))
+            if not torch.isfinite(number):
+                what = f"the {name}" + (" of a single sample" if count == 1 else "")
+                fail(f"{what} is {number.item()}", expected="a number", found=number.item())
+
+
+@PRETRAINERS.property(after=("value",))
+def batch_unchanged(case: PretrainerCase) -> None:
+    """The batch is not changed in place."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    before = {name: one.clone() for name, one in tensors_of(values).items()}
+    case.loss(made, values)
+    for name, one in tensors_of(values).items():
+        expect_equal(f"'{name}' of the batch is changed in place", one, before[name])
+
+
+@PRETRAINERS.property(after=("value", "batch_unchanged"))
+def same_twice(case: PretrainerCase) -> None:
+    """The loss of a batch is the same the second time."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    first, again = (case.loss(made, values).total.detach() for _ in range(2))
+    expect_equal("the loss is another one the second time", again, first)
+
+
+@PRETRAINERS.property(after=("value", "same_twice"))
+def order_of_batch(case: PretrainerCase) -> None:
+    """The order of a batch changes nothing."""
+    _expect_same_loss(case, lambda rows: rows.flip(0), "the order of the batch changes the loss")
+
+
+@PRETRAINERS.property(after=("value", "same_twice"))
+def mean_over_batch(case: PretrainerCase) -> None:
+    """It is a mean: the same batch twice, and three times, does not make it grow in proportion."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    seen, errors = zip(
+        *(case.mean_loss(made, _by_rows(values, partial(_repeated, times=times))) for times in (1, 2, 3)),
+        strict=True,
+    )
+    growth = seen[1] - seen[0]
+    evenly = abs(seen[2] - seen[0] - 2 * growth) < 1e-3 * abs(growth) + 8 * max(errors)
+    if abs(growth) > 0.05 * abs(seen[0]) + 8 * max(errors) and evenly:
+        problem = "it is a sum over the batch, and should be a mean: it grows evenly with copies of the batch"
+        fail(problem, expected=seen[0], found=seen[1], difference=growth)
+
+
+@PRETRAINERS.property(after=("value", "same_twice"))
+def padding(case: PretrainerCase) -> None:
+    """More padding changes nothing."""
+    made = case.stirred()
+    values = case.batch(made)
+    wide = _widened(values, 5, case.max_length)
+    (expected, error), (found, other) = (case.mean_loss(made, one) for one in (values, wide))
+    difference = abs(found - expected)
+    if difference > 2e-5 * max(1.0, abs(expected)) + 5 * (error + other):
+        fail("padding changes the loss", expected=expected, found=found, difference=difference)
+
+
+@PRETRAINERS.property(after=("value", "same_twice", "draws_from_generator"))
+def parts(case: PretrainerCase) -> None:
+    """A step in parts, collated one after the other and weighed by `counts`, has the loss of the whole step."""
+    made = case.stirred()
+    whole, *others = (case.collated(made, sizes) for sizes in ([4], [1, 3]))
+    (values,), halves = whole, others[0]
+    counts = made.counts(values)
+    if not counts:
+        leave_out("it gives no counts.")
+    names = sorted(case.loss(made, values).addends)
+    if not names:
+        leave_out("its loss has no addends.")
+    if sorted(counts) != names:
+        fail("`counts` does not name the addends of the loss", expected=names, found=sorted(counts), method="counts")
+    own = [made.counts(half) for half in halves]
+    for name, count in counts.items():
+        if (added := sum(one[name] for one in own)) != count:
+            problem = f"the counts of '{name}' in the parts of a step do not add up to that of the whole step"
+            fail(problem, expected=count, found=added, difference=abs(added - count), method="counts")
+    expected, errors = case.mean_loss(made, values)
+    found = 0.0
+    for half, of_half in zip(halves, own, strict=True):
+        weights = {name: count / max(1, counts[name]) for name, count in of_half.items()}
+        mean, error = case.mean_loss(made, half, weights)
+        found, errors = found + mean, errors + error
+    difference = abs(found - expected)
+    if difference > 2e-5 * max(1.0, abs(expected)) + 5 * errors:
+        problem = "the loss of the parts, weighed by `counts`, is not that of the whole step"
+        fail(problem, expected=expected, found=found, difference=difference, method="collate")
+
+
+@PRETRAINERS.property(after=("value",))
+def finite_in_bf16(case: PretrainerCase) -> None:
+    """In bf16 the loss and its gradients are finite."""
+    made = case.pretrainer()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        total = case.loss(made, case.batch(made)).total
+    if not torch.isfinite(total):
+        fail(f"in bf16 the loss is {total.item()}", expected="a number", found=total.item())
+
+
+def _expect_same_loss(case: PretrainerCase, change: Callable[[Tensor], Tensor], problem: str) -> None:
+    made = case.stirred()
+    values = case.batch(made)
+    (expected, error), (found, other) = (case.mean_loss(made, one) for one in (values, _by_rows(values, change)))
+    difference = abs(found - expected)
+    if difference > 2e-5 * max(1.0, abs(expected)) + 5 * (error + other):
+        fail(problem, expected=expected, found=found, difference=difference)
+
+
+def _changed(values: Values, change: Callable[[str, Tensor], Tensor]) -> Values:
+    """A batch with each tensor, named as in `tensors_of`, by a function."""
+    made: Values = {}
+    for name, one in values.items():
+        if isinstance(one, Tensor):
+            made[name] = change(name, one)
+        else:
+            parts = {part.name: getattr(one, part.name) for part in fields(one)}
+            new = {part: change(f"{name}.{part}", tensor) for part, tensor in parts.items() if tensor is not None}
+            made[name] = replace(one, **new)
+    return made
+
+
+def _rows(values: Values) -> int:
+    """The rows that all tensors of a batch have.
+
+    Raises:
+        UnsupportedError: They do not have the same number of them.
+    """
+    rows = {one.shape[0] if one.dim() else 0 for one in tensors_of(values).values()}
+    if len(rows) != 1 or 0 in rows:
+        leave_out("the tensors of a batch do not have one row for each text.")
+    return rows.pop()
+
+
+def _repeated(rows: Tensor, times: int) -> Tensor:
+    return rows.repeat(times)
+
+
+def _by_rows(values: Values, choose: Callable[[Tensor], Tensor]) -> Values:
+    """A batch with some of its rows, in an order."""
+    index = choose(torch.arange(_rows(values)))
+    return _changed(values, lambda _, tensor: tensor[index])
+
+
+def _widened(values: Values, more: int, most: int) -> Values:
+    """A batch with more padding on the right, up to a number of tokens: its Batches, and the labels beside them."""
+    widths = {one.input_ids.shape for one in values.values() if isinstance(one, Batch)}
+    more = min(more, most - max((shape[1] for shape in widths), default=most))
+    if more <= 0:
+        leave_out(f"there is no room for padding in {most} tokens.")
+    fillers = {
+        name: int(one.input_ids[one.attention_mask == 0][0])
+        for name, one in values.items()
+        if isinstance(one, Batch) and bool((one.attention_mask == 0).any())
+    }
+
+    def pad(name: str, tensor: Tensor) -> Tensor:
+        owner, _, part = name.partition(".")
+        if tensor.shape not in widths or part == "extra":
+            return tensor
+        value: float = 0
+        if not part and tensor.dtype == torch.long and bool((tensor == UNLABELLED).any()):
+            value = UNLABELLED
+        elif part == "input_ids":
+            value = fillers.get(owner, 0)
+        return torch.nn.functional.pad(tensor, (0, more), value=value)
+
+    return _changed(values, pad)
+
+
+@PRETRAINERS.property(after=("value",))
+def gradient(case: PretrainerCase) -> None:
+    """Gradients reach every weight of the encoder on which the loss depends."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    total = case.loss(made, values).total
+    if total.requires_grad:
+        torch.autograd.backward(total)
+    weights = dict(made.encoder.named_parameters())
+    if all(one.grad is None for one in weights.values()):
+        fail("no gradient reaches the encoder", expected="a gradient", found="none")
+    for name, one in weights.items():
+        if one.requires_grad and (one.grad is None or not one.grad.any()):
+            change = _change_by(case, made, values, one)
+            if change > 1e-6 * abs(total.item()):
+                found = f"none, where other values change the loss by {change:.3g}"
+                fail(f"no gradient reaches '{name}' of the encoder", expected="a gradient", found=found)
+
+
+def _change_by(case: PretrainerCase, made: Pretrainer, values: Values, weight: Tensor) -> float:
+    """How much the loss changes with other values of a weight."""
+    before = weight.detach().clone()
+    with torch.no_grad():
+        first = float(case.loss(made, values).total)
+        weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(6))
+        second = float(case.loss(made, values).total)
+        weight.copy_(before)
+    return abs(second - first)
+
+
+@PRETRAINERS.property(after=("value", "gradient"))
+def parameters_trained(case: PretrainerCase) -> None:
+    """Every parameter of its own, such as those of a decoder, gets a gradient."""
+    made = case.pretrainer()
+    own = {name: one for name, one in made.named_parameters() if not name.startswith("encoder.")}
+    if not own:
+        leave_out("it has no parameters besides the encoder's.")
+    torch.autograd.backward(case.loss(made, case.batch(made)).total)
+    for name, one in own.items():
+        if one.requires_grad and one.grad is None:
+            problem = f"the parameter '{name}' gets no gradient, and is never trained"
+            fail(problem, expected="a gradient", found="none", source=rf"self\.{name.partition('.')[0]}\b.*=")
+
+
+@PRETRAINERS.property(after=("value", "gradient"))
+def falls_under_training(case: PretrainerCase) -> None:
+    """The loss of a batch falls when it is trained on."""
+    made = case.pretrainer()
+    values = case.batch(made)
+    before, error = case.mean_loss(made, values)
+    _train(made, values, range(25))
+    after, other = case.mean_loss(made.eval(), values)
+    if after > before - 0.02 * abs(before) + 2 * (error + other):
+        problem = "25 steps of training on a batch do not make its loss fall"
+        fail(problem, expected=f"below {before:.4g}", found=after, difference=after - before)
+    if after < 0 and made.counts(values):
+        problem = "the loss is negative, which no mean over predicted tokens is: its sign is wrong"
+        fail(problem, expected="0 or above", found=after)
+
+
+@PRETRAINERS.property(after=("value", "same_twice", "gradient"))
+def resumed(case: PretrainerCase) -> None:
+    """A training that was interrupted ends with the same bytes as one that was not."""
+    through, first, second = case.pretrainer(), case.pretrainer(), case.pretrainer()
+    values = case.batch(through)
+    _train(through, values, range(4))
+    state = _train(first, values, range(2))
+    second.load_state_dict(first.state_dict())
+    _train(second, values, range(2, 4), state)
+    expected = through.state_dict()
+    for name, one in second.state_dict().items():
+        problem = f"'{name}' is another one after an interrupted training: it depends on what is not saved"
+        expect_equal(problem, one, expected[name])
+
+
+@PRETRAINERS.property(after=("samples",))
+def saved_and_loaded(case: PretrainerCase) -> None:
+    """The encoder that is saved, and its vocabulary head if it is needed, are those that were trained."""
+    made = case.pretrainer()
+    with torch.no_grad():
+        for one in made.parameters():
+            one.add_(0.05 * torch.randn(one.shape, generator=torch.Generator().manual_seed(7)))
+    encoder = copy.deepcopy(made.encoder)
+    with tempfile.TemporaryDirectory() as folder:
+        made.save(Path(folder))
+        # Without `new_vocabulary_head`: the head has to be there.
+        loaded = registry.create("encoder", "transformer", folder)
+        loaded.prepare(made.needs)
+    texts = encoder.collate([made.vocabulary.wrap(made.vocabulary.ordinary[-8:])], "document")
+    with torch.no_grad():
+        trained, *others = (one.eval()(texts, [one.info.layers]) for one in (encoder, made.encoder, loaded))
+        for one in others:
+            expect_close("saving and loading change the encoder", one.last, trained.last, method="save")
+            if made.needs.vocabulary_head:
+                logits = [states.head(states.last) for states in (one, trained)]
+                expect_close("saving and loading change the vocabulary head", *logits, method="save")
+
+
+@PRETRAINERS.property(after=("value", "same_twice", "draws_from_generator"), once=True)
+def options_effective(case: PretrainerCase) -> None:
+    """Every option changes samples, masks, the loss or its gradient."""
+    expect_effects(registry.get("pretrainer", case.name), case.options, lambda options: _behaviour(case, options))
+
+
+def _behaviour(case: PretrainerCase, options: Mapping[str, Any]) -> list[Any]:
+    made = case.create(options).eval()
+    values = case.batch(made)
+    found = case.loss(made, values)
+    if found.total.requires_grad:
+        torch.autograd.backward(found.total)
+    counts = [made.samples(one) for one in case.documents]
+    gradients = [one.grad for one in made.parameters()]
+    return [counts, *tensors_of(values).values(), found.total.detach(), sorted(found.terms), *gradients]
+
+
+def _train(made: Pretrainer, values: Values, steps: range, state: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Train on a batch; returns the state of the optimiser."""
+    optimizer = torch.optim.Adam(made.parameters(), lr=5e-3)
+    if state is not None:
+        optimizer.load_state_dict(copy.deepcopy(state))
+    made.train()
+    for number in steps:
+        optimizer.zero_grad()
+        torch.manual_seed(number)
+        torch.autograd.backward(made(values, Progress(number, 0.0, 25)).total)
+        optimizer.step()
+    return copy.deepcopy(optimizer.state_dict())
+
+
+def check_pretrainer(name: str, *, model: str | None = None, max_length: int = 24, **settings: Any) -> None:
+    """Check that a pretrainer has every property that the contract asks for.
+
+    Args:
+        name: Registered name of the pretrainer.
+        model: A model that has what it needs; None = tiny ones of several architectures.
+        max_length: Most tokens of a text.
+        settings: Options of the pretrainer; `only` or `without`, names of properties.
+
+    Raises:
+        PropertyError: Which property it lacks, the numbers, and the line to look at.
+    """
+    PRETRAINERS.check(name, model=model, max_length=max_length, **settings)

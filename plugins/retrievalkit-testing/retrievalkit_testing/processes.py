@@ -1,0 +1,164 @@
+"""What the conformance tests do in processes of their own: search an index, build one and be killed, start a plugin.
+
+python -m retrievalkit_testing.processes TASK ANSWER
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+
+HEAVY = frozenset({
+    "accelerate", "datasets", "faiss", "fastapi", "huggingface_hub", "ir_datasets", "ir_measures", "jax", "jnius",
+    "matplotlib", "mcp", "nltk", "numba", "numpy", "onnxruntime", "pandas", "peft", "polars", "pyarrow", "pydantic",
+    "pymilvus", "pyserini", "qdrant_client", "requests", "safetensors", "scipy", "sentence_transformers", "sklearn",
+    "spacy", "starlette", "tensorflow", "tokenizers", "torch", "transformers", "uvicorn",
+})  # fmt: skip
+"""Packages that make `rkit --help` slow."""
+
+
+def started(function: str, *arguments: Any, seconds: float = 60.0, path: Path | None = None) -> tuple[int, Any, str]:
+    """Call a function of this module in a new process.
+
+    Args:
+        function: Its name.
+        arguments: Its arguments; they are pickled.
+        seconds: Most time of the process.
+        path: A folder to import from first.
+
+    Returns:
+        The exit code, what the function returned (None if it did not), and what the process printed.
+    """
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), environment.get("PYTHONPATH")]))
+    with TemporaryDirectory(prefix="rkit-check-") as folder:
+        task, answer = Path(folder, "task.pickle"), Path(folder, "answer.pickle")
+        task.write_bytes(pickle.dumps((function, arguments)))
+        command = [sys.executable, "-m", "retrievalkit_testing.processes", str(task), str(answer)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=seconds, check=False, env=environment
+            )
+        except subprocess.TimeoutExpired:
+            return -1, None, f"it did not end within {seconds:.0f} s"
+        # Both files are the kit's own.
+        found = pickle.loads(answer.read_bytes()) if answer.exists() else None
+    return done.returncode, found, (done.stdout + done.stderr).strip()
+
+
+def search(name: str, options: dict[str, Any], index: Path, queries: Any, k: int) -> Any:
+    """The hits of an index."""
+    from retrievalkit import registry
+
+    indexer = registry.create("indexer", name, **options)
+    indexer.open(index)
+    return indexer.search(queries, k)
+
+
+def build_and_die(name: str, options: dict[str, Any], source: Path, output: Path) -> None:
+    """Run `rkit index` and be killed once the indexer has read the first part of its source, or has come to its end."""
+    import retrievalkit as rk
+    from retrievalkit import registry
+    from retrievalkit.data.corpus import Corpus
+    from retrievalkit.data.vectors import VectorStore
+
+    for owner, method in (
+        (VectorStore, "blocks"),
+        (VectorStore, "shards"),
+        (VectorStore, "lexical"),
+        (Corpus, "__iter__"),
+    ):
+        setattr(owner, method, _cut_short(getattr(owner, method)))
+    component: Any = registry.get("indexer", name)
+    build = component.build
+
+    def built(*arguments: Any, **named: Any) -> None:
+        build(*arguments, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    component.build = built
+    rk.index(str(source), indexer=name, output=str(output), indexer_options=options)
+
+
+def _cut_short(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """The reader, which kills the process at its second part where `build` reads."""
+
+    def wrapped(*arguments: Any, **named: Any) -> Iterator[Any]:
+        for number, part in enumerate(read(*arguments, **named)):
+            frame: FrameType | None = sys._getframe() if number else None
+            while frame is not None:
+                if frame.f_code.co_name == "build":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                frame = frame.f_back
+            yield part
+
+    return wrapped
+
+
+def import_plugin(module: str, file: str) -> dict[str, Any]:
+    """Import a plugin's module as `rkit` does at every start: its error, the first heavy import and where, the time.
+
+    Args:
+        module: The module.
+        file: Its file, if it is a plugin of a single file; otherwise "".
+    """
+    import pluggy  # noqa: F401 - what every start has imported already
+
+    import retrievalkit.registry  # noqa: F401
+
+    seen: dict[str, Any] = {"heavy": "", "file": "", "line": 0, "error": ""}
+    here, done = set(sys.modules), False
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        name = str(arguments[0]).partition(".")[0] if event == "import" else ""
+        if name in HEAVY and name not in here and not seen["heavy"] and not done:
+            origin = file or getattr(sys.modules.get(module), "__file__", None) or ""
+            home = origin.removesuffix("__init__.py")
+            # The innermost line of the plugin itself, which may import what is heavy by another module.
+            frame: FrameType | None = sys._getframe(1)
+            place = ("", 0)
+            while frame is not None:
+                line = (frame.f_code.co_filename, frame.f_lineno)
+                if home and line[0].startswith(home):
+                    place = line
+                    break
+                if not place[0] and "importlib" not in line[0]:
+                    place = line
+                frame = frame.f_back
+            seen.update(heavy=name, file=place[0], line=place[1])
+
+    sys.addaudithook(look)
+    start = time.process_time()
+    try:
+        if file:
+            spec: Any = importlib.util.spec_from_file_location(module, file)
+            sys.modules[module] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[module])
+        else:
+            importlib.import_module(module)
+    except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        place = (frame.tb_frame.f_code.co_filename, frame.tb_lineno) if frame else ("", 0)
+        seen.update(error=f"{type(error).__name__}: {error}", file=place[0], line=place[1])
+    done = True
+    return {**seen, "seconds": time.process_time() - start}
+
+
+if __name__ == "__main__":
+    _name, _arguments = pickle.loads(Path(sys.argv[1]).read_bytes())
+    _found = {"search": search, "build_and_die": build_and_die, "import_plugin": import_plugin}[_name](*_arguments)
+    Path(sys.argv[2]).write_bytes(pickle.dumps(_found))

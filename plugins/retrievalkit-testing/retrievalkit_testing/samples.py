@@ -1,0 +1,239 @@
+"""A tiny collection, and tiny random models of several architectures with its words."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retrievalkit.errors import check_choice
+
+COUNTRIES = (
+    "Argentina Buenos-Aires peso Spanish|Australia Canberra dollar English|Austria Vienna euro German|"
+    "Bolivia Sucre boliviano Spanish|Brazil Brasilia real Portuguese|Bulgaria Sofia euro Bulgarian|"
+    "Cambodia Phnom-Penh riel Khmer|Canada Ottawa dollar English|Chile Santiago peso Spanish|"
+    "China Beijing yuan Mandarin|Croatia Zagreb euro Croatian|Cuba Havana peso Spanish|"
+    "Denmark Copenhagen krone Danish|Egypt Cairo pound Arabic|Ethiopia Addis-Ababa birr Amharic|"
+    "Finland Helsinki euro Finnish|France Paris euro French|Germany Berlin euro German|"
+    "Ghana Accra cedi English|Greece Athens euro Greek|Hungary Budapest forint Hungarian|"
+    "Iceland Reykjavik krona Icelandic|India New-Delhi rupee Hindi|Ireland Dublin euro Irish|"
+    "Italy Rome euro Italian|Japan Tokyo yen Japanese|Kenya Nairobi shilling Swahili|"
+    "Latvia Riga euro Latvian|Mexico Mexico-City peso Spanish|Mongolia Ulaanbaatar tugrik Mongolian|"
+    "Morocco Rabat dirham Arabic|Nepal Kathmandu rupee Nepali|Norway Oslo krone Norwegian|"
+    "Peru Lima sol Spanish|Poland Warsaw zloty Polish|Portugal Lisbon euro Portuguese|"
+    "Romania Bucharest leu Romanian|Senegal Dakar franc French|Sweden Stockholm krona Swedish|"
+    "Thailand Bangkok baht Thai|Turkey Ankara lira Turkish|Vietnam Hanoi dong Vietnamese"
+)
+"""Country, capital, currency and language, for each passage; "-" stands for a space."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Where the parts of a collection in BEIR form lie."""
+
+    folder: Path
+    corpus: Path
+    queries: Path
+    qrels: Path
+
+
+def tiny_collection(folder: str | Path) -> Collection:
+    """Write a collection of 42 passages (countries) and 126 questions, in BEIR form.
+
+    Two thirds of the questions are in `qrels/train.tsv`, the rest in `qrels/test.tsv`.
+    """
+    folder = Path(folder)
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    passages: list[dict[str, Any]] = []
+    queries: list[dict[str, Any]] = []
+    train: list[str] = []
+    test: list[str] = []
+    for row, line in enumerate(COUNTRIES.split("|")):
+        country, capital, currency, language = (word.replace("-", " ") for word in line.split())
+        text = (
+            f"The seat of government is the city of {capital}. People pay with the {currency}, and the language that "
+            f"is spoken most is {language}. It is number {row + 1} of this list."
+        )
+        passages.append({"_id": f"c{row}", "title": country, "text": text})
+        asked = (
+            f"what is the capital of {country}",
+            f"which currency do people use in {country}",
+            f"what language is spoken in {country}",
+        )
+        for number, question in enumerate(asked):
+            queries.append(
+                {"_id": f"q{row}-{number}", "text": question, "answers": [(capital, currency, language)[number]]}
+            )
+            (test if (row + number) % 3 == 0 else train).append(f"q{row}-{number}\tc{row}\t1")
+    _write_jsonl(folder / "corpus.jsonl", passages)
+    _write_jsonl(folder / "queries.jsonl", queries)
+    for name, rows in (("train", train), ("test", test)):
+        (folder / "qrels" / f"{name}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    return Collection(folder, folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "test.tsv")
+
+
+def _write_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+_WORDS = (
+    "the seat of government is city people pay with and language that spoken most it number this list what capital "
+    "which currency do use in"
+)
+
+
+def tiny_model(
+    folder: str | Path,
+    *,
+    architecture: str = "bert",
+    layers: int = 2,
+    width: int = 32,
+    seed: int = 0,
+    vocabulary: int = 0,
+) -> str:
+    """Write a tiny random model with a tokenizer over the tiny collection's words; returns the folder.
+
+    Args:
+        folder: Where to write.
+        architecture: "bert", "roberta", "distilbert", "mpnet" or "modernbert" (masked language models, with their
+            vocabulary head), "t5" (an encoder-decoder) or "llama" (decoder-only, without [CLS] and [SEP]).
+        layers: Number of layers.
+        width: Hidden size, a multiple of 4.
+        seed: Of the weights.
+        vocabulary: How many tokens to know at least; those beyond the collection's words occur in no text.
+
+    Raises:
+        UnknownNameError: There is no such architecture here.
+    """
+    import transformers
+
+    check_choice("architecture", architecture, ARCHITECTURES)
+    folder = Path(folder)
+    tokenizer = tiny_tokenizer(architecture, vocabulary)
+    name, build_config = ARCHITECTURES[architecture]
+    prefix = name.removesuffix("ForMaskedLM").removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
+    config = getattr(transformers, f"{prefix}Config")(**build_config(tokenizer, layers, width))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = getattr(transformers, name)(config)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def _bert_like(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "intermediate_size": 2 * width,
+        "max_position_embeddings": 128,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _distilbert(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "dim": width,
+        "n_layers": layers,
+        "n_heads": 2,
+        "hidden_dim": 2 * width,
+        "max_position_embeddings": 128,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _modernbert(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    ends = {"cls_token_id": tokenizer.cls_token_id, "bos_token_id": tokenizer.cls_token_id}
+    ends |= {"sep_token_id": tokenizer.sep_token_id, "eos_token_id": tokenizer.sep_token_id}
+    return _bert_like(tokenizer, layers, width) | ends | {"global_attn_every_n_layers": 2, "local_attention": 16}
+
+
+def _t5(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "d_model": width,
+        "d_kv": width // 2,
+        "d_ff": 2 * width,
+        "num_layers": layers,
+        "num_heads": 2,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "decoder_start_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _llama(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "num_key_value_heads": 1}
+    return _bert_like(tokenizer, layers, width) | ends
+
+
+ARCHITECTURES: dict[str, tuple[str, Callable[[Any, int, int], dict[str, Any]]]] = {
+    "bert": ("BertForMaskedLM", _bert_like),
+    "roberta": ("RobertaForMaskedLM", _bert_like),
+    "distilbert": ("DistilBertForMaskedLM", _distilbert),
+    "mpnet": ("MPNetForMaskedLM", _bert_like),
+    "modernbert": ("ModernBertForMaskedLM", _modernbert),
+    "t5": ("T5ForConditionalGeneration", _t5),
+    "llama": ("LlamaForCausalLM", _llama),
+}
+"""Architectures of `tiny_model`: the class of transformers, and what makes its configuration."""
+
+
+def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
+    """A WordPiece tokenizer over the words of the tiny collection, with the special tokens of an architecture.
+
+    Args:
+        architecture: A key of `ARCHITECTURES`.
+        least: How many tokens to have at least.
+    """
+    import tokenizers
+    import transformers
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+
+    text = f"{_WORDS} {COUNTRIES}".replace("|", " ").replace("-", " ")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{number}]" for number in range(16))]
+    letters = [prefix + letter for prefix in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
+    known = [*special, *letters, ".", ",", *sorted(set(text.lower().split()))]
+    known = list(dict.fromkeys(known))
+    known += [f"[filler{number}]" for number in range(least - len(known))]
+    vocabulary = {token: row for row, token in enumerate(known)}
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    if architecture == "t5":
+        backend.post_processor = processors.TemplateProcessing("$A [SEP]", "$A [SEP] $B:1 [SEP]:1", ends[1:])
+    elif architecture != "llama":
+        backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ends)
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    if architecture == "llama":
+        names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[SEP]"}
+    elif architecture != "t5":
+        names["cls_token"] = "[CLS]"
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=128, **names)
+
+
+@cache
+def kit_models() -> dict[str, str]:
+    """The tiny models that components are tried on, architecture -> folder: a BERT, a T5 and a decoder.
+
+    They are made once in a process. Their vocabulary is larger than what poolers keep of it by default, and a prime, so
+    that nothing divides it.
+    """
+    folder = tempfile.mkdtemp(prefix="retrievalkit-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {
+        one: tiny_model(f"{folder}/{one}", architecture=one, width=16, vocabulary=1409)
+        for one in ("bert", "t5", "llama")
+    }

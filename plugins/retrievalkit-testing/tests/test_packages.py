@@ -1,0 +1,180 @@
+"""The conformance kit of packages: one fault in each of these is found, by the property of its name, with the line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+from click.testing import CliRunner
+from retrievalkit_testing.packages import PACKAGES
+
+from retrievalkit.cli import main
+
+TOP = '''"""A plugin."""
+
+from retrievalkit import hookimpl
+
+__version__ = "0.1.0"
+
+
+@hookimpl
+def register_poolers(register):
+    register("tried", "retrievalkit_tried.poolers:Tried")
+'''
+POOLER = '''"""A pooler."""
+
+from retrievalkit.contracts import EncoderInfo, Pooler, Representation
+
+
+class Tried(Pooler):
+    """The first token.
+
+    Args:
+        scale: A factor.
+    """
+
+    def __init__(self, info: EncoderInfo, *, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, states, side):
+        return Representation(self.scale * states.last[:, :1])
+'''
+PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "retrievalkit-tried"
+version = "0.1.0"
+dependencies = ["retrievalkit"]
+
+[project.entry-points."retrievalkit.plugins"]
+tried = "retrievalkit_tried"
+
+[tool.hatch.build.targets.wheel]
+packages = ["retrievalkit_tried"]
+"""
+FAULTS = {
+    "torch_at_the_top": ("cold_import", "__init__.py", TOP, "import torch\n" + TOP),
+    "heavy_by_a_module": ("cold_import", "poolers.py", TOP, TOP + "\nimport retrievalkit_tried.poolers\n"),
+    "prints": ("quiet_import", "__init__.py", TOP, TOP + '\nprint("hello")\n'),
+    "raises": ("registered", "__init__.py", TOP, TOP + "\n1 / 0\n"),
+    "name_with_a_dash": ("registered", "__init__.py", '"tried",', '"tri-ed",'),
+    "no_such_class": ("targets", "__init__.py", ":Tried", ":Tired"),
+    "no_pooler": ("targets", "poolers.py", "class Tried(Pooler)", "class Tried"),
+    "no_forward": ("targets", "poolers.py", "def forward", "def backward"),
+    "untyped": ("typed_options", "poolers.py", "scale: float", "scale"),
+    "positional": ("typed_options", "poolers.py", "*, scale", "scale"),
+    "default_of_another_type": ("typed_options", "poolers.py", "float = 1.0", 'float = "one"'),
+    "undocumented_option": ("documented", "poolers.py", "scale: A factor", "other: A factor"),
+    "undocumented": (
+        "documented",
+        "poolers.py",
+        POOLER[POOLER.index('    """The') : POOLER.index("    def __init__")],
+        "",
+    ),
+    "other_version": ("versions", "__init__.py", '__version__ = "0.1.0"', '__version__ = "0.2.0"'),
+    "requires_nothing": ("versions", "pyproject.toml", '["retrievalkit"]', "[]"),
+    "entry_point_in_capitals": ("entry_points", "pyproject.toml", 'tried = "retr', 'Tried = "retr'),
+}
+SLOW_FAULTS = {
+    "wheel_without_modules": (
+        "wheel",
+        "pyproject.toml",
+        'packages = ["retrievalkit_tried"]',
+        'include = ["tests"]',
+    ),
+    "no_build_backend": ("wheel", "pyproject.toml", "hatchling.build", "hatchling.built"),
+}
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch, fresh_registry):
+    """Writes the package with one text replaced, and registers it as if it were installed from that folder."""
+
+    def write(old, new):
+        texts = [text.replace(old, new) if old in text else text for text in (TOP, POOLER, PROJECT)]
+        package = tmp_path / "retrievalkit_tried"
+        package.mkdir()
+        files = (package / "__init__.py", package / "poolers.py", tmp_path / "pyproject.toml")
+        for path, text in zip(files, texts, strict=True):
+            path.write_text(text)
+        info = tmp_path / "retrievalkit_tried-0.1.0.dist-info"
+        info.mkdir()
+        needs = "" if "dependencies = []" in texts[2] else "Requires-Dist: retrievalkit\n"
+        info.joinpath("METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: retrievalkit-tried\nVersion: 0.1.0\n{needs}\n"
+        )
+        name = re.search(r'(\w+) = "retrievalkit_tried"', texts[2])[1]
+        info.joinpath("entry_points.txt").write_text(f"[retrievalkit.plugins]\n{name} = retrievalkit_tried\n")
+        direct = {"url": f"file://{tmp_path}", "dir_info": {"editable": True}}
+        info.joinpath("direct_url.json").write_text(json.dumps(direct))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(sys.path)}")
+        monkeypatch.setenv("RKIT_PLUGINS", name)
+        for module in [one for one in sys.modules if one.startswith("retrievalkit_tried")]:
+            monkeypatch.delitem(sys.modules, module)
+        fresh_registry()
+
+    yield write
+    for module in [one for one in sys.modules if one.startswith("retrievalkit_tried")]:
+        del sys.modules[module]
+
+
+def assert_found(written, fault, file, old, new):
+    written(old, new)
+    failure = PACKAGES.report("retrievalkit-tried", only=[fault]).failures[0]
+    assert failure.property == fault
+    assert re.search(rf"{file.replace('.', '[.]')}:\d+", str(failure)), str(failure)
+
+
+@pytest.mark.parametrize(
+    "name", [one for one, fault in FAULTS.items() if fault[0] not in ("cold_import", "quiet_import")]
+)
+def test_a_fault_is_found_by_the_property_that_names_it(written, name):
+    assert_found(written, *FAULTS[name])
+
+
+def test_torch_at_the_top_is_found(written):
+    assert_found(written, *FAULTS["torch_at_the_top"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["heavy_by_a_module", "prints", *SLOW_FAULTS])
+def test_a_fault_that_another_process_sees_is_found(written, name):
+    assert_found(written, *{**FAULTS, **SLOW_FAULTS}[name])
+
+
+@pytest.mark.slow
+def test_a_package_that_keeps_the_contract_passes(written):
+    written("nothing", "nothing")
+    PACKAGES.check("retrievalkit-tried")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["aggretriever", "cotmae", "milvus", "mlr", "mvr", "pyserini"])
+def test_the_packages_that_ship_pass(name):
+    PACKAGES.check(f"retrievalkit-{name}")
+
+
+def test_the_command_prints_a_table_and_exits_with_1(written):
+    written(*FAULTS["undocumented_option"][2:])
+    result = CliRunner().invoke(
+        main, ["plugins", "check", "tried", "--property", "documented", "--property", "targets"]
+    )
+    assert result.exit_code == 1, result.output
+    assert re.search(r"targets +passed", result.output)
+    assert re.search(r"documented +failed +the option 'scale'", result.output)
+    assert re.search(r"look at[\s\S]+poolers\.py:\d+", result.output)
+
+
+def test_the_command_gives_json(written):
+    written("nothing", "nothing")
+    words = ["plugins", "check", "retrievalkit-tried", "--property", "targets", "--json"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    (checked,) = json.loads(result.output)
+    assert [row["result"] for row in checked["properties"]] == ["passed"]

@@ -25,11 +25,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import retrievalkit_testing as testing
 import scipy.sparse
 from bench import machine
 from growth_holds import DIM, HITS, HOLDS, TERMS
 
-from retrievalkit import artifacts, testing
+from retrievalkit import artifacts
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.model.retriever import Retriever

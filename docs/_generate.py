@@ -89,7 +89,7 @@ def _promises() -> str:
     modules: dict[str, list[str]] = {}
     for line in lines:
         parts = line.partition("(")[0].split(".")
-        depth = 3 if parts[1] == "data" else 1 if parts[1] == "hookimpl" else 2
+        depth = 3 if parts[1] == "data" else 1 if parts[1] == "hookimpl" or parts[0] == "retrievalkit_testing" else 2
         modules.setdefault(".".join(parts[:depth]), []).append(line.split(".", depth)[depth])
     shown = [f"## {module}\n\n```text\n" + "\n".join(names) + "\n```\n" for module, names in modules.items()]
     return "\n".join([_PROMISES.format(version=VERSION), *shown])

@@ -9,13 +9,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import dynamic_module_utils
 
 from killed_processes import forks, in_another_process
-from retrievalkit import consent, testing
+from retrievalkit import consent
 from retrievalkit.cli import main
 from retrievalkit.errors import InputError
 from retrievalkit.model.cross_encoder import CrossEncoder

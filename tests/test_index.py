@@ -7,10 +7,11 @@ import shutil
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 from click.testing import CliRunner
 
 from places import ROOT
-from retrievalkit import artifacts, consent, registry, testing
+from retrievalkit import artifacts, consent, registry
 from retrievalkit.builtin.indexers.flat import Flat
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorWriter

@@ -8,11 +8,12 @@ import shutil
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from retrievalkit import artifacts, testing
+from retrievalkit import artifacts
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import ArtifactError, InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.model import cross_encoder, first_token

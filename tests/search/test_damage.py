@@ -11,11 +11,12 @@ import zipfile
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import scipy.sparse
 import torch
 from click.testing import CliRunner
 
-from retrievalkit import artifacts, testing
+from retrievalkit import artifacts
 from retrievalkit.artifacts import integrity
 from retrievalkit.cli.main import main as rkit
 from retrievalkit.contracts import Representation

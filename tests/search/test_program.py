@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 
 from fused_runs import fuse, search
 from places import ROOT
-from retrievalkit import artifacts, oddities, registry, testing
+from retrievalkit import artifacts, oddities, registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import Query

@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
+import retrievalkit_testing as testing
 import scipy.sparse
 from click.testing import CliRunner
 
-from retrievalkit import artifacts, registry, testing
+from retrievalkit import artifacts, registry
 from retrievalkit.builtin.indexers.flat import Flat
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorWriter

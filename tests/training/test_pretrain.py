@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import retrievalkit_testing as testing
 import torch
 import transformers
 from click.testing import CliRunner
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 
 from killed_processes import first_fast, forks, in_another_process, kill_at_call
-from retrievalkit import artifacts, registry, testing
+from retrievalkit import artifacts, registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import Pretrainer
 from retrievalkit.data.corpus import open_corpus

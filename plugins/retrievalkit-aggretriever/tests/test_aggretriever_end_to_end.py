@@ -6,15 +6,11 @@ import json
 
 import pytest
 import retrievalkit_testing as testing
-import torch
 from click.testing import CliRunner
 
-from retrievalkit import registry
 from retrievalkit.cli import main
-from retrievalkit.contracts import Progress
-from retrievalkit.errors import InputError, OptionError, UnsupportedError
+from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
-from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 pytestmark = pytest.mark.precision
 
@@ -67,53 +63,6 @@ class TestEncodersThatItIsNotFor:
         with pytest.raises(UnsupportedError, match=r"\[CLS\]-like token .* begin with none\. Choose a model with one"):
             Retriever.create(model, pooler="aggretriever", pooler_options=SMALL | {"vocabulary_head": False})
 
-    def test_of_few_terms(self, tiny_model):
-        with pytest.raises(OptionError, match=r"agg_dim is 640: .* Set agg_dim to \d+ or less"):
-            Retriever.create(tiny_model, pooler="aggretriever")
-
-
-class TestCachedGradients:
-    """Encoding chunk by chunk gives the gradients of the whole batch."""
-
-    QUERIES = (("", "what is the capital of france"), ("", "rome"))
-    DOCUMENTS = (
-        ("France", "The seat of government is the city of Paris."),
-        ("Peru", "lima"),
-        ("Italy", "People pay with the euro, and the language that is spoken most is Italian."),
-    )
-
-    def gradients(self, model, step, most, options):
-        retriever = Retriever.create(
-            model, pooler="aggretriever", pooler_options=SMALL | options, encoder_options={"dropout": 0.3}
-        )
-        retriever.to("cpu").train()
-        loss = registry.create("loss", "aggretriever")
-        chunks = []
-        for side, texts in (("query", self.QUERIES), ("document", self.DOCUMENTS)):
-            tower = retriever.tower(side)
-            ids = tower.tokenize(texts, side)
-            for start in range(0, len(ids), most):
-                rows = list(range(start, min(start + most, len(ids))))
-                chunks.append(Chunk(side, rows, tower.collate([ids[row] for row in rows], side)))
-        torch.manual_seed(0)
-        value = step(
-            retriever,
-            chunks,
-            lambda queries, documents: loss(queries, documents, torch.tensor([0, 2]), Progress(0, 0.0, 10)),
-            torch.autograd.backward,
-        )
-        named = retriever.named_parameters()
-        return value, {name: parameter.grad for name, parameter in named if parameter.grad is not None}
-
-    @pytest.mark.parametrize("options", [{}, {"vocabulary_head": False}, {"layers": (1, 2)}], ids=ids_of)
-    @pytest.mark.parametrize("most", [1, 100])
-    def test_equal_to_plain_ones(self, options, most, tiny_model):
-        plain, cached = (self.gradients(tiny_model, step, most, options) for step in (plain_step, cached_step))
-        torch.testing.assert_close(plain[0].total, cached[0].total)
-        assert plain[1].keys() == cached[1].keys()
-        for name, one in plain[1].items():
-            torch.testing.assert_close(one, cached[1][name], rtol=1e-4, atol=1e-6, msg=name)
-
 
 def rkit(*words):
     result = CliRunner().invoke(main, [str(word) for word in words])
@@ -162,41 +111,3 @@ def test_from_training_to_evaluation(tiny_model, tiny_collection, tmp_path):
     small = settings({"pooler.cls_dim": 8, "pooler.agg_dim": 24})
     untrained, _ = measure(tiny_model, tiny_collection, tmp_path / "untrained", "--pooler", "aggretriever", *small)
     assert trained > untrained + 0.2
-
-
-def test_layers_self_contrastive(tiny_model, tiny_collection, tmp_path):
-    """keep=last trains the vectors of all layers with the loss of retrievalkit-mlr, and indexes one a document."""
-    pytest.importorskip("retrievalkit_mlr")
-    given = {"pooler.layers": "1,2", "pooler.keep": "last", "logging_steps": 1, "epochs": 0.5}
-    manifest, log = train(tiny_model, tiny_collection, tmp_path / "model", **given)
-    assert manifest["options"]["loss"]["name"] == "self_contrastive"
-    assert all(line["regularizer"] > 0 for line in log)
-    _, counts = measure(tmp_path / "model", tiny_collection, tmp_path / "found")
-    assert counts["vectors"] == 42
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, "agg_dim is 640"),
-        ({"pooler.cls_dim": 0, "pooler.agg_dim": 0}, "both 0"),
-        ({"pooler.agg_dim": 16, "pooler.slice_seed": 3}, "slice_seed=3 has no effect with slices=strided"),
-        ({"pooler.agg_dim": 16, "loss.part_weights": 1}, "did you mean 'part_weight'"),
-    ],
-)
-def test_wrong_settings_are_said_before_training(given, message, tiny_model, tiny_collection, tmp_path):
-    words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
-    words += ["--output", tmp_path / "model", "--pooler", "aggretriever", *settings(given)]
-    result = CliRunner().invoke(main, list(map(str, words)))
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert not (tmp_path / "model").exists()
-
-
-def test_the_loss_wants_parts(tiny_model, tiny_collection, tmp_path):
-    """With another pooler it says which one to choose."""
-    words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
-    words += ["--output", tmp_path / "model", "--loss", "aggretriever"]
-    result = CliRunner().invoke(main, list(map(str, words)))
-    assert result.exit_code == 2
-    assert "Choose --pooler aggretriever, or --loss contrastive." in result.stderr

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from retrievalkit import registry
 from retrievalkit.contracts import Progress, Representation
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 
 START = Progress(step=0, epoch=0.0, total_steps=10)
 PARTS = {"cls": slice(0, 2), "agg": slice(2, 5)}
@@ -129,34 +129,6 @@ def test_the_contract_is_kept():
     testing.check_loss("aggretriever", parts={"agg": slice(0, 8)}, kept=0)
 
 
-def test_temperature_and_part_weight_change_the_gradient():
-    gradients = []
-    for options in ({}, {"temperature": 0.5}, {"part_weight": 0.1}):
-        queries = represent(QUERIES)
-        queries.vectors.requires_grad_()
-        loss_of(queries, represent(DOCUMENTS), **options).total.backward()
-        gradients.append(queries.vectors.grad)
-    assert not torch.allclose(gradients[0], gradients[1])
-    assert not torch.allclose(gradients[0], gradients[2])
-
-
-def test_float32_under_autocast():
-    """Half-precision vectors under autocast give what the same numbers give in float32."""
-    queries, documents = (represent(rows) for rows in (QUERIES, DOCUMENTS))
-    half = [replace(one, vectors=one.vectors.bfloat16()) for one in (queries, documents)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        made = loss_of(*half).total
-    assert made.dtype == torch.float32
-    assert made.item() == pytest.approx(loss_of(*(one.float() for one in half)).total.item(), abs=1e-6)
-
-
-def test_chunked_documents_lose_nothing():
-    """Documents put together from chunks, as gradient caching does, keep their parts."""
-    documents = represent(DOCUMENTS)
-    together = Representation.concatenate([documents.rows(slice(0, 1)), documents.rows(slice(1, 4))])
-    assert loss_of(represent(QUERIES), together).total.item() == pytest.approx(1.0747572943, abs=1e-9)
-
-
 @pytest.mark.parametrize(
     ("queries", "documents"),
     [
@@ -169,9 +141,3 @@ def test_representations_that_it_is_not_for(queries, documents):
     """Another pooler's representations are refused, with what to choose instead."""
     with pytest.raises(UnsupportedError, match=r"parts of a vector.*--pooler aggretriever, or --loss contrastive"):
         loss_of(queries, documents)
-
-
-@pytest.mark.parametrize(("option", "value"), [("temperature", 0), ("part_weight", -0.1)])
-def test_options_out_of_range(option, value):
-    with pytest.raises(OptionError, match=rf"option '{option}' of loss 'aggretriever' cannot be {value}"):
-        registry.create("loss", "aggretriever", **{option: value})

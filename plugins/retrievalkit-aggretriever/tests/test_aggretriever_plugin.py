@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from retrievalkit import registry
-from retrievalkit.contracts import EncoderInfo, Loss, Pooler
+from retrievalkit.contracts import EncoderInfo
 from retrievalkit.errors import OptionError, UnsupportedError
 
 SMALL = {"cls_dim": 3, "agg_dim": 4}
-
-
-def test_everything_is_registered():
-    """The pooler and the loss are found by name, brought by this distribution."""
-    for kind, contract in (("pooler", Pooler), ("loss", Loss)):
-        assert registry.component(kind, "aggretriever").distribution == "retrievalkit-aggretriever"
-        assert issubclass(registry.get(kind, "aggretriever"), contract)
-
-
-def test_the_plugin_is_cold():
-    """Importing the plugin and listing names imports no torch."""
-    code = (
-        "import sys, retrievalkit_aggretriever; from retrievalkit import registry; registry.names('pooler');"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'numpy')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("kind", ["pooler", "loss"])
-def test_every_option_is_described(kind):
-    """`rkit plugins show` has a sentence for each option."""
-    options = registry.options(registry.get(kind, "aggretriever"))
-    assert all(option.description for option in options.values())
-    assert len(options) == {"pooler": 15, "loss": 2}[kind]
 
 
 @pytest.mark.parametrize(
@@ -94,21 +67,6 @@ def test_wrong_options(options, message, info):
 def test_layers_that_are_not_there(options, message, info):
     with pytest.raises(UnsupportedError, match=message):
         registry.create("pooler", "aggretriever", info, **(SMALL | options))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"agg_dim": "20"},
-        {"agg_dim": "vocabulary"},
-        {"layers": "1,-1"},
-        {"layers": [1, -1]},
-        {"vocabulary_head": "false"},
-        {"remainder": "drop", "drop_limit": 0},
-    ],
-)
-def test_options_as_the_command_line_gives_them(options, info):
-    registry.create("pooler", "aggretriever", info, **(SMALL | options))
 
 
 PAPER = [

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from retrievalkit import registry
-from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates, VocabularyHead
-from retrievalkit.score import scores
+from retrievalkit.contracts import EncoderInfo, TokenStates, VocabularyHead
 
 SMALL = {"cls_dim": 3, "agg_dim": 4}
 
@@ -273,17 +272,6 @@ VARIANTS = [
     {"pooled_tokens": "text", "vocabulary_head": False},
     {"pooled_tokens": "text", "aggregation": "average"},
 ]
-OTHERS = [
-    {"slices": "seeded"},
-    {"slices": "seeded", "slice_seed": 5},
-    {"agg_dim": 7},
-    {"agg_dim": 7, "remainder": "drop"},
-    {"agg_dim": 7, "remainder": "drop", "drop_limit": 11},
-    {"cls_dim": 0},
-    {"agg_dim": 0},
-    {"layers": (1, 3)},
-    {"layers": (1, 3), "keep": "last"},
-]
 
 
 def ids_of(options):
@@ -291,7 +279,6 @@ def ids_of(options):
 
 
 every_variant = pytest.mark.parametrize("options", VARIANTS, ids=ids_of)
-every_case = pytest.mark.parametrize("options", VARIANTS + OTHERS, ids=ids_of)
 
 
 def test_a_new_linear_map_keeps_inner_products():
@@ -352,45 +339,6 @@ class TestParts:
         assert pooler.needs.vocabulary_head
         assert pooler.default_loss == "aggretriever"
 
-    def test_score_is_the_sum_of_the_parts(self, info, make_states):
-        queries, documents = (create(info)(make_states(lengths), "query") for lengths in ([4, 6], [5, 3, 7]))
-        of_parts = [
-            scores(Representation(queries.vectors[:, :, part]), Representation(documents.vectors[:, :, part]))
-            for part in queries.parts.values()
-        ]
-        torch.testing.assert_close(scores(queries, documents), of_parts[0] + of_parts[1])
-
-    def test_sides_are_encoded_alike(self, info, make_states):
-        pooler, states = create(info), make_states([4, 6])
-        assert torch.equal(pooler(states, "query").vectors, pooler(states, "document").vectors)
-
-
-class TestNeeds:
-    """Only what is used is asked for."""
-
-    @pytest.mark.parametrize(
-        ("options", "head"),
-        [
-            ({}, True),
-            ({"aggregation": "semi"}, True),
-            ({"aggregation": "linear"}, True),
-            ({"agg_dim": "vocabulary"}, True),
-            ({"vocabulary_head": False}, False),
-            ({"aggregation": "average"}, False),
-            ({"agg_dim": 0}, False),
-        ],
-    )
-    def test_head(self, options, head, info):
-        assert create(info, **options).needs.vocabulary_head is head
-
-    def test_layers(self, info):
-        """keep=last needs the other layers in training alone, and queries never."""
-        pooler = create(info, layers=(1, -1), keep="last")
-        assert pooler.needs.layers_of("document", info) == (1, 3)
-        assert pooler.needs.layers_of("query", info) == (3,)
-        assert pooler.eval().needs.layers_of("document", info) == (3,)
-        assert create(info, layers=(1, -1)).eval().needs.layers_of("document", info) == (1, 3)
-
 
 class TestLayers:
     """A vector from each of several layers."""
@@ -418,212 +366,3 @@ class TestLayers:
         assert training.vectors.shape[1] == 2
         assert torch.equal(indexed.vectors, training.vectors[:, :1])
         assert pooler.default_loss == "self_contrastive"
-
-
-@every_case
-@pytest.mark.parametrize("training", [True, False])
-def test_padding_and_order_change_nothing(options, training, info, make_states):
-    """More padding, padding on the left, another order, smaller batches: the same vectors for each text."""
-    pooler, lengths = create(info, **options).train(training), [2, 7, 4, 1]
-    expected = pooler(make_states(lengths), "document").vectors
-    others = [
-        pooler(make_states(lengths, padded_to=9), "document").vectors,
-        pooler(make_states(lengths, padded_to=9, left=True), "document").vectors,
-        pooler(make_states(lengths[::-1]), "document").vectors.flip(0),
-        torch.cat([pooler(make_states([one]), "document").vectors for one in lengths]),
-    ]
-    assert expected.isfinite().all()
-    for other in others:
-        torch.testing.assert_close(other, expected)
-
-
-class TestReleasedPadding:
-    """Bit for bit what the released code does with padding, asked for by name."""
-
-    def test_signed_weights(self, info, make_states):
-        """Without padding values may be below 0; with it, they are cut off."""
-        options = {"term_weight": "signed", "agg_dim": "vocabulary", "cls_dim": 0}
-        pooler = create(info, **options, padding="released")
-        pooler.term_projection.weight.data.zero_()
-        pooler.term_projection.bias.data.fill_(-1.0)
-        whole, padded = (pooler(make_states([5], padded_to=to), "document").vectors for to in (5, 6))
-        assert (whole < 0).all()
-        assert torch.equal(padded, torch.zeros_like(padded))
-        mixed = pooler(make_states([5, 3]), "document").vectors
-        torch.testing.assert_close(mixed[:1], whole)
-        assert torch.equal(mixed[1], torch.zeros_like(mixed[1]))
-
-    def test_without_head(self, info, make_states):
-        """Padding is a token like others: its id gets its weight."""
-        states = make_states([5], padded_to=7)
-        made, masked = (
-            create(info, vocabulary_head=False, agg_dim="vocabulary", padding=padding).terms(states)
-            for padding in ("released", "masked")
-        )
-        assert made[0, 0] > 10
-        assert masked[0, 0] == 0
-        assert torch.equal(made[0, 1:], masked[0, 1:])
-
-
-BASE = {"cls_dim": 3, "agg_dim": 4}
-CHANGES = [
-    ({}, {"cls_dim": 2}),
-    ({}, {"agg_dim": 5}),
-    ({}, {"aggregation": "semi"}),
-    ({}, {"aggregation": "linear"}),
-    ({}, {"aggregation": "average"}),
-    ({}, {"term_weight": "signed"}),
-    ({}, {"term_weight": "none"}),
-    ({"term_weight": "signed"}, {"term_weight": "none"}),
-    ({}, {"vocabulary_head": False}),
-    ({}, {"head": "projection"}),
-    ({}, {"pooled_tokens": "text"}),
-    ({"vocabulary_head": False}, {"pooled_tokens": "text"}),
-    ({"aggregation": "average"}, {"pooled_tokens": "text"}),
-    ({}, {"slices": "seeded"}),
-    ({"aggregation": "semi"}, {"slices": "same_as_star"}),
-    ({"slices": "seeded"}, {"slice_seed": 1}),
-    ({"agg_dim": 7}, {"remainder": "drop"}),
-    ({"agg_dim": 7, "remainder": "drop"}, {"drop_limit": 11}),
-    ({"term_weight": "signed"}, {"padding": "released"}),
-    ({"vocabulary_head": False}, {"padding": "released"}),
-    ({}, {"layers": (2,)}),
-    ({"layers": (1, 3)}, {"keep": "last"}),
-]
-
-
-@pytest.mark.parametrize(("given", "change"), CHANGES, ids=[ids_of(given | change) for given, change in CHANGES])
-def test_every_option_changes_the_vectors(given, change, info, make_states):
-    """Nothing else being changed; projections of one size start alike."""
-    states = make_states([5, 6, 9], padded_to=9)
-    made = []
-    for options in (given, given | change):
-        pooler = create(info, **options).eval()
-        if pooler.term_projection is not None:
-            # Of both signs, so that the sign matters, and one text has none above 0.
-            pooler.term_projection.bias.data.fill_(-1.5)
-        made.append(pooler(states, "document").vectors)
-    assert made[0].shape != made[1].shape or not torch.allclose(*made)
-
-
-class TestGradient:
-    """Where it goes, and where not."""
-
-    def gradients(self, info, states, part, **options):
-        """Of one part of the vectors, at the hidden states; and the names of the parameters that it reaches."""
-        states.layers[3].requires_grad_()
-        pooler = create(info, **options)
-        if pooler.term_projection is not None:
-            # So that signed weights are not all cut off.
-            pooler.term_projection.bias.data.fill_(5.0)
-        made = pooler(states, "document")
-        made.vectors[:, :, made.parts[part]].sum().backward()
-        named = dict(pooler.named_parameters())
-        reached = {name for name, one in named.items() if one.grad is not None and one.grad.abs().sum() > 0}
-        return states.layers[3].grad, reached
-
-    @pytest.mark.parametrize("options", [one for one in VARIANTS if one.get("term_weight") != "none"], ids=ids_of)
-    def test_none_to_cls_or_padding(self, options, info, make_states):
-        """The agg part comes of the tokens behind [CLS], [SEP] included."""
-        states = make_states([2, 6], padded_to=7)
-        gradient, _ = self.gradients(info, states, "agg", **options)
-        assert gradient[:, 0].abs().sum() == 0
-        assert gradient[states.attention_mask == 0].abs().sum() == 0
-        assert gradient[:, 1].abs().sum() > 0
-
-    def test_of_the_cls_part(self, info, make_states):
-        """To the first token, and to its own projection alone."""
-        gradient, reached = self.gradients(info, make_states([4, 6]), "cls")
-        assert gradient[:, 1:].abs().sum() == 0
-        assert gradient[:, 0].abs().sum() > 0
-        assert reached == {"cls_projection.weight", "cls_projection.bias"}
-
-    def test_only_to_tokens_that_won(self, info, make_states):
-        """Without a head, with two dimensions: the tokens of the two winning ids, and no other."""
-        states = make_states([8])
-        gradient, _ = self.gradients(info, states, "agg", vocabulary_head=False, agg_dim=2)
-        touched = {int(token) for token in states.input_ids[0][gradient[0].abs().sum(dim=1) > 0]}
-        assert 1 <= len(touched) <= 2
-        assert (gradient[0].abs().sum(dim=1) > 0).sum() == len(touched)
-
-    def test_of_the_head(self, info, make_states):
-        """The head is trained with the rest."""
-        states = make_states([5, 6])
-        states.head.weight.requires_grad_()
-        create(info)(states, "document").vectors.sum().backward()
-        assert states.head.weight.grad.abs().sum() > 0
-
-    def test_none_below_zero(self, info, make_states):
-        """Signed weights that are all below 0 are cut off, and so is their gradient."""
-        states = make_states([5])
-        states.layers[3].requires_grad_()
-        pooler = create(info, term_weight="signed", cls_dim=0)
-        pooler.term_projection.weight.data.zero_()
-        pooler.term_projection.bias.data.fill_(-1.0)
-        pooler(states, "document").vectors.sum().backward()
-        assert states.layers[3].grad.abs().sum() == 0
-
-    def test_numerical(self, info, make_states):
-        """Central differences, through softmax, maxima and projections."""
-        states = make_states([5, 3])
-        head = states.head
-        double = type(head)(head.transform, head.weight.double(), head.bias.double())
-        pooler = create(info).double()
-
-        def vectors(hidden):
-            mask, special = states.attention_mask, states.special_mask
-            made = TokenStates({3: hidden}, mask, states.input_ids, special, head=lambda one: double(one))
-            return pooler(made, "document").vectors
-
-        hidden = torch.where(states.attention_mask[:, :, None].bool(), states.layers[3], 0.0).double().requires_grad_()
-        assert torch.autograd.gradcheck(vectors, hidden)
-
-
-class TestSaving:
-    """Weights and random slices are stored; what was made anew does not matter."""
-
-    @every_case
-    def test_loaded_gives_equal_vectors(self, options, info, make_states):
-        states, pooler = make_states([4, 6]), create(info, **options).eval()
-        loaded = registry.create("pooler", "aggretriever", info, **(SMALL | options)).eval()
-        loaded.load_state_dict(pooler.state_dict())
-        assert torch.equal(loaded(states, "document").vectors, pooler(states, "document").vectors)
-
-    def test_parameters(self, info):
-        """No more than the variant has."""
-        cls = ["cls_projection.weight", "cls_projection.bias"]
-        term = ["term_projection.weight", "term_projection.bias"]
-        assert list(create(info).state_dict()) == cls + term
-        assert list(create(info, cls_dim=0).state_dict()) == term
-        assert list(create(info, term_weight="none").state_dict()) == cls
-        assert list(create(info, agg_dim=0).state_dict()) == cls
-        linear = create(info, aggregation="linear").state_dict()
-        assert [tuple(one.shape) for one in linear.values()] == [(3, 6), (3,), (1, 6), (1,), (4, 40), (4,)]
-        average = create(info, aggregation="average").state_dict()
-        assert [tuple(one.shape) for one in average.values()] == [(3, 6), (3,), (4, 6), (4,)]
-        assert "aggregate.order" in create(info, slices="seeded").state_dict()
-
-
-@every_case
-def test_bf16_under_autocast(options, info, make_states):
-    """What the processor computes in half precision is near to what it computes in float32."""
-    states, pooler = make_states([4, 6]), create(info, **options).eval()
-    expected = pooler(states, "document").vectors
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        made = pooler(states, "document").vectors
-    assert (made.float() - expected).abs().max() < 0.1 * expected.abs().max() + 0.05
-
-
-@pytest.mark.parametrize("loss", ["contrastive", "aggretriever"])
-@every_case
-def test_it_can_be_trained(loss, options, info, make_states):
-    """Every variant with either loss, gradients finite and reaching the states."""
-    pooler = create(info, **options)
-    states = make_states([4, 6, 5], padded_to=8)
-    states.layers[3].requires_grad_()
-    made = pooler(states, "document")
-    queries = pooler(make_states([3, 4]), "query")
-    value = registry.create("loss", loss)(queries, made, torch.tensor([0, 1]), Progress(0, 0.0, 1))
-    value.total.backward()
-    assert states.layers[3].grad.isfinite().all()
-    assert states.layers[3].grad.abs().sum() > 0

@@ -7,16 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import retrievalkit_testing as testing
 import torch
 import transformers
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
-from retrievalkit.cli import main
-from retrievalkit.data.corpus import open_corpus
-from retrievalkit.data.runs import read_run
-from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
 from retrievalkit.model.retriever import Retriever
 
@@ -116,43 +110,6 @@ def test_the_published_folder_is_not_needed_again(layout, tiny_model, tmp_path):
     shutil.rmtree(folder)
     loaded = Retriever.load(tmp_path / "saved", device="cpu")
     torch.testing.assert_close(loaded.encode(TEXTS, "query", precision="fp32").vectors, expected)
-
-
-def test_trained_further_projections_are_kept(tiny_model, tmp_path):
-    """Loading a checkpoint of ours takes what was trained, not what it started from."""
-    retriever = create(hub_layout(tmp_path / "published", tiny_model))
-    with torch.no_grad():
-        retriever.pooler.cls_projection.weight += 1.0
-    (tmp_path / "saved").mkdir()
-    retriever.save(tmp_path / "saved")
-    loaded = Retriever.load(tmp_path / "saved", device="cpu")
-    assert torch.equal(loaded.pooler.cls_projection.weight, retriever.pooler.cls_projection.weight)
-    assert not torch.equal(loaded.pooler.cls_projection.weight, projections()["cls_proj.weight"])
-
-
-def test_from_the_command_line(tiny_model, tmp_path):
-    """Encoded, indexed and searched by the name of the published folder, without training."""
-    folder = hub_layout(tmp_path / "published", tiny_model)
-    collection = testing.tiny_collection(tmp_path / "countries")
-    given = OPTIONS | {"padding": "masked"}
-    options = [word for name, value in given.items() for word in ("--set", f"pooler.{name}={value}")]
-    vectors, index, run = tmp_path / "vectors", tmp_path / "index", tmp_path / "run.trec"
-    encode = ["encode", folder, collection.corpus, "--output", vectors, "--precision", "fp32"]
-    search = ["search", index, "--query", "what is the capital of france", "--k", 3, "--output", run]
-    for words in (
-        [*encode, "--pooler", "aggretriever", *options],
-        ["index", vectors, "--indexer", "flat", "--output", index],
-        search,
-    ):
-        result = CliRunner().invoke(main, list(map(str, words)))
-        assert result.exit_code == 0, result.output
-    assert VectorStore(vectors).dim == 22
-    retriever = create(folder, padding="masked")
-    (hits,) = read_run(run).values()
-    (query,) = retriever.encode([("", "what is the capital of france")], "query", precision="fp32").vectors
-    corpus = [(passage.title, passage.text) for passage in open_corpus(collection.corpus)]
-    expected = retriever.encode(corpus, "document", precision="fp32").vectors[:, 0] @ query[0]
-    assert [score for _, score in hits] == pytest.approx(expected.topk(3).values.tolist(), rel=1e-4)
 
 
 def test_projections_new(tiny_model, tmp_path):

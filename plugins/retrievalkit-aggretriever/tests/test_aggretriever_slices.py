@@ -7,9 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retrievalkit_aggretriever.slices import SlicePooling, Table, column_maxima, signed_maxima, table
-
-from retrievalkit.errors import OptionError
+from retrievalkit_aggretriever.slices import SlicePooling, Table, signed_maxima, table
 
 BERT = 30_522
 
@@ -88,12 +86,6 @@ class TestGolden:
     def test_ties_go_to_the_negative_side(self):
         assert pooled([0.5, 0.5, 0.1, 0.2, 0.3, 0.1, 0.0, 0.0], 4) == [-0.5, -0.2, 0.3, 0.0]
 
-    def test_score_of_agg_star(self):
-        """The sign keeps terms of two slices apart: 0.05, where agg+ of the same sizes gives 0.35."""
-        query, passage = torch.tensor([0.5, -0.2, 0.3]), torch.tensor([0.4, 0.6, -0.1])
-        assert (query @ passage).item() == pytest.approx(0.05)
-        assert (query.abs() @ passage.abs()).item() == pytest.approx(0.35)
-
 
 def reference(values, dimensions, signed, same_as_star, dropped, order):
     """One dimension at a time, in plain loops; zeros wherever the last row is not full."""
@@ -161,35 +153,8 @@ def test_every_term_is_where_place_says(signed, rule):
     assert [pooling.place(term) is None for term in range(45)] == [term < pooling.table.dropped for term in range(45)]
 
 
-def test_slices_are_even():
-    """Each slice has as many terms as the others, or one fewer where the vocabulary is padded."""
-    for rule in ("strided", "seeded"):
-        pooling = SlicePooling(50, 6, rule=rule, seed=1)
-        sizes = [0] * 12
-        for term in range(50):
-            dimension, sign = pooling.place(term)
-            sizes[2 * dimension + (sign < 0)] += 1
-        assert sorted(set(sizes)) == [4, 5]
-
-
 class TestSeeded:
     """A random order of the vocabulary."""
-
-    def test_another_seed_makes_other_slices(self):
-        values = torch.rand(1, 50, generator=torch.Generator().manual_seed(0))
-        made = [SlicePooling(50, 5, rule="seeded", seed=seed)(values) for seed in (1, 1, 2)]
-        assert torch.equal(made[0], made[1])
-        assert not torch.equal(made[0], made[2])
-        assert not torch.equal(made[0], SlicePooling(50, 5)(values))
-
-    def test_the_order_is_stored(self):
-        """So that it is kept whatever the seed gives on another machine or version."""
-        stored = SlicePooling(50, 5, rule="seeded", seed=1).state_dict()
-        loaded = SlicePooling(50, 5, rule="seeded", seed=2)
-        loaded.load_state_dict(stored)
-        values = torch.rand(1, 50)
-        assert torch.equal(loaded(values), SlicePooling(50, 5, rule="seeded", seed=1)(values))
-        assert not SlicePooling(50, 5).state_dict()
 
     def test_dropped_ids_are_the_first_still(self):
         """Not random ones: what is dropped are the unused ids of BERT's vocabulary."""
@@ -206,64 +171,11 @@ def test_same_as_star_is_the_size_of_agg_star():
     assert not torch.equal(SlicePooling(50, 5, signed=False)(values), star)
 
 
-class TestGradient:
-    """It goes to the entry that won, with its sign, and nowhere else."""
-
-    @pytest.mark.parametrize("options", [{}, {"signed": False}, {"signed": False, "rule": "same_as_star"}])
-    def test_only_to_what_won(self, options):
-        values = torch.rand(2, 50, generator=torch.Generator().manual_seed(0)).requires_grad_()
-        pooling = SlicePooling(50, 5, **options)
-        made = pooling(values)
-        made.sum().backward()
-        for row in range(2):
-            winners = {int((values[row] == one.abs()).nonzero()): float(one.sign()) for one in made[row].detach()}
-            expected = torch.zeros(50)
-            for term, sign in winners.items():
-                expected[term] = sign
-            assert torch.equal(values.grad[row], expected)
-
-    def test_of_a_tie_to_the_negative_side(self):
-        values = torch.tensor([[0.5, 0.5, 0.1, 0.2]]).requires_grad_()
-        SlicePooling(4, 2)(values).sum().backward()
-        assert values.grad.tolist() == [[0.0, -1.0, 0.0, -1.0]]
-
-    def test_of_equals_in_one_slice_to_one_of_them(self):
-        """The maximum has one winner."""
-        values = torch.tensor([[0.5, 0.1, 0.5, 0.1]]).requires_grad_()
-        column_maxima(values, Table(4, 2, 0, 0)).sum().backward()
-        assert values.grad.sum().item() == 2.0
-        assert sorted(values.grad.flatten().tolist()) == [0.0, 0.0, 1.0, 1.0]
-
-    def test_none_to_dropped_ids_or_zeros(self):
-        values = torch.full((1, 10), -1.0).requires_grad_()
-        SlicePooling(10, 2, remainder="pad")(values).sum().backward()
-        # The zeros of the last row win the columns 2 and 3.
-        assert values.grad.abs().sum().item() == 1.0
-        values = torch.rand(1, 10).requires_grad_()
-        SlicePooling(10, 2, remainder="drop")(values).sum().backward()
-        assert values.grad[0, :2].tolist() == [0.0, 0.0]
-
-
 def test_negative_values_keep_the_rule():
     """The sign of a pair is that of its slice, also where values are below 0 (the released code's raw mode)."""
     assert signed_maxima(torch.tensor([[-0.1, -0.2, -0.4, -0.3]])).tolist() == [
         [pytest.approx(-0.1), pytest.approx(0.3)]
     ]
-
-
-@pytest.mark.parametrize(
-    ("dimensions", "options", "message"),
-    [
-        (26, {}, r"agg_dim is 26: so many dimensions need two slices .* has 50\. Set agg_dim to 25 or less"),
-        (51, {"signed": False}, r"agg_dim is 51: .* a term each.* has 50\. Set agg_dim to 50 or less"),
-        (26, {"signed": False, "rule": "same_as_star"}, "Set agg_dim to 25 or less"),
-    ],
-)
-def test_more_slices_than_terms(dimensions, options, message):
-    """A slice without a term would always be 0."""
-    with pytest.raises(OptionError, match=message):
-        SlicePooling(50, dimensions, **options)
-    SlicePooling(50, dimensions - 1, **options)
 
 
 def test_auto_drops_of_berts_vocabulary_alone():

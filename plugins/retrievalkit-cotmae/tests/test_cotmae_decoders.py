@@ -97,16 +97,6 @@ def test_the_ar_decoder_is_a_block_of_gpt2_and_a_norm():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_several_layers_follow_each_other(causal):
-    own, alone = (decoder(causal=causal, layers=layers) for layers in (2, 1))
-    vectors, embeddings, mask = inputs()
-    alone.layers[0], alone.norm = own.layers[0], torch.nn.Identity()
-    middle = alone(vectors, embeddings, mask)
-    alone.layers[0], alone.norm = own.layers[1], own.norm
-    torch.testing.assert_close(own(vectors, embeddings, mask), alone(middle[:, 0], middle, mask))
-
-
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 def test_each_place_sees_what_it_should(causal, training):
     """The vector in the first place; AE all places, AR none that follow; neither padding; not what [CLS] was."""

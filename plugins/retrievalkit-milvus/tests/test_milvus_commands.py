@@ -1,7 +1,5 @@
 """From the command line: real texts encoded, indexed in a folder and on a server, searched, fused; and mistakes."""
 
-import json
-
 import pytest
 import retrievalkit_testing as testing
 from click.testing import CliRunner
@@ -10,8 +8,6 @@ from retrievalkit.cli import main
 from retrievalkit.data.runs import read_run
 
 pytestmark = pytest.mark.precision
-
-NOBODY = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +77,6 @@ def test_finds_what_flat_finds(succeed, search, vectors, folder, server):
     assert not (folder / f"server-{vectors}" / "milvus.db").exists()
 
 
-def test_another_address(succeed, search, collection, server):
-    """An index can be opened at another address than the one it was built with; an option of searching can differ."""
-    succeed("index", "vectors", "--indexer", "milvus", "--output", "moving")
-    succeed("index", "vectors", "--indexer", "milvus", "--set", f"uri={server}", "--output", "moved")
-    assert_same(search("moving", "--set", f"milvus.uri={server}"), search("moved"))
-
-
 def test_fused_with_another_index(succeed, search):
     """Scores that only the other index found are computed, so that a sum is what it is for two exact indexes."""
     pytest.importorskip("retrievalkit_pyserini", reason="fuses with Lucene")
@@ -96,30 +85,3 @@ def test_fused_with_another_index(succeed, search):
     succeed("index", "vectors", "--indexer", "milvus", "--output", "milvus")
     fusion = ("--fusion", "linear", "--weights", "0.3,0.7")
     assert_same(search("milvus", "bm25", *fusion), search("flat", "bm25", *fusion))
-
-
-def test_a_query_typed(succeed, collection):
-    """One query prints hits to read."""
-    succeed("index", "vectors", "--indexer", "milvus", "--output", "typed")
-    found = json.loads(succeed("search", "typed", "--query", "what is the capital of Peru", "--json"))
-    assert len(found["hits"]) == 10
-
-
-def test_nobody_answers(rkit, succeed, collection, folder, server):
-    """An unreachable server is one line and exit code 2, building and searching; no folder appears."""
-    result = rkit("index", "vectors", "--indexer", "milvus", "--set", f"uri={NOBODY}", "--output", "none")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "no Milvus answers" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not [path for path in folder.iterdir() if path.name.startswith(("none", ".none"))]
-    succeed("index", "vectors", "--indexer", "milvus", "--set", f"uri={server}", "--output", "reachable")
-    result = rkit("search", "reachable", "--query", "Peru", "--set", f"milvus.uri={NOBODY}")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "no Milvus answers" in result.stderr
-
-
-def test_options_are_shown(succeed):
-    """Each option is printed with what it does."""
-    shown = succeed("plugins", "show", "milvus")
-    for option in ("uri", "collection", "index_type", "search_parameters", "candidates", "batch", "replace", "timeout"):
-        assert option in shown

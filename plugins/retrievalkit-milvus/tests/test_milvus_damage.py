@@ -5,9 +5,8 @@ import shutil
 import tempfile
 
 import pytest
+import retrievalkit_testing as testing
 
-from retrievalkit import artifacts, testing
-from retrievalkit.artifacts import integrity
 from retrievalkit.errors import ArtifactError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.search.sources import open_index
@@ -26,18 +25,6 @@ def indexes(draw, store, tmp_path_factory):
 def test_damage_is_found_when_an_index_is_opened(indexes, tmp_path):
     """Whichever file it is, Milvus's own in their folders too; the message names it, in one line."""
     testing.check_damage(indexes / "one", indexes / "two", tmp_path, seeds=8)
-
-
-def test_the_manifest_lists_all_files(indexes):
-    """Also those beside a manifest.json of Milvus Lite, which lists none of them."""
-    files = {path.relative_to(indexes / "one").as_posix() for path in (indexes / "one").rglob("*") if path.is_file()}
-    assert set(artifacts.read_manifest(indexes / "one")["files"]) == files - {"manifest.json"}
-
-
-def test_a_new_index_opens_without_reading_all_bytes(indexes, monkeypatch):
-    """Its manifest was written last."""
-    monkeypatch.setattr(integrity, "_digest", lambda path, _: pytest.fail(f"{path} was read"))
-    open_index(indexes / "one")
 
 
 def test_a_link_to_a_folder_is_refused(indexes, tmp_path):

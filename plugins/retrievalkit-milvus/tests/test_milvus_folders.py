@@ -1,12 +1,8 @@
 """Where an index is, and what can happen to it: folders, processes, servers, and mistakes."""
 
-import json
 import logging
-import shutil
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from pymilvus import MilvusClient
@@ -20,7 +16,6 @@ from retrievalkit.errors import (
     MissingDependencyError,
     OptionError,
     RetrievalkitError,
-    UnsupportedError,
 )
 
 NOBODY = "http://127.0.0.1:9"
@@ -53,12 +48,6 @@ def files(folder):
     return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
 
 
-def test_a_folder_that_has_moved(folder, opened, assert_found, case, tmp_path):
-    """An index is found by what is in its folder, wherever that is."""
-    shutil.copytree(folder, tmp_path / "else where")
-    assert_found(opened(tmp_path / "else where").search(case.queries, 9), case.expected(9))
-
-
 def test_searching_changes_nothing(folder, opened, case):
     """A search leaves the index's files as they were, also where they may not be written, and nothing anywhere else."""
     before = files(folder)
@@ -69,38 +58,6 @@ def test_searching_changes_nothing(folder, opened, case):
     assert view.exists()
     del index
     assert not view.exists()
-
-
-def test_opened_several_times(folder, opened, assert_found, case):
-    """An index can be open more than once in a process, and again afterwards."""
-    for _ in range(2):
-        first, second = opened(folder), opened(folder)
-        assert_found(second.search(case.queries, 9), case.expected(9))
-        del second
-        assert_found(first.search(case.queries, 9), case.expected(9))
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from retrievalkit_milvus.indexer import Milvus
-index = Milvus()
-index.open(Path(sys.argv[1]))
-print("open", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.slow
-def test_several_processes(folder, opened, assert_found, case):
-    """While another process has an index open it can be searched; and a process ends by itself, and says nothing."""
-    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(folder)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as other:
-        assert other.stdout.readline() == "open\n"
-        assert_found(opened(folder).search(case.queries, 9), case.expected(9))
-        out, err = other.communicate("", timeout=60)
-    assert (out, err, other.returncode) == ("", "", 0)
 
 
 def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
@@ -115,51 +72,6 @@ def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
             Milvus(uri=NOBODY).open(folder)
     assert capfd.readouterr() == ("", "")
     assert not [record for record in caplog.records if "milvus" in record.name.lower()]
-
-
-@pytest.mark.parametrize(
-    "damage", ["no files", "cut", "lost", "no description", "other ids", "no offsets", "not JSON", "other JSON"]
-)
-def test_damage_is_found(folder, opened, tmp_path, damage):
-    """A folder that lacks something, or has less than it should, is refused with what is wrong."""
-    broken = tmp_path / "broken"
-    shutil.copytree(folder, broken)
-    (data,) = (broken / "milvus.db").rglob("*.parquet")
-    match damage:
-        case "no files":
-            shutil.rmtree(broken / "milvus.db")
-        case "cut":
-            data.write_bytes(data.read_bytes()[:-10])
-        case "lost":
-            data.unlink()
-        case "no description":
-            (broken / "milvus.json").unlink()
-        case "other ids":
-            (broken / "ids.txt").write_text((broken / "ids.txt").read_text().replace("t7", "t8"))
-        case "no offsets":
-            (broken / "offsets.npy").unlink()
-        case "not JSON":
-            (broken / "milvus.json").write_text("[]")
-        case "other JSON":
-            (broken / "milvus.json").write_text((broken / "milvus.json").read_text().replace("30", "31"))
-    with pytest.raises(ArtifactError, match=r"Index the vectors again"):
-        opened(broken)
-
-
-def test_files_that_are_whole_and_hold_something_else(folder, opened, tmp_path, monkeypatch):
-    """One altered byte is found by the files' checksums, and nonsense by Milvus Lite: in one line."""
-    shutil.copytree(folder, tmp_path / "broken")
-    (data,) = (tmp_path / "broken" / "milvus.db").rglob("*.parquet")
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
-    with pytest.raises(ArtifactError, match=r"parquet' was altered.*Index the vectors again"):
-        opened(tmp_path / "broken")
-    data.write_bytes(bytes(len(content)))
-    monkeypatch.setattr(layout, "check_files", lambda *_, **__: None)
-    with pytest.raises(ArtifactError, match=r"is damaged: Milvus Lite could not load the collection") as caught:
-        opened(tmp_path / "broken")
-    assert "\n" not in str(caught.value)
 
 
 def test_from_a_folder_to_a_server(build, opened, assert_found, served, server, tmp_path):
@@ -292,43 +204,9 @@ def test_options_that_cannot_be(options, problem):
         Milvus(**options)
 
 
-def test_an_index_stays_what_it_is(folder):
-    """Its type cannot be another one when it is opened."""
-    with pytest.raises(OptionError, match="index again"):
-        Milvus(index_type="HNSW").open(folder)
-
-
-def test_milvuss_own_limits(draw, store, tmp_path):
-    """Vectors and ids that are longer than Milvus takes are refused with the limit."""
-    with pytest.raises(UnsupportedError, match="32,768 at most"):
-        Milvus().build(store(draw(2, dim=32_769)), tmp_path)
-    case = draw(2, dim=2)
-    case.ids[1] = "ü" * 40_000
-    with pytest.raises(UnsupportedError, match=r"80,000 bytes.*65,535"):
-        Milvus().build(store(case), tmp_path)
-
-
 @pytest.mark.parametrize("package", ["pymilvus", "milvus_lite.adapter.grpc.server"])
 def test_without_milvus(folder, monkeypatch, package):
     """A package that is missing is named, with how to install it."""
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=f"pip install '?{package.split('.')[0].replace('_', '-')}"):
         Milvus().open(folder)
-
-
-def test_without_milvus_lite_a_server_can_be_searched(build, opened, served, server, monkeypatch, assert_found):
-    """Milvus Lite is for folders alone."""
-    made = build(served, uri=server)
-    monkeypatch.setitem(sys.modules, "milvus_lite", None)
-    monkeypatch.setitem(sys.modules, "milvus_lite.adapter.grpc.server", None)
-    assert_found(opened(made, uri=server).search(served.queries, 9), served.expected(9))
-
-
-def test_the_description_is_readable(folder):
-    """What the folder says of itself: the sizes, and which files belong to it."""
-    described = json.loads((folder / "milvus.json").read_text())
-    assert described["collection"] == f"rkit_{described['fingerprint']}"
-    assert (described["texts"], described["dim"], described["vocabulary"]) == (30, 6, 20)
-    sizes = {name: one["size"] for name, one in described["files"].items()}
-    assert {name: (folder / name).stat().st_size for name in sizes} == sizes
-    assert Path(folder / "ids.txt").read_text().split() == [f"t{row}" for row in range(30)]

@@ -10,8 +10,6 @@ import pytest
 from retrievalkit_milvus.indexer import Milvus
 
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
-from retrievalkit.indexing.build import build_index
-from retrievalkit.search.sources import open_index
 
 K1, B = 0.9, 0.4
 WORDS = ["oak", "elm", "ash", "fir", "yew", "box", "bay", "fig"]
@@ -123,15 +121,6 @@ def test_an_index_with_words_is_searched_without_them_too(place, case, corpus, i
     assert_found(index.search(case.queries, 9), case.expected(9))
 
 
-def test_from_the_programs(place, case, corpus, store, asked, tmp_path):
-    """What the command builds is opened by its manifest; the texts of queries come with their vectors."""
-    options = {"texts": str(corpus), "hybrid": "weighted:0,0,1", **place}
-    build_index(store(case).folder, indexer="milvus", output=tmp_path / "index", options=options)
-    index = open_index(tmp_path / "index", options=place)
-    assert index.indexer.reads_texts
-    assert index.indexer.search(case.queries, 3)[0][-1] == []
-
-
 def test_texts_that_are_not_those_of_the_vectors(case, store, tmp_path, monkeypatch):
     """Are refused by the id that is missing, and nothing is left."""
     path = tmp_path / "corpus.jsonl"
@@ -139,14 +128,6 @@ def test_texts_that_are_not_those_of_the_vectors(case, store, tmp_path, monkeypa
     (tmp_path / "index").mkdir()
     with pytest.raises(InputError, match="has no text 't2' where the vectors have it"):
         Milvus(texts=str(path)).build(store(case), tmp_path / "index")
-
-
-def test_texts_longer_than_milvus_takes(draw, store, tmp_path):
-    """Are refused by their id."""
-    path = tmp_path / "corpus.jsonl"
-    path.write_text(json.dumps({"_id": "t0", "text": "ü" * 40_000}) + "\n")
-    with pytest.raises(UnsupportedError, match=r"'t0' has 80,000 bytes.*65,535"):
-        Milvus(texts=str(path)).build(store(draw(1, dim=2)), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["sum", "rrf:0", "rrf:1,2", "weighted", "weighted:2", "weighted:0,0", "weighted:a"])

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from retrievalkit_milvus import collection, writing
+from retrievalkit_testing import check_indexer
 
 from retrievalkit import score
-from retrievalkit.contracts import Representation
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 
 KINDS = {
     "one vector": {"dim": 8},
@@ -24,30 +24,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_finds_what_brute_force_finds(draw, indexed, assert_found, kind):
-    """Ids, order and scores are those of comparing all with all; for more hits than there are texts, too."""
-    case = draw(40, **KINDS[kind])
-    index = indexed(case, shards=3)
-    for k in (1, 10, 200):
-        assert_found(index.search(case.queries, k), case.expected(k))
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_server_finds_the_same(draw, indexed, assert_found, server, knows_weights, kind):
     """The same through the address of a server."""
     if "vocabulary" in KINDS[kind] and not knows_weights:
         pytest.skip("this Milvus is older than 2.4")
     case = draw(25, **KINDS[kind], seed=1)
     assert_found(indexed(case, uri=server).search(case.queries, 10), case.expected(10))
-
-
-@pytest.mark.parametrize("kind", ["one vector", "vectors that vary in number", "weights", "a vector and weights"])
-def test_ties_go_to_the_text_that_comes_first(draw, indexed, assert_found, kind):
-    """Among many equal scores, the texts that are first in the index are found, in its order."""
-    case = draw(40, **{**KINDS[kind], **({"dim": 2} if "dim" in KINDS[kind] else {})}, integers=True, seed=2)
-    index = indexed(case)
-    for k in (1, 7, 30):
-        assert_found(index.search(case.queries, k), case.expected(k), exact=True)
 
 
 def test_equal_vectors_have_equal_scores(draw, indexed, assert_found):
@@ -137,19 +119,6 @@ def test_few_candidates_miss_some(draw, indexed, kind):
     assert whole[0] != ids
 
 
-@pytest.mark.parametrize("kind", ["one vector", "several query vectors", "weights", "many vectors and weights"])
-def test_scores_of_given_texts(draw, indexed, kind):
-    """Texts are scored as brute force scores them: NaN for one that is not there, 0 for one without a common term."""
-    case = draw(30, **KINDS[kind], seed=6)
-    wanted = [["t3", "nowhere", "t29", "t0"], [], ["t1"] * 3, ["t2"], [f"t{row}" for row in range(30)]]
-    given = indexed(case).scores(case.queries, wanted)
-    everything = score.scores(case.queries, case.documents).numpy()
-    for query, (ids, found) in enumerate(zip(wanted, given, strict=True)):
-        expected = [np.nan if one == "nowhere" else everything[query, int(one[1:])] for one in ids]
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, np.array(expected), rtol=1e-4, atol=1e-5)
-
-
 def test_queries_and_texts_without_terms(draw, indexed, assert_found):
     """A query without terms finds nothing; a text without terms is found by its vector alone."""
     case = draw(20, vocabulary=10, seed=7)
@@ -162,13 +131,6 @@ def test_queries_and_texts_without_terms(draw, indexed, assert_found):
     case.queries.weights[1] = 0
     case.documents.weights[4:9] = 0
     assert_found(indexed(case).search(case.queries, 20), case.expected(20))
-
-
-def test_ids_of_any_form(draw, indexed, assert_found):
-    """Quotes, spaces, other scripts and long ids come back as they were."""
-    case = draw(6, dim=4)
-    case.ids = ["it's", 'a "b"', "naïve 日本 😀", "x" * 3000, "row in [1]", "\\"]
-    assert_found(indexed(case).search(case.queries, 6), case.expected(6))
 
 
 def test_half_precision(draw, indexed, store):
@@ -225,21 +187,13 @@ def test_queries_of_another_model(draw, indexed, documents, queries, problem):
         index.scores(asked, [["t0"]] * 5)
 
 
-def test_no_hits_asked_for(draw, indexed):
-    """k below 1 is refused."""
-    case = draw(5, dim=4)
-    with pytest.raises(OptionError, match="k is 0"):
-        indexed(case).search(case.queries, 0)
-
-
-def test_no_queries(draw, indexed):
-    """No queries give nothing."""
-    case = draw(5, dim=4)
-    assert indexed(case).search(Representation(torch.empty(0, 1, 4)), 3) == ([], [])
-
-
 def test_a_graph_is_searched_more_broadly_than_the_hits_that_are_wanted():
     """Unless the user chooses a breadth; it is never below the number of hits."""
     for chosen, limit, breadth in (({}, 10, 100), ({}, 500, 500), ({"ef": 20}, 10, 20), ({"ef": 20}, 50, 50)):
         index = collection.VectorIndex("HNSW", {}, chosen)
         assert index.search_options(collection.VECTOR, limit)["params"] == {"ef": breadth}
+
+
+def test_the_contract_is_kept(tmp_path):
+    """In processes of their own too: tests/cli/test_plugin_installation.py."""
+    check_indexer("milvus", tmp_path, without=["other_process", "killed_build"])

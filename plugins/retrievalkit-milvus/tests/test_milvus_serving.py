@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import queue
 import shutil
@@ -48,12 +47,6 @@ def test_partitions_that_are_not_there(draw, build, opened):
         Milvus(partitions=2000)
 
 
-def test_an_index_without_partitions_and_words_is_as_it_was(draw, build):
-    """Its description has no new entries, by which older versions would refuse it."""
-    described = json.loads((build(draw(4, dim=2)) / "milvus.json").read_text())
-    assert not {"partitions", "analyzer"} & described.keys()
-
-
 SERVERS_OWN = [{"replicas": 2}, {"consistency": "bounded"}, {"bulk": "/somewhere"}]
 
 
@@ -80,14 +73,6 @@ def test_weaker_consistency_finds_what_is_old_enough(draw, build, opened, assert
 
 
 @pytest.mark.usefixtures("real")
-def test_more_replicas_than_there_are_query_nodes(draw, store, server, tmp_path):
-    """Are refused before anything is written, by the server's own reason."""
-    with pytest.raises(OptionError, match="cannot load 99 replicas"):
-        Milvus(uri=server, replicas=99).build(store(draw(5, dim=4, seed=32)), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("real")
 @pytest.mark.parametrize("partitions", [0, 3])
 def test_bulk_insert_gives_the_collection_that_rows_give(
     draw, build, opened, assert_found, server, partitions, monkeypatch
@@ -100,13 +85,6 @@ def test_bulk_insert_gives_the_collection_that_rows_give(
     case = draw(40, dim=4, m=2, varied=True, seed=33 + partitions)
     folder = build(case, uri=server, bulk=place, partitions=partitions, batch=10)
     assert_found(opened(folder, uri=server).search(case.queries, 9), case.expected(9))
-
-
-@pytest.mark.usefixtures("real")
-def test_a_place_that_the_server_does_not_read(draw, store, server, tmp_path):
-    """Is the server's reason, and no collection is left."""
-    with pytest.raises(RetrievalkitError, match="could not"):
-        Milvus(uri=server, bulk="memory://elsewhere").build(store(draw(5, dim=4, seed=36)), tmp_path)
 
 
 def test_rows_become_files_that_hold_them(draw, store, tmp_path):
@@ -128,15 +106,6 @@ def test_rows_become_files_that_hold_them(draw, store, tmp_path):
     vectors = np.concatenate([np.array(table["vector"].to_pylist()) for _, table in tables])
     np.testing.assert_allclose(vectors, np.asarray(next(source.blocks(100)).vectors), rtol=1e-6)
     assert not list(tmp_path.rglob("*.parquet"))
-
-
-def test_places_for_files_that_cannot_be(tmp_path):
-    """One message each: no such kind of store, and no room to write."""
-    with pytest.raises(InputError, match="option 'bulk' is 'nowhere://x'"):
-        bulk._Store("nowhere://x")
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot write to .*file' \(option 'bulk'\)"):
-        bulk._Store(str(tmp_path / "file")).put(tmp_path / "file")
 
 
 def test_a_place_elsewhere_that_a_recipe_names_gets_nothing(draw, store, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from retrievalkit_testing import check_loss, check_pooler
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, TokenStates
@@ -47,17 +48,6 @@ def kind(request):
     return request.param
 
 
-@pytest.mark.parametrize("name", ["multi_layer", "self_contrastive", "layer_average", "scalar_mix"])
-@pytest.mark.parametrize("source", [{"layers": "1,3"}, {"tokens": 3}])
-def test_padding_changes_nothing(kind, name, source):
-    """The same vectors with and without more padding, through the whole encoder."""
-    model = kind()
-    pooler = registry.create("pooler", name, EncoderInfo(8, LAYERS, 30), **source)
-    for side in ("query", "document"):
-        expected = pooler(states_of(model, TEXTS[kind], 6), side).vectors
-        torch.testing.assert_close(pooler(states_of(model, TEXTS[kind], 9), side).vectors, expected)
-
-
 def test_the_vector_of_each_layer(kind):
     """BERT: the state at [CLS]. T5: the mean over real tokens, </s> included, of the raw states of each layer."""
     states = states_of(kind(), TEXTS[kind], 8)
@@ -67,3 +57,13 @@ def test_the_vector_of_each_layer(kind):
         for index, layer in enumerate([3, 1]):
             hidden = states.layers[layer][row, : len(text)]
             torch.testing.assert_close(made[row, index], hidden[0] if kind is bert else hidden.mean(0))
+
+
+@pytest.mark.parametrize("name", ["multi_layer", "self_contrastive", "layer_average", "scalar_mix"])
+@pytest.mark.parametrize("options", [{"layers": "1,2"}, {"tokens": 3, "normalize": True}], ids=str)
+def test_the_contract_is_kept(name, options, tiny_model):
+    check_pooler(name, model=tiny_model, **options)
+
+
+def test_the_contract_of_the_loss_is_kept():
+    check_loss("self_contrastive", kept=0)

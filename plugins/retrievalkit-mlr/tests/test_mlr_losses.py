@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
-from retrievalkit.errors import OptionError, UnsupportedError
+from retrievalkit.errors import UnsupportedError
 
 START = Progress(step=0, epoch=0.0, total_steps=10)
 # Two queries and their documents: positive, hard negative, positive, hard negative; the last layer's vector first.
@@ -167,42 +167,6 @@ def test_positive_of_two_queries():
     assert loss_of(queries(), documents(), shared).total.item() == pytest.approx(expected)
 
 
-def test_one_vector_is_the_plain_loss():
-    """With m = 1 there is nothing to regularise: the contrastive loss and its gradient."""
-    one = Representation(vectors=documents().vectors[:, :1].detach().requires_grad_(), kept=0)
-    plain = Representation(vectors=one.vectors.detach().clone().requires_grad_())
-    loss_of(queries(), one).total.backward()
-    registry.create("loss", "contrastive")(queries(), plain, POSITIVES, START).total.backward()
-    torch.testing.assert_close(one.vectors.grad, plain.vectors.grad)
-
-
-def test_ignored_documents_take_no_part():
-    """An ignored document gets no gradient, and its absence gives the same loss."""
-    d = documents()
-    value = loss_of(queries(), d, ignore=torch.tensor([[False, False, False, True]] * 2))
-    value.total.backward()
-    three = Representation(vectors=d.vectors.detach()[:3], kept=0)
-    assert value.total.item() == pytest.approx(loss_of(queries(), three).total.item())
-    assert d.vectors.grad[3].abs().sum() == 0
-
-
-def test_masked_vectors_take_no_part():
-    """Padding on the m axis is in neither term, and gets no gradient."""
-    d = documents()
-    padded = Representation(
-        vectors=torch.cat(
-            [d.vectors.detach(), torch.full((4, 1, 2), 1e3, dtype=torch.float64)], dim=1
-        ).requires_grad_(),
-        vector_mask=torch.tensor([[True, True, False]] * 4),
-        kept=0,
-    )
-    value = loss_of(queries(), padded)
-    value.total.backward()
-    assert value.total.item() == pytest.approx(loss_of(queries(), d).total.item())
-    assert padded.vectors.grad[:, 2].abs().sum() == 0
-    assert torch.isfinite(padded.vectors.grad).all()
-
-
 def test_weights_add_to_the_score():
     """Lexical scores go into one cross entropy with the dense ones, and leave the regulariser as it was."""
     q_weights = torch.tensor([[0.7, 0.0, 0.2], [0.0, 1.1, 0.0]], dtype=torch.float64)
@@ -213,31 +177,6 @@ def test_weights_add_to_the_score():
     expected = (np.log(np.exp(sim).sum(1)) - sim[[0, 1], [0, 2]]).mean()
     assert both.terms["contrastive"].item() == pytest.approx(expected)
     assert both.terms["regularizer"].item() == plain.terms["regularizer"].item()
-
-
-@pytest.mark.parametrize(("option", "value"), [("temperature", 0), ("regularization", -0.1)])
-def test_options_out_of_range(option, value):
-    """A temperature that cannot be divided by and a reward for disorder are refused."""
-    with pytest.raises(OptionError, match=rf"option '{option}' of loss 'self_contrastive' cannot be {value}"):
-        registry.create("loss", "self_contrastive", **{option: value})
-
-
-def test_float32_under_autocast():
-    """Half-precision vectors under autocast give what the same numbers give in float32."""
-    q = Representation(vectors=queries().vectors.detach().bfloat16())
-    d = Representation(vectors=documents().vectors.detach().bfloat16(), kept=0)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = loss_of(q, d).total
-    full = loss_of(Representation(vectors=q.vectors.float()), replace(d, vectors=d.vectors.float())).total
-    assert half.dtype == torch.float32
-    assert half.item() == pytest.approx(full.item(), abs=1e-6)
-
-
-def test_chunked_documents_lose_nothing():
-    """Documents put together from chunks, as gradient caching does, keep the mark of the kept vector."""
-    d = documents()
-    together = Representation.concatenate([d.rows(slice(0, 2)), d.rows(slice(2, 4))])
-    assert loss_of(queries(), together).total.item() == pytest.approx(loss_of(queries(), d).total.item())
 
 
 @pytest.mark.parametrize(

@@ -129,12 +129,6 @@ class TestTokens:
         torch.testing.assert_close(made[0], states.layers[4][1].mean(0))
         assert torch.equal(made[1:], states.layers[4][1, :n_tokens])
 
-    def test_one_token_is_the_plain_vector(self, info, make_states):
-        states = make_states([4, 6])
-        made = pooled("multi_layer", info, states, tokens=1)
-        assert torch.equal(made.vectors, states.layers[4][:, :1])
-        assert made.vector_mask.all()
-
     def test_colbert_golden(self):
         """The best token counts, padding never; [CLS] alone gives 1, the masked mean 1.5."""
         hidden = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [5.0, 5.0]]])
@@ -219,56 +213,6 @@ class TestJoined:
         pooler.alpha.data = torch.tensor([math.log(3), 0.0, 9.0])
         made = pooler(states, "document").vectors
         torch.testing.assert_close(made[0, 0], 0.75 * states.layers[4][0, 0] + 0.25 * states.layers[4][0, 1])
-
-    def test_mix_is_saved(self, info, make_states):
-        """What was learned survives saving and loading; queries do not depend on it."""
-        states = make_states([4, 6])
-        pooler = registry.create("pooler", "scalar_mix", info, layers=(2, 4))
-        pooler.alpha.data = torch.tensor([0.3, -1.2])
-        loaded = registry.create("pooler", "scalar_mix", info, layers=(2, 4))
-        query = loaded(states, "query").vectors
-        loaded.load_state_dict(pooler.state_dict())
-        assert list(pooler.state_dict()) == ["alpha"]
-        assert torch.equal(loaded(states, "document").vectors, pooler(states, "document").vectors)
-        assert torch.equal(loaded(states, "query").vectors, query)
-
-
-SOURCES = [{"layers": (4, 2)}, {"tokens": 3}, {"tokens": 8}, {"tokens": "all"}]
-# A mix has a weight for each vector, so it refuses as many vectors as tokens.
-COMBINATIONS = [
-    (name, source) for name in POOLERS for source in SOURCES if (name, source) != ("scalar_mix", {"tokens": "all"})
-]
-
-
-@pytest.mark.parametrize(("name", "source"), COMBINATIONS)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("special", [True, False])
-def test_padding_and_order_change_nothing(name, source, training, special, info, make_states):
-    """More padding, padding on the left, another order, smaller batches: the same vectors for each text."""
-    pooler = registry.create("pooler", name, info, **source).train(training)
-    lengths = [2, 6, 4, 1]
-    expected = kept_vectors(pooler(make_states(lengths, special=special), "document"))
-    others = [
-        kept_vectors(pooler(make_states(lengths, special=special, padded_to=9), "document")),
-        kept_vectors(pooler(make_states(lengths, special=special, padded_to=9, left=True), "document")),
-        kept_vectors(pooler(make_states(lengths[::-1], special=special), "document"))[::-1],
-        [kept_vectors(pooler(make_states([one], special=special), "document"))[0] for one in lengths],
-    ]
-    for other in others:
-        for made, wanted in zip(other, expected, strict=True):
-            torch.testing.assert_close(made, wanted)
-
-
-def test_padding_gets_no_gradient(info, make_states):
-    """Nothing flows back to the states at padding, from any source."""
-    for source in SOURCES:
-        states = make_states([2, 6], padded_to=7)
-        states.layers[4].requires_grad_()
-        made = pooled("layer_average", info, states, **source)
-        made.vectors.sum().backward()
-        gradient = states.layers[4].grad
-        assert gradient[states.attention_mask == 0].abs().sum() == 0
-        assert gradient[states.attention_mask == 1].abs().sum() > 0
 
 
 @pytest.mark.parametrize("name", ["multi_layer", "self_contrastive", "layer_average", "scalar_mix"])

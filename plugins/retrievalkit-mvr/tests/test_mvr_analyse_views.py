@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import Counter
 from io import StringIO
 from types import SimpleNamespace
@@ -13,10 +12,8 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 from retrievalkit_mvr.analyse_views import program
-from retrievalkit_mvr.analyse_views.figures import local_variation, perplexity, render
+from retrievalkit_mvr.analyse_views.figures import local_variation, render
 from retrievalkit_mvr.analyse_views.plot import draw
 from rich.console import Console
 
@@ -77,19 +74,6 @@ class TestGolden:
 
     SCORES = ((0.9, 0.5, 0.1), (0.2, 0.8, 0.5))
 
-    def test_local_variation(self):
-        scores = torch.tensor(self.SCORES, dtype=torch.float64)
-        assert local_variation(scores).tolist() == pytest.approx([0.6, 0.45], abs=1e-9)
-        assert local_variation(scores).mean().item() == pytest.approx(0.525, abs=1e-9)
-        softmax = local_variation(scores.softmax(dim=-1))
-        assert softmax.tolist() == pytest.approx([0.2076643316, 0.1551277254], abs=1e-9)
-        assert softmax.mean().item() == pytest.approx(0.1813960285, abs=1e-9)
-
-    def test_perplexity(self):
-        by_document = [perplexity(views) for views in ANSWERED.values()]
-        assert by_document == pytest.approx([2.8284271247, 1.0, 1.0], abs=1e-9)
-        assert perplexity(ALL_ANSWERED) == pytest.approx(2.9417134211, abs=1e-9)
-
     @pytest.mark.parametrize(("scores", "expected"), [("raw", 0.525), ("softmax", 0.1813960285)])
     def test_local_variation_by_the_program(self, scores, expected, analyse):
         """A document whose views are unit vectors gives a query's own numbers as its scores."""
@@ -114,15 +98,6 @@ class TestGolden:
         assert [view.answered for view in found.views] == [2, 3, 2]
         assert [view.share for view in found.views] == pytest.approx([2 / 7, 3 / 7, 2 / 7])
         assert (found.pairs, found.queries, found.documents, found.compared) == (7, 7, 3, 7)
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
-def test_perplexity_is_between_one_and_the_number_of_views(views):
-    """1 where one answers all; the number of views where each answers as many."""
-    found = perplexity(views)
-    assert 1 - 1e-9 <= found <= len(set(views)) + 1e-9
-    assert perplexity([0] * len(views)) == 1
-    assert perplexity(sorted(set(views)) * 3) == pytest.approx(len(set(views)))
 
 
 def by_brute_force(queries, documents, asked, masks, scores, temperature):
@@ -281,20 +256,6 @@ class TestCommand:
         assert manifest["inputs"]["checkpoint"]["description"]["pooler"]["name"] == "viewers"
         assert manifest["counts"] == {"pairs": 9, "queries": 9, "documents": 9, "views": 3}
 
-    def test_the_table(self, rkit):
-        result, _ = rkit(*self.LAYERS, "--limit", 4, "--no-plot")
-        assert "layer 2" in result.stdout
-        assert "4 pairs of 4 queries and 4 documents" in result.stdout
-        assert "Local Variation 0." in result.stdout
-        assert "Perplexity 1.0000" in result.stdout
-
-    def test_equal_inputs_give_equal_bytes(self, rkit):
-        for output in ("one", "other"):
-            result, folder = rkit(*self.LAYERS, "--limit", 5, output=output)
-            assert result.exit_code == 0, result.output
-        for path in folder.iterdir():
-            assert path.read_bytes() == (folder.parent / "one" / path.name).read_bytes(), path.name
-
     def test_viewers_by_examples(self, rkit):
         """Every viewer is a view; a limit keeps all queries of the documents that are left."""
         viewers = ("--pooler", "viewers", "--set", "pooler.viewers=4")
@@ -356,37 +317,6 @@ class TestCommand:
         assert message in result.stderr
         assert not folder.exists()
 
-    def test_a_single_viewer_is_a_row_of_the_papers_table_too(self, rkit):
-        """It answers everything, and varies from no other."""
-        result, folder = rkit("--pooler", "viewers", "--set", "pooler.viewers=1")
-        assert result.exit_code == 0, result.output
-        assert "Documents have one vector each, so there are no views to tell apart" in result.output
-        found = json.loads((folder / "analysis.json").read_text())
-        assert (found["perplexity"], found["local_variation"]) == (1.0, None)
-
-    @pytest.mark.parametrize("judged", [["--queries"], ["--qrels"], []])
-    def test_something_to_judge_by(self, judged, rkit):
-        result, _ = rkit(*self.LAYERS, judged=judged)
-        assert result.exit_code == 2
-        assert "Give --corpus, --queries and --qrels, or --examples" in result.stderr
-
-    def test_an_output_that_is_there(self, rkit):
-        for options, code in (((), 0), ((), 2), (("--overwrite",), 0)):
-            result, _ = rkit(*self.LAYERS, "--limit", 2, "--no-plot", *options)
-            assert result.exit_code == code, result.output
-
-    def test_without_matplotlib(self, rkit, monkeypatch):
-        """The message says what to install, at once; the rest is there without a plot."""
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        result, folder = rkit(*self.LAYERS)
-        assert result.exit_code == 2
-        assert "pip install 'retrievalkit[plot]'" in result.stderr
-        assert "--no-plot" in result.stderr
-        assert not folder.exists()
-        result, folder = rkit(*self.LAYERS, "--no-plot")
-        assert result.exit_code == 0, result.output
-        assert not (folder / "views.png").exists()
-
     def test_what_is_left_out_is_said(self, rkit, tiny_collection, tmp_path):
         """Judgements of queries and documents that are not there are counted; none that is left is an error."""
         (tmp_path / "some.tsv").write_text("q0-0\tc0\t1\nq0-1\tc0\t0\nq0-2\tnone\t1\nnobody\tc1\t1\n")
@@ -411,15 +341,6 @@ class TestShown:
         """40 views, of which the first 30 answer a query each and the last two."""
         queries = {f"q{row}": np.eye(40)[[min(row, 39)]] for row in (*range(30), 39, 40)}
         return analyse(queries, {"d": np.eye(40)}, {"d": list(queries)})[0]
-
-    def test_a_long_table_is_cut(self, many):
-        stream = StringIO()
-        render(many, Console(file=stream, width=100))
-        shown = stream.getvalue()
-        assert "view 22" in shown
-        assert "view 39" in shown
-        assert "view 23" not in shown
-        assert "16 more views answer 7 queries." in shown
 
     def test_plots(self, many, analyse, tmp_path):
         """Many views, few, and documents whose views cannot be told apart by Local Variation."""

@@ -106,31 +106,6 @@ class TestInputs:
 class TestOptions:
     """Each changes the vectors of documents."""
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"source": "unused"},
-            {"standard_deviation": 1.0},
-            {"position": None},
-            {"position": 5},
-            {"replace_first": False},
-            {"normalize": True},
-            {"layers": (1,)},
-        ],
-        ids=str,
-    )
-    def test_changes_the_vectors(self, options, bert):
-        usual, changed = retriever(bert, viewers=3), retriever(bert, viewers=3, **options)
-        before, after = encoded(usual, DOCUMENT, "document"), encoded(changed, DOCUMENT, "document")
-        assert before.shape == after.shape == (1, 3, 32)
-        assert not torch.allclose(before, after, atol=1e-4)
-
-    def test_number_of_viewers(self, bert):
-        for count in (1, 2, 12):
-            made = retriever(bert, viewers=count)
-            assert encoded(made, DOCUMENT, "document").shape == (1, count, 32)
-            assert encoded(made, QUERY, "query").shape == (1, 1, 32)
-
     def test_viewers_differ(self, bert):
         """By their own embeddings alone, from the start."""
         vectors = encoded(retriever(bert, viewers=4), DOCUMENT, "document")[0]
@@ -143,12 +118,6 @@ class TestOptions:
         names = tower.tokenizer.convert_ids_to_tokens
         assert names(tower.tokenize(DOCUMENT, "document")[0][:3]) == ["[unused0]", "[unused1]", "[unused2]"]
         assert names(tower.tokenize(QUERY, "query")[0][:1]) == ["[unused3]"]
-
-    def test_layers_of_viewers(self, bert):
-        made = retriever(bert, viewers=3, layers="1,2")
-        vectors = encoded(made, DOCUMENT, "document")
-        torch.testing.assert_close(vectors[:, :3], encoded(retriever(bert, viewers=3), DOCUMENT, "document"))
-        torch.testing.assert_close(vectors[:, 3:], encoded(retriever(bert, viewers=3, layers=1), DOCUMENT, "document"))
 
 
 @pytest.mark.parametrize(
@@ -165,20 +134,6 @@ class TestOptions:
 def test_keeps_the_contract(options, model):
     """Padding, batch order, batch size, saving and loading change nothing; gradients reach the encoder."""
     testing.check_pooler("viewers", model=model, **{"viewers": 3} | options)
-
-
-def test_separate_towers_are_saved_each_with_its_viewers(bert, tmp_path):
-    """Each tower has viewers of its own, and loading gives back both."""
-    made = retriever(bert, separate_towers=True, viewers=3)
-    with torch.no_grad():
-        for number, side in enumerate(("query", "document")):
-            made.tower(side).extra.new += number + 1
-    (tmp_path / "saved").mkdir()
-    made.save(tmp_path / "saved")
-    loaded = Retriever.load(tmp_path / "saved", device="cpu")
-    for side in ("query", "document"):
-        assert torch.equal(encoded(made, DOCUMENT, side), encoded(loaded, DOCUMENT, side))
-    assert not torch.equal(made.tower("query").extra.new, made.tower("document").extra.new)
 
 
 def test_viewers_are_trained(bert):
@@ -204,11 +159,6 @@ class TestRefused:
         """The model has 128 positions."""
         with pytest.raises(UnsupportedError, match=rf"{viewers} extra tokens leave no room .* document_length=128"):
             retriever(bert, viewers=viewers)
-
-    def test_more_viewers_than_the_documents_length(self, bert):
-        with pytest.raises(UnsupportedError, match=r"8 extra tokens leave no room .* document_length=9 .* longer"):
-            retriever(bert, encoder_options={"document_length": 9})
-        assert encoded(retriever(bert, encoder_options={"document_length": 10}), DOCUMENT, "document").shape[1] == 8
 
     def test_more_viewers_than_unused_rows(self, bert):
         with pytest.raises(

@@ -63,15 +63,6 @@ def test_from_training_to_evaluation(bert, tiny_collection, tmp_path):
     assert trained > untrained + 0.2
 
 
-def test_gradient_caching_trains_the_same_viewers(bert, tiny_collection, tmp_path):
-    """Two towers, in chunks of 5 texts or whole: the same losses, step by step."""
-    settings = {"epochs": 1, "learning_rate": 1e-3, "logging_steps": 1, "loss.local_weight": 0.5}
-    _, whole = train(bert, tiny_collection, tmp_path / "whole", "--separate-towers", **settings)
-    _, chunked = train(bert, tiny_collection, tmp_path / "chunked", "--separate-towers", micro_batch_size=5, **settings)
-    for name in ("loss", "local", "grad_norm"):
-        assert [line[name] for line in chunked] == pytest.approx([line[name] for line in whole], rel=1e-3)
-
-
 def test_layers_of_one_viewer_self_contrastive(bert, tiny_collection, tmp_path):
     """keep=last trains all layers with the loss of retrievalkit-mlr, and indexes one vector a document."""
     pytest.importorskip("retrievalkit_mlr")
@@ -81,23 +72,3 @@ def test_layers_of_one_viewer_self_contrastive(bert, tiny_collection, tmp_path):
     assert all(line["regularizer"] > 0 for line in log)
     _, vectors = measure(tmp_path / "model", tiny_collection, tmp_path / "found")
     assert vectors["counts"]["vectors"] == 42
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["--set", "pooler.viewers=127"], "127 extra tokens leave no room for a text"),
-        (["--set", "pooler.viewer=2"], "did you mean 'viewers'"),
-        (
-            ["--set", "loss.temperature=0.1", "--set", "loss.floor=0.2"],
-            "Set either temperature, or annealing",
-        ),
-    ],
-)
-def test_wrong_settings_are_said_before_training(settings, message, bert, tiny_collection, tmp_path):
-    arguments = ["--model", bert, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
-    arguments += ["--output", tmp_path / "model", "--pooler", "viewers", *settings]
-    result = CliRunner().invoke(main, list(map(str, ["train", *arguments])))
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert not (tmp_path / "model").exists()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit import registry
-from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
+from retrievalkit.contracts import Progress, Representation
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.score import scores
 
@@ -164,95 +164,6 @@ def test_equals_numpy(seed, n_queries, others, m, weight, annealing, floor, epoc
     assert value.total.item() == pytest.approx(reference(q, d, positives, ignore, mask, weight, tau), rel=1e-9)
 
 
-class TestGradient:
-    """What the parts teach."""
-
-    def test_local_part_reaches_all_viewers_of_the_positive(self):
-        """The global part reaches the best viewer of each document; the local one the others of the positives too."""
-        d = documents()
-        without = documents()
-        loss_of(queries(), d).total.backward()
-        loss_of(queries(), without, local_weight=0).total.backward()
-        assert (d.vectors.grad[[0, 2]].abs().sum(-1) > 0).all()
-        reached = without.vectors.grad.abs().sum(-1) > 0
-        # The best viewer for either query, for positives and negatives.
-        best = (torch.tensor(QUERIES) @ torch.tensor(DOCUMENTS).transpose(1, 2)).argmax(-1)
-        expected = torch.zeros(4, 3, dtype=torch.bool).scatter(1, best, value=True)
-        assert torch.equal(reached, expected)
-
-    def test_local_part_sharpens(self):
-        """It pulls the best viewer of the positive to the query and pushes the others away; negatives it leaves."""
-        d, without = documents(), documents()
-        loss_of(queries(), d, local_weight=1).total.backward()
-        loss_of(queries(), without, local_weight=0).total.backward()
-        local = d.vectors.grad - without.vectors.grad
-        assert local[[1, 3]].abs().max().item() == pytest.approx(0, abs=1e-12)
-        along = (local[[0, 2]] * torch.tensor(QUERIES)[:, None]).sum(-1)  # d loss / d f, for one query of length > 0
-        assert along[0].sign().tolist() == [1, -1, 1]
-        assert along[1].sign().tolist() == [1, 1, -1]
-
-    def test_equals_numerical_gradient(self):
-        """By central differences, through both parts."""
-        q, d = queries(), documents()
-        assert torch.autograd.gradcheck(
-            lambda one, other: loss_of(Representation(one), Representation(other), local_weight=0.5, epoch=3.0).total,
-            (q.vectors, d.vectors),
-        )
-
-
-def test_one_vector_is_the_plain_loss():
-    """With m = 1 the local part is 0 and the rest is the contrastive loss at that temperature, with its gradient."""
-    one = Representation(vectors=documents().vectors[:, :1].detach().requires_grad_())
-    plain = Representation(vectors=one.vectors.detach().clone().requires_grad_())
-    value = loss_of(queries(), one, epoch=13.0)
-    value.total.backward()
-    expected = registry.create("loss", "contrastive", temperature=0.3)(queries(), plain, POSITIVES, at(13.0)).total
-    expected.backward()
-    assert value.terms["local"].item() == 0
-    assert value.total.item() == pytest.approx(expected.item())
-    torch.testing.assert_close(one.vectors.grad, plain.vectors.grad)
-
-
-def test_without_the_local_part_at_temperature_one_is_the_contrastive_loss():
-    """The last row of the ablation: neither part of the method."""
-    plain = registry.create("loss", "contrastive")(queries(), documents(), POSITIVES, at(9.0)).total
-    assert loss_of(queries(), documents(), epoch=9.0, local_weight=0, temperature=1).total.item() == plain.item()
-
-
-def test_vectors_from_layers():
-    """Any pooler with several vectors will do: the golden numbers from token states by one layer for each view."""
-    vectors = torch.tensor(DOCUMENTS)
-    one = torch.ones(4, 1, dtype=torch.long)
-    layers = {layer: vectors[:, [view]] for view, layer in enumerate((3, 2, 1))}
-    states = TokenStates(layers, one, one, one.bool(), torch.zeros_like(one))
-    pooler = registry.create("pooler", "viewers", EncoderInfo(2, 3, 10), viewers=1, layers="1,2,3")
-    query = Representation(vectors=torch.tensor(QUERIES)[:, None])
-    value = loss_of(query, pooler(states, "document"), epoch=5.0)
-    assert value.total.item() == pytest.approx(BY_EPOCH[5][3], abs=1e-6)
-
-
-def test_ignored_documents_take_no_part():
-    """An ignored document gets no gradient, and its absence gives the same loss."""
-    d = documents()
-    value = loss_of(queries(), d, ignore=torch.tensor([[False, False, False, True]] * 2))
-    value.total.backward()
-    three = Representation(vectors=d.vectors.detach()[:3])
-    assert value.total.item() == pytest.approx(loss_of(queries(), three).total.item())
-    assert d.vectors.grad[3].abs().sum() == 0
-
-
-def test_masked_vectors_take_no_part():
-    """Padding on the m axis is in neither part, and gets no gradient."""
-    d = documents()
-    vectors = torch.cat([d.vectors.detach(), torch.full((4, 1, 2), 1e3, dtype=torch.float64)], dim=1).requires_grad_()
-    padded = Representation(vectors, torch.tensor([[True, True, True, False]] * 4))
-    value = loss_of(queries(), padded)
-    value.total.backward()
-    assert value.total.item() == pytest.approx(BY_EPOCH[0][3], abs=1e-9)
-    assert vectors.grad[:, 3].abs().sum() == 0
-    assert torch.isfinite(vectors.grad).all()
-
-
 def test_weights_add_to_the_global_part():
     """Lexical scores go into one cross entropy with the dense ones, and leave the local part as it was."""
     q_weights = torch.tensor([[0.7, 0.0, 0.2], [0.0, 1.1, 0.0]], dtype=torch.float64)
@@ -262,24 +173,6 @@ def test_weights_add_to_the_global_part():
     expected = (np.log(np.exp(total).sum(1)) - total[[0, 1], [0, 2]]).mean()
     assert value.terms["global"].item() == pytest.approx(expected)
     assert value.terms["local"].item() == pytest.approx(BY_EPOCH[0][2], abs=1e-9)
-
-
-def test_float32_under_autocast():
-    """Half-precision vectors under autocast give what the same numbers give in float32."""
-    q = Representation(vectors=queries().vectors.detach().bfloat16())
-    d = Representation(vectors=documents().vectors.detach().bfloat16())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = loss_of(q, d).total
-    full = loss_of(q.float(), d.float()).total
-    assert half.dtype == torch.float32
-    assert half.item() == pytest.approx(full.item(), abs=1e-6)
-
-
-def test_chunked_documents_lose_nothing():
-    """Documents put together from chunks, as gradient caching does, have the same loss."""
-    d = documents()
-    together = Representation.concatenate([d.rows(slice(0, 2)), d.rows(slice(2, 4))])
-    assert loss_of(queries(), together).total.item() == pytest.approx(loss_of(queries(), d).total.item())
 
 
 @pytest.mark.parametrize("options", [{}, {"local_weight": 0}, {"temperature": 0.05}])
@@ -299,10 +192,3 @@ def test_representations_that_it_is_not_for(q, d, message):
     """Another pooler's representations are refused, with what to choose instead."""
     with pytest.raises(UnsupportedError, match=rf"loss 'global_local' .*{message}"):
         loss_of(q, d)
-
-
-def test_the_vector_kept_alone_is_fine():
-    """In eval mode a pooler that keeps one vector returns that one: there is nothing to choose."""
-    indexed = Representation(documents().vectors[:, :1], kept=0)
-    plain = Representation(documents().vectors[:, :1])
-    assert loss_of(queries(), indexed).total.item() == loss_of(queries(), plain).total.item()

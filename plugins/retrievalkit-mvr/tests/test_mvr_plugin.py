@@ -2,51 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from retrievalkit import registry
-from retrievalkit.contracts import Loss, Pooler
 from retrievalkit.errors import OptionError, UnsupportedError
-
-POOLER_OPTIONS = {
-    "viewers",
-    "source",
-    "standard_deviation",
-    "position",
-    "replace_first",
-    "query_viewer",
-    "layers",
-    "keep",
-    "normalize",
-}
-
-
-def test_everything_is_registered():
-    """The pooler and the loss are found by name, brought by this distribution."""
-    for kind, name, parent in [("pooler", "viewers", Pooler), ("loss", "global_local", Loss)]:
-        assert registry.component(kind, name).distribution == "retrievalkit-mvr"
-        assert issubclass(registry.get(kind, name), parent)
-
-
-def test_the_plugin_is_cold():
-    """Importing the plugin and listing names imports no torch."""
-    code = (
-        "import sys, retrievalkit_mvr; from retrievalkit import registry; registry.names('pooler');"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'numpy')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_every_option_is_described():
-    """`rkit plugins show` has a sentence for each option."""
-    pooler = registry.options(registry.get("pooler", "viewers"))
-    loss = registry.options(registry.get("loss", "global_local"))
-    assert set(pooler) == POOLER_OPTIONS
-    assert set(loss) == {"local_weight", "annealing", "floor", "temperature"}
-    assert all(option.description for option in (*pooler.values(), *loss.values()))
 
 
 @pytest.mark.parametrize(

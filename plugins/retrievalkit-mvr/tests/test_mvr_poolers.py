@@ -33,9 +33,6 @@ class TestNeeds:
         assert tokens["query"] == ExtraTokens(1, source="unused", position=None, replace_first=False)
         assert made(info, standard_deviation=1.0).needs.extra_tokens["query"].standard_deviation == 1.0
 
-    def test_a_query_without_a_viewer(self, info):
-        assert set(made(info, query_viewer=False).needs.extra_tokens) == {"document"}
-
     def test_layers_are_for_documents(self, info):
         """Queries need the last layer alone; with keep=last so do documents, once it is an index that they go to."""
         pooler = made(info, layers="1,3,-1", viewers=1, keep="last")
@@ -94,16 +91,6 @@ class TestVectors:
         unit = made(info, viewers=1, layers="2,4", normalize=True)(states, side).vectors
         torch.testing.assert_close(unit, plain / plain.square().sum(-1, keepdim=True).sqrt())
 
-    @pytest.mark.parametrize("options", [{}, {"layers": "2,4"}, {"normalize": True}])
-    def test_padding_and_order_change_nothing(self, options, info, make_states):
-        pooler = made(info, viewers=2, **options)
-        lengths = [3, 7, 5]
-        expected = pooler(make_states(lengths), "document").vectors
-        assert torch.equal(pooler(make_states(lengths, padded_to=9), "document").vectors, expected)
-        assert torch.equal(pooler(make_states(lengths[::-1]), "document").vectors.flip(0), expected)
-        alone = [pooler(make_states([one]), "document").vectors for one in lengths]
-        assert torch.equal(torch.cat(alone), expected)
-
 
 @pytest.mark.parametrize(
     ("options", "names"),
@@ -118,9 +105,3 @@ def test_names_of_views(options, names, info, make_states):
     pooler = made(info, **options)
     states = make_states([5], extra=options["viewers"])
     assert pooler.view_names(pooler(states, "document").vectors.shape[1]) == names
-
-
-def test_default_loss(info):
-    """The paper's loss; with one kept vector the loss that trains that one."""
-    assert made(info).default_loss == "global_local"
-    assert made(info, viewers=1, layers="2,4", keep="last").default_loss == "self_contrastive"

@@ -2,9 +2,6 @@
 
 import math
 import re
-import shutil
-import subprocess
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +16,7 @@ from retrievalkit_pyserini.bm25 import BM25
 from retrievalkit_pyserini.ties import part_ties
 
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError, UnsupportedError
+from retrievalkit.errors import ArtifactError, DataError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit.registry import create
 
 
@@ -60,13 +57,6 @@ def test_a_query_alone_finds_what_it_finds_among_others(index, k, queries):
         assert_same(index.search([query], k), ([among[0]], [among[1]]))
 
 
-def test_the_indexer_imports_no_torch():
-    """Importing torch takes longer than opening an index and searching it."""
-    program = "import sys, retrievalkit_pyserini.bm25; print('torch' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"
-
-
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_any_text_is_a_query(index, folder, pyserini, text):
@@ -103,15 +93,6 @@ def test_scores_are_bm25(tmp_path, corpus, k1, b):
     np.testing.assert_allclose(scores, [expected[name] for name in ids], atol=2e-4)
 
 
-def test_threads_change_nothing(tmp_path, corpus, index, queries):
-    """One thread and three, building and searching, give the same hits."""
-    expected = index.search(queries, 50)
-    for threads in (1, 3):
-        folder = tmp_path / str(threads)
-        folder.mkdir()
-        assert_same(built(folder, corpus, threads=threads).search(queries, 50), expected)
-
-
 def test_several_threads_of_python_search_at_once(folder, queries):
     """Four threads that search, score and explain at once all get what a single one gets."""
     index = BM25()
@@ -127,33 +108,6 @@ def test_several_threads_of_python_search_at_once(folder, queries):
     expected = answers()
     with ThreadPoolExecutor(4) as pool:
         assert all(found == expected for found in pool.map(lambda _: answers(), range(40)))
-
-
-def test_threads_are_those_asked_for(folder, monkeypatch):
-    """The number of threads reaches Java."""
-    from retrievalkit_pyserini import lucene
-
-    seen = []
-    monkeypatch.setattr(
-        lucene, "best", lambda answer, count, threads: seen.append(threads) or [np.empty((0, 2))] * count
-    )
-    index = BM25(threads=3)
-    index.open(folder)
-    index.search(["violin", "candle"], 5)
-    assert seen == [3]
-
-
-def test_thousands_of_queries_in_one_call(index, monkeypatch, queries):
-    """A batch of 2,000 queries gives for each query what it gives alone, also where the batch is cut into calls."""
-    asked = [queries[number % len(queries)] for number in range(2_000)]
-    alone = [index.search([query], 20) for query in queries]
-    monkeypatch.setattr(bm25, "HITS_IN_A_CALL", 12_000)
-    ids, scores = index.search(asked, 20)
-    assert len(ids) == len(scores) == 2_000
-    for number in (*range(16), 599, 600, 1_999):
-        (expected_ids,), (expected_scores,) = alone[number % len(queries)]
-        assert ids[number] == expected_ids
-        np.testing.assert_array_equal(scores[number], expected_scores)
 
 
 def test_scores_of_given_texts(index, queries, passages, monkeypatch):
@@ -173,17 +127,6 @@ def test_scores_of_given_texts(index, queries, passages, monkeypatch):
             np.testing.assert_array_equal(ours, all_scores[[names.index(name) for name in some]])
 
 
-def test_scores_are_the_formula(tmp_path, corpus):
-    """The scores of given texts are BM25 with the index's own k1 and b, rounded to four decimals."""
-    index = built(tmp_path, corpus, k1=1.2, b=0.75, stemmer="none", remove_stopwords=False)
-    texts = {passage.id: f"{passage.title} {passage.text}" for passage in corpus}
-    expected = reference(texts, "frozen river river", 1.2, 0.75)
-    (scores,) = index.scores(["frozen river river"], [list(texts)])
-    np.testing.assert_allclose(scores, [expected[name] for name in texts], atol=1e-4)
-    assert (scores == 0).any()
-    np.testing.assert_array_equal(scores, np.round(scores.astype(np.float64), 4).astype(np.float32))
-
-
 def test_scores_of_texts_that_are_not_there(tmp_path, index, folder):
     """Unknown ids and empty texts have no score (NaN); no query gives none; rm3 cannot score given texts."""
     built(tmp_path, Corpus.of([Passage("1", "", "violin"), Passage("2", "", " ")]))
@@ -196,14 +139,6 @@ def test_scores_of_texts_that_are_not_there(tmp_path, index, folder):
     expanding._searcher = index._searcher
     with pytest.raises(UnsupportedError, match="rm3"):
         expanding.scores(["violin"], [["p0001"]])
-
-
-def test_no_queries_and_no_hits(index):
-    """No queries give nothing; a query without a known term gives an empty list and empty float32 scores."""
-    assert index.search([], 10) == ([], [])
-    ids, scores = index.search(["", "  ", "the", "zebra"], 10)
-    assert ids == [[], [], [], []]
-    assert all(one.dtype == np.float32 and one.shape == (0,) for one in scores)
 
 
 def test_ties_are_ordered_by_id(tmp_path):
@@ -226,14 +161,6 @@ def test_the_first_ids_of_many_equal_texts_are_found(tmp_path, k):
     assert ids == [["best", *sorted(names)][:k], []]
 
 
-def test_unicode(tmp_path):
-    """Ids and texts of any script, outside the basic plane too, come back as they were."""
-    texts = {"naïve-é": "Größe der Flüsse", "日本": "東京 タワー", "😀": "emoji 😀 \U00020bb7", "a b": "crème brûlée"}
-    index = built(tmp_path, Corpus.of(Passage(name, "", text) for name, text in texts.items()))
-    ids, _ = index.search(["größe", "東京", "\U00020bb7", "crème"], 1)
-    assert ids == [["naïve-é"], ["日本"], ["😀"], ["a b"]]
-
-
 def test_lone_surrogates_do_no_harm(tmp_path):
     """Half a character, which JSON can hold, is indexed and asked for without an error."""
     index = built(tmp_path, Corpus.of([Passage("1", "", "violin \ud83d candle"), Passage("2", "", "river")]))
@@ -245,12 +172,6 @@ def test_long_texts_are_queries_too(tmp_path):
     long = " ".join(f"word{number}" for number in range(5_000))
     index = built(tmp_path, Corpus.of([Passage("1", "", long), Passage("2", "", "word7 alone")]))
     assert index.search([long], 2)[0] == [["1", "2"]]
-
-
-def test_title_counts(tmp_path):
-    """A title is searched with the text."""
-    index = built(tmp_path, Corpus.of([Passage("1", "Violins", "made of wood"), Passage("2", "", "made of wood")]))
-    assert index.search(["violin"], 2)[0] == [["1"]]
 
 
 def test_empty_texts_are_counted_and_never_found(tmp_path, queries, passages):
@@ -279,36 +200,6 @@ def test_a_bad_corpus_leaves_nothing(tmp_path, bad, problem):
     with pytest.raises(DataError, match=problem):
         BM25().build(Corpus.of(bad), tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_what_lucene_cannot_write_is_an_error(tmp_path, corpus):
-    """Where Lucene cannot write, the error says so in one line, and is one of ours."""
-    (tmp_path / "lucene").write_text("in the way")
-    with pytest.raises(RetrievalkitError, match="Lucene could not start an index") as caught:
-        BM25().build(corpus, tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_folder_that_has_moved(tmp_path, folder, index, queries):
-    """An index works wherever its folder is."""
-    shutil.copytree(folder, tmp_path / "else where")
-    moved = BM25()
-    moved.open(tmp_path / "else where")
-    assert_same(moved.search(queries, 10), index.search(queries, 10))
-
-
-def test_opening_what_is_no_index(tmp_path, folder):
-    """A folder without an index, one that lost its index and one that lost ids are refused, and told apart."""
-    with pytest.raises(ArtifactError, match=r"bm25\.json is missing"):
-        BM25().open(tmp_path)
-    shutil.copytree(folder, tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut" / "lucene")
-    with pytest.raises(RetrievalkitError, match="Lucene could not open"):
-        BM25().open(tmp_path / "cut")
-    shutil.copytree(folder, tmp_path / "short")
-    (tmp_path / "short" / "ids.txt").write_text("p0001\n")
-    with pytest.raises(ArtifactError, match="damaged"):
-        BM25().open(tmp_path / "short")
 
 
 def test_the_analysis_must_be_the_index_s_own(folder):
@@ -406,12 +297,6 @@ def test_options_that_cannot_be(options, problem):
     """A value out of range, an option without effect and an unknown one are refused."""
     with pytest.raises(OptionError, match=problem):
         create("indexer", "bm25", **options)
-
-
-def test_k_must_be_positive(index):
-    """No hits at all cannot be asked for."""
-    with pytest.raises(InputError, match="k is 0"):
-        index.search(["violin"], 0)
 
 
 def test_relative_folders_follow_the_working_directory(tmp_path, monkeypatch):

@@ -128,17 +128,6 @@ def test_impacts_whose_scale_depends_on_all_texts_are_refused(tmp_path):
         change_index(tmp_path / "index", add=vectors(tmp_path / "more", NAMES[5:], weights=True))
 
 
-def test_what_a_reader_has_open_goes_on(tmp_path):
-    """It finds what the index held when it was opened."""
-    index = build(tmp_path / "index", {"p1": 0, "p2": 0})
-    reader = open_index(index)
-    before = reader.indexer.search(QUERIES, 9)
-    change_index(index, delete=["p1"], add=corpus(tmp_path / "more.jsonl", {"p3": 1}), compact=True)
-    again = reader.indexer.search(QUERIES, 9)
-    assert again[0] == before[0]
-    assert open_index(index).indexer.search(QUERIES, 9)[0] != before[0]
-
-
 def test_an_index_is_not_emptied(tmp_path):
     """Neither of all its texts, nor of all that have a word."""
     index = build(tmp_path / "index", {"p1": 0, "p2": 3})
@@ -158,8 +147,3 @@ def test_shards_joined_are_as_an_index_built_at_once(tmp_path):
     assert [path.name for path in sharded.iterdir() if path.name.startswith((".", "segments"))] == []
     change_index(sharded, delete=["p1"], compact=True)
     assert_same(sharded, build(tmp_path / "less", {name: one for name, one in texts.items() if name != "p1"}))
-
-
-def test_more_shards_than_texts_are_refused(tmp_path):
-    with pytest.raises(InputError, match="holds 9 passages, fewer than 10 shards"):
-        build(tmp_path / "index", dict.fromkeys(NAMES, 0), shards=10)

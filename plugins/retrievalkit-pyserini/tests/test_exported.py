@@ -137,12 +137,6 @@ def test_vectors_open_in_the_faiss_searcher(store, tmp_path, kind):
     np.testing.assert_allclose([hit.score for hit in hits], scores[best], rtol=1e-5)
 
 
-def test_several_vectors_a_text_are_refused(store, tmp_path):
-    written = store(3, vectors=np.ones((3, 2, 4), np.float32))
-    refused = rkit("export", written.folder, tmp_path / "exported", "--to", "pyserini", code=2)
-    assert "its texts have several vectors" in refused.stderr
-
-
 def test_an_index_of_lucene_needs_no_export(tmp_path):
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "a", "title": "", "text": "red river"}) + "\n")
     rkit("index", tmp_path / "corpus.jsonl", "--indexer", "bm25", "--output", tmp_path / "index")

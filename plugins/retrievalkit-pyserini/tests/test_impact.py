@@ -1,19 +1,15 @@
 """The impact index against products of matrices, and against Pyserini's own searcher."""
 
-import shutil
-
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 from retrievalkit_pyserini.impact import Impact
-from retrievalkit_pyserini.impacts import as_text
 from retrievalkit_pyserini.quantization import Loss, Quantizer, heaviest
 
 from retrievalkit import registry
-from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
-from retrievalkit.errors import ArtifactError, OptionError, RetrievalkitError, UnsupportedError
+from retrievalkit.errors import OptionError, UnsupportedError
 
 
 def asked(weights):
@@ -56,20 +52,6 @@ def test_hits_are_those_of_the_rounded_weights(tmp_path, store, random_weights, 
     assert counts["terms_dropped"] == np.count_nonzero(weights) - np.count_nonzero(impacts)
 
 
-def test_equal_scores_are_in_the_order_of_the_index(tmp_path, store):
-    """Of equal texts the earlier comes first, also where hits are cut off among them, whatever the ids."""
-    weights = np.zeros((50, 8), dtype=np.float32)
-    weights[:, 2] = 1.0
-    weights[33, 2] = 2.0
-    ids = [f"x{(7 * row) % 50:02d}" for row in range(50)]
-    index, _ = built(store(50, weights=weights, ids=ids), tmp_path / "index")
-    query = np.eye(8, dtype=np.float32)[2:3]
-    for k in (1, 5, 60):
-        (found,), (scores,) = index.search(asked(query), k)
-        assert found == [ids[33], *[one for row, one in enumerate(ids) if row != 33]][:k]
-        np.testing.assert_allclose(scores, [2.0, *[rounded(np.ones(1), 127.5, 255)[0] / 127.5] * 49][:k], rtol=1e-6)
-
-
 def test_pyserini_opens_it(tmp_path, store, random_weights, pyserini_import):
     """LuceneImpactSearcher opens the folder and finds the same with whole query weights; terms are column numbers."""
     from retrievalkit_pyserini.java import pyserini_module
@@ -91,22 +73,6 @@ def test_pyserini_opens_it(tmp_path, store, random_weights, pyserini_import):
         whole = np.round(ours_scores * scale)
         # Pyserini orders equal scores by id.
         assert sorted(zip(-whole, ours, strict=True)) == [(-round(hit.score), hit.docid) for hit in hits]
-
-
-def test_scores_of_given_texts(tmp_path, store, random_weights):
-    """Given texts have the scores that search gives them; 0 without a shared term, NaN where they are not there."""
-    weights, queries = random_weights(60), random_weights(4, seed=1)
-    index, _ = built(store(60, weights=weights), tmp_path / "index")
-    names = [f"t{row}" for row in range(60)]
-    ids, scores = index.search(asked(queries), 60)
-    for found, hits, hit_scores in zip(index.scores(asked(queries), [names] * 4), ids, scores, strict=True):
-        by_name = dict(zip(names, found, strict=True))
-        np.testing.assert_array_equal([by_name.pop(name) for name in hits], hit_scores)
-        assert set(by_name.values()) <= {0.0}
-    (some,) = index.scores(asked(queries[:1]), [["t5", "none", "t5"]])
-    assert np.isnan(some[1])
-    assert some[0] == some[2]
-    assert index.scores(asked(queries[:2]), [[], []])[1].shape == (0,)
 
 
 def test_more_bits_lose_less(tmp_path, store, random_weights):
@@ -161,13 +127,6 @@ def test_the_heaviest_terms():
     assert heaviest(weights, 2).toarray().tolist() == [[3, 0, 2, 0], [0, 0, 5, 0], [0, 0, 0, 0]]
 
 
-def test_impacts_as_text():
-    """A line for each text, empty ones too, with terms and impacts of any number of digits."""
-    impacts = scipy.sparse.csr_matrix(np.array([[0, 0, 0], [7, 0, 255], [0, 0, 0], [0, 65535, 0]], dtype=np.int32))
-    assert as_text(impacts) == "\n0|7 2|255 \n\n1|65535 \n"
-    assert as_text(impacts[:1]) == "\n"
-
-
 def test_vectors_are_left_aside(tmp_path, store, random_weights):
     """Of a folder with vectors and weights the weights alone are indexed and searched, and the counts say so."""
     weights = random_weights(30)
@@ -176,33 +135,6 @@ def test_vectors_are_left_aside(tmp_path, store, random_weights):
     assert counts["vectors_left_aside"] == 60
     queries = Representation(vectors=torch.ones(1, 1, 4), weights=torch.from_numpy(weights[:1]))
     assert index.search(queries, 5)[0] == index.search(asked(weights[:1]), 5)[0]
-
-
-def test_threads_and_calls_change_nothing(tmp_path, store, random_weights, monkeypatch):
-    """One thread and three, one call and several, give the same hits; a folder that was moved does too."""
-    from retrievalkit_pyserini import impact
-
-    index, _ = built(store(80, weights=random_weights(80)), tmp_path / "index")
-    queries = asked(random_weights(30, seed=1))
-    expected = index.search(queries, 7)
-    shutil.copytree(tmp_path / "index", tmp_path / "else where")
-    monkeypatch.setattr(impact, "HITS_IN_A_CALL", 20)
-    for threads in (1, 3):
-        other = Impact(threads=threads)
-        other.open(tmp_path / "else where")
-        ids, scores = other.search(queries, 7)
-        assert ids == expected[0]
-        np.testing.assert_array_equal(np.concatenate(scores), np.concatenate(expected[1]))
-
-
-def test_ids_of_any_script_and_texts_without_terms(tmp_path, store):
-    """Ids come back as they were; a text or a query without any weight finds nothing and does no harm."""
-    weights = np.zeros((4, 5), dtype=np.float32)
-    weights[[0, 2], [1, 1]] = [1.0, 0.5]
-    index, _ = built(store(4, weights=weights, ids=["naïve é", "日本", "😀", "a\\b"]), tmp_path / "index", sample=0)
-    ids, scores = index.search(asked(np.eye(5)[:2] * [[0.0], [1.0]]), 9)
-    assert ids == [[], ["naïve é", "😀"]]
-    assert scores[0].shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -258,51 +190,3 @@ def test_queries_that_do_not_fit(tmp_path, store, random_weights):
         index.search(asked(-random_weights(1)), 5)
     with pytest.raises(OptionError, match="k is 0"):
         index.search(asked(random_weights(1)), 0)
-
-
-def test_opening_what_is_damaged(tmp_path, store, random_weights):
-    """An empty folder, one without its ids and one whose Lucene files are cut short are refused in one line."""
-    built(store(20, weights=random_weights(20)), tmp_path / "index")
-    with pytest.raises(ArtifactError, match="holds no impact index"):
-        Impact().open(tmp_path)
-    for name, damage in {
-        "ids": lambda folder: (folder / "ids.txt").write_text("t0\n"),
-        "gone": lambda folder: shutil.rmtree(folder / "lucene"),
-        "cut": lambda folder: [path.write_bytes(path.read_bytes()[:50]) for path in (folder / "lucene").iterdir()],
-    }.items():
-        shutil.copytree(tmp_path / "index", tmp_path / name)
-        damage(tmp_path / name)
-        with pytest.raises(ArtifactError, match=r"damaged|could not open") as caught:
-            Impact().open(tmp_path / name)
-        assert "\n" not in str(caught.value)
-
-
-def test_lucene_errors_are_ours(tmp_path, store, random_weights):
-    """Where Lucene cannot write, the error says so in one line."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    (folder / "lucene").write_text("in the way")
-    with pytest.raises(RetrievalkitError, match="Lucene could not start an index") as caught:
-        Impact().build(store(20, weights=random_weights(20)), folder)
-    assert "\n" not in str(caught.value)
-
-
-def test_from_the_command_line(tmp_path, store, random_weights, capsys):
-    """`rkit index` builds it and keeps the report in the manifest; a folder without weights is exit code 2."""
-    from retrievalkit.artifacts import read_manifest
-
-    source = store(40, weights=random_weights(40))
-    dense = store(5, vectors=np.ones((5, 1, 4), dtype=np.float32), name="dense")
-    command = ["index", str(source.folder), "--indexer", "impact", "--output", str(tmp_path / "out")]
-    with pytest.raises(SystemExit) as done:
-        main([*command, "--set", "indexer.bits=6"])
-    assert not done.value.code
-    counts = read_manifest(tmp_path / "out", "index")["counts"]
-    assert 0 < counts["relative_error"] < 0.2
-    command[1] = str(dense.folder)
-    command[-1] = str(tmp_path / "none")
-    with pytest.raises(SystemExit) as done:
-        main(command)
-    assert done.value.code == 2
-    assert "no weights over a vocabulary" in capsys.readouterr().err
-    assert not (tmp_path / "none").exists()

@@ -50,39 +50,6 @@ def test_the_environment_is_left_alone():
     assert done.returncode == 0, done.stderr
 
 
-def test_pyserini_itself_needs_no_key(pyserini_import):
-    """Pyserini is imported although no key for OpenAI is set, and none is set afterwards."""
-    module, changed = pyserini_import
-    assert module.LuceneSearcher
-    assert not changed & {"OPENAI_API_KEY", "JAVA_HOME", "JVM_PATH"}
-
-
-def test_a_key_of_the_user_is_the_one_used():
-    """Where a key is set, it is left as it is."""
-    code = """
-        import os
-        from retrievalkit_pyserini import java
-        with java.environment(OPENAI_API_KEY=os.environ.get("OPENAI_API_KEY", "none")):
-            assert os.environ["OPENAI_API_KEY"] == "mine"
-        assert os.environ["OPENAI_API_KEY"] == "mine"
-    """
-    assert run(code, OPENAI_API_KEY="mine").returncode == 0
-
-
-def test_the_plugin_is_cold():
-    """Finding the plugin and listing its names imports neither Pyserini nor Java nor torch."""
-    code = """
-        import sys
-        from retrievalkit.registry import names
-        assert {"bm25", "impact", "lucene_hnsw"} <= set(names("indexer"))
-        import retrievalkit_pyserini.java as java
-        java.describe()
-        assert not {"pyserini", "jnius", "jnius_config", "torch", "numpy"} & set(sys.modules)
-    """
-    done = run(code, RKIT_PLUGINS="pyserini")
-    assert done.returncode == 0, done.stderr
-
-
 def test_interrupting_is_left_to_python():
     """Ctrl-C raises KeyboardInterrupt, so that half-written folders are cleared away, although Java runs."""
     code = """
@@ -162,18 +129,6 @@ def test_no_java_that_fits(tmp_path, monkeypatch):
     with pytest.raises(MissingDependencyError, match="pip install pyserini"):
         java.anserini_jar()
     assert "pip install pyserini" in java.describe()["problem"]
-
-
-def test_describe(monkeypatch):
-    """What `rkit doctor` shows: versions, where Java is and how much memory it may have."""
-    monkeypatch.delenv(java.MEMORY, raising=False)
-    about = java.describe()
-    assert about["java"].startswith("21.")
-    assert about["anserini"].startswith("anserini-")
-    assert about["memory"] == "a quarter of the machine's"
-    assert "problem" not in about
-    monkeypatch.setenv(java.MEMORY, "lots")
-    assert "must be from 64m to the machine's" in java.describe()["problem"]
 
 
 def test_memory_is_what_is_asked_for():

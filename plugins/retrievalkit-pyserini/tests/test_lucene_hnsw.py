@@ -1,7 +1,5 @@
 """The graph of vectors against comparing with all of them; with a search as wide as the index, both find the same."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -9,10 +7,8 @@ from retrievalkit_pyserini.lucene_hnsw import LuceneHnsw
 
 from retrievalkit import registry
 from retrievalkit.contracts import Representation
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.indexing.build import build_index
+from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.score import scores as all_scores
-from retrievalkit.search.sources import open_index
 
 
 def drawn(texts, m=1, dim=8, seed=0):
@@ -72,24 +68,6 @@ def test_a_varying_number_of_vectors(tmp_path, store):
     assert_exact(index, asked(drawn(5, seed=1)), asked(padded, mask), 8)
 
 
-def test_equal_texts_are_in_the_order_of_the_index(tmp_path, store):
-    """Of texts with equal vectors the earlier comes first; whole numbers, so that equal vectors have equal products."""
-    vectors = np.repeat(np.round(4 * drawn(4)), 5, axis=0)
-    index, _ = built(store(20, vectors=vectors), tmp_path / "index")
-    assert_exact(index, asked(vectors[::5]), asked(vectors), 20)
-
-
-def test_scores_of_given_texts(tmp_path, store):
-    """Given texts have the scores of the scoring rule, found or not; NaN where they are not there."""
-    vectors, queries = drawn(40), asked(drawn(3, seed=1))
-    index, _ = built(store(40, vectors=vectors), tmp_path / "index")
-    found = index.scores(queries, [["t39", "none", "t0", "t39"], [], ["t1"]])
-    exact = all_scores(queries, asked(vectors)).numpy()
-    np.testing.assert_allclose(found[0], [exact[0, 39], np.nan, exact[0, 0], exact[0, 39]], rtol=1e-5)
-    assert found[1].shape == (0,)
-    np.testing.assert_allclose(found[2], exact[2, 1:2], rtol=1e-5)
-
-
 def test_a_wider_search_finds_more(tmp_path, store):
     """With `ef_search` the recall rises, up to all of the nearest texts."""
     vectors, queries = drawn(900, dim=24), drawn(30, dim=24, seed=1)
@@ -122,16 +100,6 @@ def test_long_vectors_and_half_precision(tmp_path, store):
     vectors = drawn(12, dim=1024).astype(np.float16)
     index, _ = built(store(12, vectors=vectors), tmp_path / "index")
     assert_exact(index, asked(drawn(2, dim=1024, seed=1)), asked(vectors.astype(np.float32)), 3)
-
-
-def test_a_folder_that_has_moved(tmp_path, store):
-    """An index works wherever its folder is."""
-    index, _ = built(store(30, vectors=drawn(30)), tmp_path / "index")
-    shutil.copytree(tmp_path / "index", tmp_path / "else where")
-    moved = LuceneHnsw()
-    moved.open(tmp_path / "else where")
-    queries = asked(drawn(3, seed=1))
-    assert moved.search(queries, 5)[0] == index.search(queries, 5)[0]
 
 
 def test_what_cannot_be_indexed(tmp_path, store, random_weights):
@@ -171,44 +139,3 @@ def test_queries_that_do_not_fit(tmp_path, store):
         index.search(asked(drawn(1, dim=3)), 5)
     with pytest.raises(OptionError, match="k is 0"):
         index.search(asked(drawn(1)), 0)
-
-
-def test_opening_what_is_damaged(tmp_path, store):
-    """An empty folder, one without Lucene's files, and one whose files are cut short are refused in one line."""
-    built(store(10, vectors=drawn(10)), tmp_path / "index")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ArtifactError, match="holds no lucene_hnsw index"):
-        LuceneHnsw().open(tmp_path / "empty")
-    built(store(3, vectors=drawn(3), name="three"), tmp_path / "few")
-
-    def swap(folder):
-        shutil.rmtree(folder / "lucene")
-        shutil.copytree(tmp_path / "few" / "lucene", folder / "lucene")
-
-    for name, damage in {
-        "gone": lambda folder: shutil.rmtree(folder / "lucene"),
-        "cut": lambda folder: [path.write_bytes(path.read_bytes()[:50]) for path in (folder / "lucene").iterdir()],
-        "other": swap,
-    }.items():
-        shutil.copytree(tmp_path / "index", tmp_path / name)
-        damage(tmp_path / name)
-        with pytest.raises(ArtifactError, match=r"damaged|could not open") as caught:
-            LuceneHnsw().open(tmp_path / name)
-        assert "\n" not in str(caught.value)
-
-
-def test_lucene_opens_only_what_the_manifest_describes(tmp_path, store):
-    """Each of its files, altered: found before Java reads it."""
-    source = store(10, vectors=drawn(10))
-    build_index(source.folder, indexer="lucene_hnsw", output=tmp_path / "index")
-    assert open_index(tmp_path / "index").indexer
-    for path in sorted((tmp_path / "index" / "lucene").iterdir()):
-        whole = path.read_bytes()
-        # Not a fixed byte: of some index the last byte is that very byte already.
-        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if whole else b"?")
-        with pytest.raises(ArtifactError, match=rf"{path.name}' (was altered|has 1 bytes)"):
-            open_index(tmp_path / "index")
-        path.write_bytes(whole)
-    (tmp_path / "index" / "lucene" / "segments_9").write_bytes(b"?")
-    with pytest.raises(ArtifactError, match="segments_9' is no file of"):
-        open_index(tmp_path / "index")

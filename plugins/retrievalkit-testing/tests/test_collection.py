@@ -11,21 +11,6 @@ from retrievalkit.data.examples import check_examples, read_examples
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 
-# --- checks --------------------------------------------------------------------------------------------------------
-
-
-def test_options_are_handed_on(tiny_model):
-    testing.check_pooler("mean", model=tiny_model, normalize=True, layer=1)
-    testing.check_loss("contrastive", temperature=0.5)
-
-
-@pytest.mark.parametrize("loss", ["distill_kl", "margin_mse"])
-def test_a_loss_with_a_teacher_may_have_other_terms(loss):
-    testing.check_loss(loss, contrastive=1)
-
-
-# --- the tiny collection and models --------------------------------------------------------------------------------
-
 
 def test_the_collection_is_whole(tiny_collection):
     corpus = open_corpus(tiny_collection.corpus)

@@ -1,0 +1,980 @@
+"""Components with one fault each, and the property that must find it. A plugin, by RKIT_PLUGIN_FILES.
+
+A row is a name, the property, the component that has one thing changed, and what is changed; the last word of some is
+what the message must say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from retrievalkit import hookimpl
+from retrievalkit.builtin.encoders.transformer import Transformer
+from retrievalkit.builtin.poolers.colbert import ColBERT
+from retrievalkit.builtin.poolers.single_vector import Cls, Mean, masked_mean
+from retrievalkit.builtin.pretrainers.mlm import MaskedLanguageModel as Mlm
+from retrievalkit.contracts import EncoderInfo, Indexer, Loss, LossValue, Needs, Pooler, Representation
+from retrievalkit.data.masking import UNLABELLED, count_labels
+from retrievalkit.data.vectors import VectorStore
+from retrievalkit.errors import DataError, UnsupportedError
+from retrievalkit.lexical import max_saturated, text_mask, token_loss
+from retrievalkit.score import scores
+
+# --- encoders ------------------------------------------------------------------------------------------------------
+
+
+class SoundEncoder(Transformer):
+    """A correct one, with the plain encoder in the place of the lean one."""
+
+    @classmethod
+    def lean(cls, model, **options):
+        return cls(model, **options)
+
+    def states(self, batch, layers):
+        return super().forward(batch, layers)
+
+    def mapped(self, batch, layers, change):
+        states = super().forward(batch, layers)
+        return replace(states, layers={number: change(one) for number, one in states.layers.items()})
+
+    def collated(self, ids, side, **change):
+        batch = super().collate(ids, side)
+        return replace(batch, **{name: function(batch) for name, function in change.items()})
+
+    def with_length(self, change, texts, side):
+        """Tokenised with another maximum length."""
+        before, self.lengths[side] = self.lengths[side], change
+        try:
+            return super().tokenize(texts, side)
+        finally:
+            self.lengths[side] = before
+
+
+class LastIsTheOneBefore(SoundEncoder):
+    def forward(self, batch, layers):
+        states = super().forward(batch, sorted({*layers, self.info.layers - 1}))
+        return replace(states, layers={one: states.layers[min(one, self.info.layers - 1)] for one in layers})
+
+
+class NeverCuts(SoundEncoder):
+    def __init__(self, model, *, query_length: int = 64, document_length: int = 100):
+        super().__init__(model)
+        self.lengths = {"query": 120, "document": 120}
+
+
+class UnusedParameterOfAnEncoder(SoundEncoder):
+    def prepare(self, needs):
+        super().prepare(needs)
+        self.scale = nn.Parameter(torch.ones(()))
+
+
+class SavesTheStart(SoundEncoder):
+    def save(self, folder):
+        start = type(self)(self.source)
+        start.prepare(self.needs)
+        Transformer.save(start, folder)
+
+
+class LeanIsOther(SoundEncoder):
+    @classmethod
+    def lean(cls, model, **options):
+        made = cls(model, **options)
+        made.forward = lambda batch, layers: made.mapped(batch, layers, lambda one: one * 1.01)
+        return made
+
+
+ENCODERS: list[tuple[Any, ...]] = [
+    ("ignores_the_mask", "padding", SoundEncoder, {"forward": lambda self, batch, layers: replace(
+        self.states(replace(batch, attention_mask=torch.ones_like(batch.attention_mask)), layers),
+        attention_mask=batch.attention_mask)}),
+    ("one_layer_below", "layer_numbers", SoundEncoder, {"forward": lambda self, batch, layers: (
+        lambda made: replace(made, layers={one: made.layers[max(0, one - 1)] for one in layers})
+    )(self.states(batch, range(self.info.layers + 1)))}),
+    ("last_is_the_one_before", "layer_numbers", LastIsTheOneBefore, {}),
+    ("all_layers", "shape_of_states", SoundEncoder,
+     {"forward": lambda self, batch, layers: self.states(batch, range(self.info.layers + 1))}),
+    ("embeds_too_much", "layer_numbers", SoundEncoder,
+     {"embed": lambda self, batch: Transformer.embed(self, batch) * 2}),
+    ("words_are_special", "special_tokens", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
+        ids, side, special_mask=lambda batch: ~batch.special_mask & batch.attention_mask.bool())}),
+    ("nothing_is_special", "special_tokens", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
+        ids, side, special_mask=lambda batch: batch.special_mask & False)}),
+    ("padding_is_special", "special_tokens", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
+        ids, side, special_mask=lambda batch: batch.special_mask | (batch.attention_mask == 0))}),
+    ("mask_of_the_other_side", "batch_fields", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
+        ids, side, attention_mask=lambda batch: batch.attention_mask.flip(1))}),
+    ("cuts_the_end_token", "truncation", SoundEncoder, {"tokenize": lambda self, texts, side: [
+        ids[: self.lengths[side]] for ids in self.with_length(512, texts, side)]}),
+    ("never_cuts", "truncation", NeverCuts, {}),
+    ("reads_no_title", "pairs", SoundEncoder, {"tokenize": lambda self, texts, side: Transformer.tokenize(
+        self, [("", text) for _, text in texts], side)}),
+    ("reads_no_text_after_a_title", "pairs", SoundEncoder, {"tokenize": lambda self, texts, side: Transformer.tokenize(
+        self, [("", title or text) for title, text in texts], side)}),
+    ("drops_out", "same_twice", SoundEncoder, {"forward": lambda self, batch, layers: self.mapped(
+        batch, layers, lambda one: functional.dropout(one, 0.1))}),
+    ("detached_states", "gradients", SoundEncoder,
+     {"forward": lambda self, batch, layers: self.mapped(batch, layers, torch.Tensor.detach)}),
+    ("unused_parameter_of_an_encoder", "gradients", UnusedParameterOfAnEncoder, {}),
+    ("saves_the_start", "saved", SavesTheStart, {}),
+    ("half_states", "shape_of_states", SoundEncoder,
+     {"forward": lambda self, batch, layers: self.mapped(batch, layers, torch.Tensor.half)}),
+    ("extra_one_off", "extra_tokens", SoundEncoder, {"collate": lambda self, ids, side: self.collated(
+        ids, side, extra=lambda batch: None if batch.extra is None else batch.extra + 1)}),
+    ("extra_beyond_the_length", "extra_tokens", SoundEncoder, {"tokenize": lambda self, texts, side: self.with_length(
+        self.lengths[side] + len(self.extra.ids[side]), texts, side)}),
+    ("fills_attended", "filled_with_masks", SoundEncoder, {"prepare": lambda self, needs: Transformer.prepare(
+        self, replace(needs, fill_attended=bool(needs.mask_filled)))}),
+    ("not_a_number_in_bf16", "bf16", SoundEncoder, {"forward": lambda self, batch, layers: self.mapped(
+        batch, layers, lambda one: one * (3e38 if torch.is_autocast_enabled("cpu") else 1.0) * 10 / 10)}),
+    ("lean_is_other", "lean", LeanIsOther, {}),
+    ("fails_on_empty", "odd_texts", SoundEncoder, {"tokenize": lambda self, texts, side: Transformer.tokenize(
+        self, [(title, text if text.split()[0] else "") for title, text in texts], side)}),
+    ("order_matters", "padding", SoundEncoder, {"forward": lambda self, batch, layers: self.mapped(
+        batch, layers, lambda one: one * (1 + 0.01 * torch.arange(len(batch))[:, None, None]))}),
+    ("names_too_few", "names_of_tokens", SoundEncoder,
+     {"tokens": lambda self, ids: Transformer.tokens(self, ids)[1:-1]}),
+]  # fmt: skip
+
+# --- poolers -------------------------------------------------------------------------------------------------------
+
+
+def real(hidden, mask):
+    """States with zeros at padding."""
+    return hidden.masked_fill(mask[:, :, None] == 0, 0.0)
+
+
+def weighed(hidden, mask, weights):
+    """The mean of states by weights."""
+    weights = weights * mask
+    return (real(hidden, mask) * weights[:, :, None]).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def spread_of_words(self, states, side):
+    """The variance of the words, of which a text may have one alone."""
+    words = text_mask(states)[:, :, None]
+    count = words.sum(dim=1)
+    mean = states.last.masked_fill(~words, 0.0).sum(dim=1) / count.clamp(min=1)
+    squares = (states.last - mean[:, None]).masked_fill(~words, 0.0).square().sum(dim=1)
+    return Representation(torch.where(count > 0, squares / (count - 1), 0.0)[:, None])
+
+
+def changes_the_mask(self, states, side):
+    """The masks of the batch are changed in place."""
+    states.attention_mask[:, 0] = 1
+    states.special_mask[:, 0] = False
+    states.attention_mask[:, -1] = 0
+    return Mean.forward(self, states, side)
+
+
+def adds_the_last(self, hidden, mask):
+    """Something of the batch before is added."""
+    pooled = Mean.pool(self, hidden, mask)
+    self.before, added = float(pooled.mean()), self.before
+    return pooled + added
+
+
+class Learned(Mean):
+    """With a parameter for each number of a vector."""
+
+    def __init__(self, info: EncoderInfo) -> None:
+        super().__init__(info)
+        self.vector = nn.Parameter(torch.ones(1, info.width))
+
+
+class TwoLayers(Pooler):
+    """The mean of two layers."""
+
+    needs = Needs(layers=(0, -1))
+
+    def __init__(self, info: EncoderInfo) -> None:
+        super().__init__()
+
+    def means(self, states):
+        return [masked_mean(states.layers[number], states.attention_mask) for number in (max(states.layers), 0)]
+
+
+class DetachedLayer(TwoLayers):
+    def forward(self, states, side):
+        first, second = self.means(states)
+        return Representation(torch.stack([first, second.detach()], dim=1)[:, : None if side == "document" else 1])
+
+
+class KeepsAnother(TwoLayers):
+    def forward(self, states, side):
+        layers = self.means(states)
+        if side == "query" or not self.training:
+            return Representation(layers[0][:, None])
+        return Representation(torch.stack(layers, dim=1), kept=1)
+
+
+class NegativeWeights(Pooler):
+    needs = Needs(vocabulary_head=True)
+
+    def __init__(self, info: EncoderInfo) -> None:
+        super().__init__()
+
+    def forward(self, states, side):
+        return Representation(weights=max_saturated(states.last, states.head, states.attention_mask.bool()) - 0.1)
+
+
+class UnusedLayer(Mean):
+    def __init__(self, info: EncoderInfo) -> None:
+        super().__init__(info)
+        self.projection = nn.Linear(info.width, info.width)
+
+
+class RunningMean(Mean):
+    def __init__(self, info: EncoderInfo) -> None:
+        super().__init__(info)
+        self.register_buffer("centre", torch.zeros(info.width), persistent=False)
+
+    def pool(self, hidden, mask):
+        pooled = super().pool(hidden, mask)
+        made = pooled - self.centre
+        if self.training:
+            self.centre = 0.9 * self.centre + 0.1 * pooled.detach().mean(dim=0)
+        return made
+
+
+class CountsInAnAttribute(Mean):
+    times = 0
+
+    def pool(self, hidden, mask):
+        scale = 1 + self.times
+        self.times += self.training
+        return super().pool(hidden, mask) * scale
+
+
+class DrawnAndNotSaved(Mean):
+    def __init__(self, info: EncoderInfo) -> None:
+        super().__init__(info)
+        self.register_buffer("projection", torch.randn(info.width, 8), persistent=False)
+
+    def pool(self, hidden, mask):
+        return super().pool(hidden, mask) @ self.projection
+
+
+class LayersInAList(Mean):
+    def __init__(self, info: EncoderInfo) -> None:
+        super().__init__(info)
+        self.projections = [nn.Linear(info.width, info.width)]
+
+    def pool(self, hidden, mask):
+        return self.projections[0](super().pool(hidden, mask))
+
+
+class PoolerOptionIgnored(Mean):
+    def __init__(self, info: EncoderInfo, *, scale: float = 1.0) -> None:
+        super().__init__(info)
+
+
+class OptionNotPassedOn(Mean):
+    def __init__(self, info: EncoderInfo, *, normalize: bool = False, layer: int = -1) -> None:
+        super().__init__(info, normalize=normalize)
+
+
+class UntypedOption(Mean):
+    def __init__(self, info: EncoderInfo, *, scale=1.0) -> None:
+        super().__init__(info)
+
+
+class PositionalOption(Mean):
+    def __init__(self, info: EncoderInfo, scale: float = 1.0) -> None:
+        super().__init__(info)
+
+
+class HiddenOptions(Mean):
+    def __init__(self, info: EncoderInfo, **options: object) -> None:
+        super().__init__(info, **options)
+
+
+class DefaultOfAnotherType(Mean):
+    def __init__(self, info: EncoderInfo, *, dimension: int = None) -> None:  # noqa: RUF013 - the fault
+        super().__init__(info)
+
+
+POOLERS: list[tuple[Any, ...]] = [
+    ("mean_over_padding", "padding", Mean, {"pool": lambda self, hidden, mask: hidden.mean(dim=1)},
+     "query: padding on the right changes the output"),
+    ("max_over_padding", "padding", Mean, {"pool": lambda self, hidden, mask: (hidden * mask[:, :, None]).amax(dim=1)}),
+    ("divides_by_the_width", "padding", Mean, {"pool": lambda self, hidden, mask: (
+        masked_mean(hidden, mask) * mask.sum(dim=1, keepdim=True) / mask.shape[1])}),
+    ("softmax_before_the_mask", "padding", Mean, {"pool": lambda self, hidden, mask: (
+        (hidden.mean(dim=2).softmax(dim=1) * mask)[:, :, None] * real(hidden, mask)).sum(dim=1)}),
+    ("vectors_of_padding", "padding", ColBERT, {"forward": lambda self, states, side: Representation(
+        ColBERT.forward(self, states, side).vectors)}),
+    ("max_over_nothing", "empty_text", Mean, {"forward": lambda self, states, side: Representation(
+        states.last.masked_fill(~text_mask(states)[:, :, None], -torch.inf).amax(dim=1, keepdim=True))}),
+    ("no_vector_without_words", "empty_text", ColBERT, {"forward": lambda self, states, side: Representation(
+        ColBERT.forward(self, states, side).vectors, text_mask(states))}),
+    ("assumes_right_padding", "padding_left", Mean, {"pool": lambda self, hidden, mask: hidden[:, 0]}),
+    ("last_by_length", "padding_left", Mean, {"pool": lambda self, hidden, mask: hidden[
+        torch.arange(len(mask)), (mask.sum(dim=1) - 1).clamp(min=0)]}),
+    ("weighs_by_column", "padding_left", Mean, {"pool": lambda self, hidden, mask: weighed(
+        hidden, mask, torch.arange(1, mask.shape[1] + 1))}),
+    ("dropout_left_on", "no_draws_in_eval", Mean, {"pool": lambda self, hidden, mask: functional.dropout(
+        Mean.pool(self, hidden, mask), 0.1)}),
+    ("changes_states", "states_unchanged", Mean,
+     {"pool": lambda self, hidden, mask: hidden.mul_(mask[:, :, None]).sum(dim=1)}),
+    ("changes_the_mask", "states_unchanged", Mean, {"forward": changes_the_mask}),
+    ("remembers_the_last", "same_twice", Mean, {"pool": adds_the_last, "before": 0.0}),
+    ("wrong_axis", "batch_size", Mean, {"pool": lambda self, hidden, mask: functional.normalize(
+        Mean.pool(self, hidden, mask), dim=0)}),
+    ("centred_in_the_batch", "batch_size", Mean, {"pool": lambda self, hidden, mask: (
+        lambda pooled: pooled - pooled.mean(dim=0))(Mean.pool(self, hidden, mask))}),
+    ("squeezes_one_text", "batch_size", Mean, {"pool": lambda self, hidden, mask: Mean.pool(
+        self, hidden, mask).squeeze(0)}),
+    ("weighs_by_row", "batch_order", Mean, {"pool": lambda self, hidden, mask: Mean.pool(
+        self, hidden, mask) * torch.arange(1, len(hidden) + 1)[:, None]}, "the order of the batch changes the output"),
+    ("spread_of_one", "one_token", Mean, {"forward": spread_of_words}),
+    ("overflows_in_long_texts", "long_text", Mean, {"pool": lambda self, hidden, mask: weighed(
+        hidden, mask, 2.0 ** mask.cumsum(dim=1))}),
+    ("not_finite", "finite", Mean, {"pool": lambda self, hidden, mask: Mean.pool(self, hidden, mask) / 0},
+     "query: some values are not finite"),
+    ("detached", "gradient", Mean, {"pool": lambda self, hidden, mask: Mean.pool(self, hidden.detach(), mask)},
+     "query: no gradient reaches layer 2 of the encoder"),
+    ("deaf_to_the_encoder", "gradient", Learned,
+     {"pool": lambda self, hidden, mask: self.vector.expand(len(hidden), -1)}, "no gradient reaches the encoder"),
+    ("detached_queries", "gradient", Mean, {"forward": lambda self, states, side: (
+        lambda made: made.detach() if side == "query" else made)(Mean.forward(self, states, side))}),
+    ("detached_layer", "gradient", DetachedLayer, {}),
+    ("unused_layer", "parameters_trained", UnusedLayer, {}),
+    ("frozen_by_number", "parameters_trained", Learned, {"pool": lambda self, hidden, mask: Mean.pool(
+        self, hidden, mask) * self.vector.mean().item()}),
+    ("sides_differ", "sides_agree", Mean, {"forward": lambda self, states, side: Representation(
+        Mean.forward(self, states, side).vectors[..., : 8 if side == "query" else None])}),
+    ("negative_weights", "weights_not_negative", NegativeWeights, {}),
+    ("running_mean", "trained_state_saved", RunningMean, {}),
+    ("counts_in_an_attribute", "trained_state_saved", CountsInAnAttribute, {}),
+    ("drawn_and_not_saved", "saved_and_loaded", DrawnAndNotSaved, {}, "query: saving and loading change the output"),
+    ("layers_in_a_list", "saved_and_loaded", LayersInAList, {}),
+    ("keeps_another", "indexed_as_scored", KeepsAnother, {}),
+    ("normalises_the_index", "indexed_as_scored", Mean, {"pool": lambda self, hidden, mask: (
+        lambda pooled: pooled if self.training else functional.normalize(pooled, dim=-1)
+    )(Mean.pool(self, hidden, mask))}),
+    ("pooler_option_ignored", "options_effective", PoolerOptionIgnored, {}),
+    ("option_not_passed_on", "options_effective", OptionNotPassedOn, {}),
+    ("untyped_option", "options_typed", UntypedOption, {}),
+    ("positional_option", "options_typed", PositionalOption, {}),
+    ("hidden_options", "options_typed", HiddenOptions, {}),
+    ("default_of_another_type", "options_typed", DefaultOfAnotherType, {}),
+    ("returns_vectors", "output", Cls, {"forward": lambda self, states, side: Cls.forward(self, states, side).vectors}),
+    ("drops_texts", "output", Cls, {"forward": lambda self, states, side: Cls.forward(
+        self, states, side).rows(slice(1, None))}),
+    ("raises", "output", Cls, {"pool": lambda self, hidden, mask: hidden[:, 0] * self.scale}),
+]  # fmt: skip
+
+# --- losses --------------------------------------------------------------------------------------------------------
+
+
+class Contrastive(Loss):
+    """The contrastive loss in steps."""
+
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        return LossValue(self.total(self.logits(queries, documents), positives, ignore))
+
+    def logits(self, queries, documents):
+        return scores(queries.float(), documents.as_indexed().float())
+
+    def total(self, logits, positives, ignore, reduction="mean"):
+        logits = logits if ignore is None else logits.masked_fill(ignore, -torch.inf)
+        return functional.cross_entropy(logits, positives, reduction=reduction)
+
+
+def others(self, logits, positives, ignore):
+    """The mean score of the negatives, of which none may be left."""
+    left = torch.ones_like(logits, dtype=torch.bool).scatter(1, positives[:, None], False)
+    left = left if ignore is None else left & ~ignore
+    negatives = (logits * left).sum(dim=1) / left.sum(dim=1)
+    return functional.softplus(negatives - logits.gather(1, positives[:, None])[:, 0]).mean()
+
+
+def overflowing(self, logits, positives, ignore):
+    """The exponential of a score as it is."""
+    chances = logits.exp() if ignore is None else logits.exp().masked_fill(ignore, 0.0)
+    return -(chances.gather(1, positives[:, None])[:, 0] / chances.sum(dim=1)).log().mean()
+
+
+def in_half_precision(self, queries, documents):
+    """Scores in float16, which ends at 65504."""
+    logits = Contrastive.logits(self, queries, documents)
+    return logits if logits.dtype == torch.float64 else logits + (logits.detach().half().float() - logits.detach())
+
+
+def filled_with_too_much(self, queries, documents):
+    """Filled with the least float32, which no bf16 number is."""
+    logits = scores(queries, documents.as_indexed())
+    return logits.masked_fill(torch.zeros_like(logits, dtype=torch.bool), torch.finfo(torch.float32).min).float()
+
+
+def changes_the_vectors(self, queries, documents):
+    """Vectors and weights are scaled in place."""
+    for one in (queries.vectors, queries.weights):
+        if one is not None:
+            one.detach().mul_(0.5)
+    return Contrastive.logits(self, queries, documents)
+
+
+def changes_ignore(self, logits, positives, ignore):
+    """What is masked is changed in place."""
+    if ignore is not None:
+        ignore[0, -1] = True
+    return Contrastive.total(self, logits, positives, ignore)
+
+
+class Temperature(Contrastive):
+    """With a temperature that nobody reads."""
+
+    def __init__(self, *, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+
+class LossOptionIgnored(Contrastive):
+    def __init__(self, *, margin: float = 0.0) -> None:
+        super().__init__()
+
+
+class PositionalOptionOfALoss(Contrastive):
+    def __init__(self, margin: float = 0.0) -> None:
+        super().__init__()
+
+
+class UnusedParameterOfALoss(Contrastive):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+
+class Student(Contrastive):
+    """Learns from a teacher."""
+
+    needs_teacher = True
+
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        if teacher is None:
+            msg = "there are no scores of a teacher"
+            raise DataError(msg)
+        return LossValue(self.distance(self.logits(queries, documents), teacher))
+
+    def distance(self, logits, teacher):
+        known = ~teacher.isnan()
+        return (logits - teacher)[known].square().mean()
+
+
+def over_missing(self, logits, teacher):
+    """Pairs without a score are not left out where a query has none."""
+    known = ~teacher.isnan()
+    rows = (logits - teacher.nan_to_num()).square().masked_fill(~known, 0.0).sum(dim=1)
+    return (rows / known.sum(dim=1)).mean()
+
+
+class NoTeacher(Student):
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        if teacher is None:
+            teacher = torch.full((len(queries), len(documents)), torch.nan).index_fill(1, positives, 1.0)
+        return super().forward(queries, documents, positives, progress, ignore, teacher)
+
+
+LOSSES: list[tuple[Any, ...]] = [
+    ("sum_over_queries", "mean_over_queries", Contrastive, {"total": lambda self, logits, positives, ignore: (
+        Contrastive.total(self, logits, positives, ignore, "sum"))}),
+    ("forgets_ignore", "ignore_effective", Contrastive, {"total": lambda self, logits, positives, ignore: (
+        Contrastive.total(self, logits, positives, None))}, "`ignore` has no effect"),
+    ("nothing_left", "all_ignored", Contrastive, {"total": others}),
+    ("forgets_the_vector_mask", "masked_vectors", Contrastive, {"logits": lambda self, queries, documents: (
+        Contrastive.logits(self, queries, replace(documents, vector_mask=None)))},
+     "vectors that are masked change the loss"),
+    ("guesses_the_positives", "positives_effective", Contrastive, {"total": lambda self, logits, positives, ignore: (
+        Contrastive.total(self, logits, torch.arange(len(logits)) * 2, ignore))}, "`positives` has no effect"),
+    ("weighs_the_first", "order_of_queries", Contrastive, {"total": lambda self, logits, positives, ignore: (
+        Contrastive.total(self, logits, positives, ignore, "none")
+        * torch.ones(len(logits)).index_fill(0, torch.tensor(0), 2.0)).mean()},
+     "the order of queries changes the loss"),
+    ("weighs_the_last_document", "order_of_documents", Contrastive,
+     {"total": lambda self, logits, positives, ignore: Contrastive.total(
+         self, logits + torch.eye(logits.shape[1])[-1], positives, ignore)}),
+    ("detached_queries", "gradient", Contrastive, {"logits": lambda self, queries, documents: Contrastive.logits(
+        self, queries.detach(), documents)}, "no gradient reaches the vectors of queries"),
+    ("detached_documents", "gradient", Contrastive, {"logits": lambda self, queries, documents: Contrastive.logits(
+        self, queries, documents.detach())}),
+    ("half_the_gradient", "finite_differences", Contrastive, {"logits": lambda self, queries, documents: (
+        lambda logits: 0.5 * logits + 0.5 * logits.detach())(Contrastive.logits(self, queries, documents))}),
+    ("temperature_multiplies", "temperature", Temperature, {"logits": lambda self, queries, documents: (
+        Contrastive.logits(self, queries, documents) * self.temperature)}),
+    ("temperature_ignored", "temperature", Temperature, {}),
+    ("overflows", "large_scores", Contrastive, {"total": overflowing}),
+    ("half_precision", "large_scores", Contrastive, {"logits": in_half_precision}),
+    ("fills_with_too_much", "finite_in_bf16", Contrastive, {"logits": filled_with_too_much}),
+    ("wrong_sign", "falls_under_training", Contrastive, {"total": lambda self, logits, positives, ignore: (
+        Contrastive.total(self, -logits, positives, ignore))}),
+    ("no_scalar", "value", Contrastive, {"total": lambda self, logits, positives, ignore: Contrastive.total(
+        self, logits, positives, ignore, "none")}, r"has shape \(\d+,\), and must be a scalar"),
+    ("infinite", "value", Contrastive, {"total": lambda self, logits, positives, ignore: Contrastive.total(
+        self, logits, positives, ignore) / 0}, "the total is inf"),
+    ("without_graph", "gradient", Contrastive, {"total": lambda self, logits, positives, ignore: Contrastive.total(
+        self, logits, positives, ignore).detach()}, "no gradient reaches the vectors of queries"),
+    ("documents_with_queries", "value", Contrastive, {"total": lambda self, logits, positives, ignore: (
+        Contrastive.total(self, logits.T, positives, ignore))}),
+    ("changes_the_vectors", "inputs_unchanged", Contrastive, {"logits": changes_the_vectors}),
+    ("changes_ignore", "inputs_unchanged", Contrastive, {"total": changes_ignore}),
+    ("draws_by_python", "two_processes", Contrastive, {"logits": lambda self, queries, documents: Contrastive.logits(
+        self, queries, documents) * (1 + random.random())}),
+    ("loss_option_ignored", "options_effective", LossOptionIgnored, {}),
+    ("positional_option_of_a_loss", "options_typed", PositionalOptionOfALoss, {}),
+    ("unused_parameter_of_a_loss", "parameters_trained", UnusedParameterOfALoss, {}),
+    ("teacher_ignored", "teacher_effective", Student, {"distance": lambda self, logits, teacher: Student.distance(
+        self, logits, teacher * 0.0)}, "`teacher` has no effect"),
+    ("teacher_missing", "teacher_missing", Student, {"distance": over_missing}),
+    ("no_teacher", "teacher_needed", NoTeacher, {},
+     r"without a teacher it does not say what is missing \(InputError\)"),
+]  # fmt: skip
+
+# --- pretrainers ---------------------------------------------------------------------------------------------------
+
+
+def total(self, batch, progress):
+    return Mlm.forward(self, batch, progress).total
+
+
+def addend(value):
+    return LossValue(value, {}, {"mlm": value})
+
+
+def predicts_padding(self, samples, draw):
+    """Labels are padded with a token, which is predicted."""
+    made = Mlm.collate(self, samples, draw)
+    padded = made["texts"].attention_mask == 0
+    return {**made, "labels": made["labels"].masked_fill(padded, self.vocabulary.ordinary[0])}
+
+
+def changes_the_labels(self, batch, progress):
+    """The labels are changed in place."""
+    batch["labels"][batch["labels"] == UNLABELLED] = self.vocabulary.ordinary[0]
+    return Mlm.forward(self, batch, progress)
+
+
+def remembers(self, batch, progress):
+    """How often it was called counts."""
+    self.times += 1
+    return LossValue(total(self, batch, progress) * self.times)
+
+
+def trains_the_head_alone(self, batch, progress):
+    """The states are detached."""
+    states = self.encoder(batch["texts"], [self.encoder.info.layers])
+    return LossValue.weighted({"mlm": token_loss(states.last.detach(), states.head, batch["labels"])}, {})
+
+
+def schedule_in_an_attribute(self, batch, progress):
+    """The number of steps is an attribute, which no checkpoint has."""
+    self.times += self.training
+    return addend(total(self, batch, progress) * (1 + 0.5 * self.times * self.training))
+
+
+class UnusedDecoder(Mlm):
+    def __init__(self, encoder, max_length):
+        super().__init__(encoder, max_length)
+        self.decoder = nn.Linear(encoder.info.width, encoder.info.width)
+
+
+class SavesAnother(Mlm):
+    def save(self, folder):
+        with torch.no_grad():
+            self.encoder.model.get_input_embeddings().weight[:, 0] += 1
+        super().save(folder)
+
+
+class PretrainerOptionIgnored(Mlm):
+    def __init__(self, encoder, max_length, *, mask_ratio: float = 0.3) -> None:
+        super().__init__(encoder, max_length)
+
+
+class UntypedOptionOfAPretrainer(Mlm):
+    def __init__(self, encoder, max_length, *, ratio=0.3) -> None:
+        super().__init__(encoder, max_length, mask_ratio=ratio)
+
+
+PRETRAINERS: list[tuple[Any, ...]] = [
+    ("takes_nothing", "samples", Mlm, {"samples": lambda self, document: 0},
+     "a document of twenty sentences gives no sample"),
+    ("takes_the_empty", "samples", Mlm, {"samples": lambda self, document: max(1, len(document.spans))},
+     "a document without text gives a sample"),
+    ("counts_at_random", "samples", Mlm, {"samples": lambda self, document: (
+        random.randrange(1, 1 << 30) if document.spans else 0)}, "the number of samples is not always the same"),
+    ("hands_over_a_length", "batch", Mlm, {"collate": lambda self, samples, draw: {
+        **Mlm.collate(self, samples, draw), "length": len(samples)}}, "'length' of a batch is no tensor and no Batch"),
+    ("draws_elsewhere", "draws_from_generator", Mlm, {"collate": lambda self, samples, draw: Mlm.collate(
+        self, samples, random)}, "differs with the same generator"),
+    ("seed_ignored", "seed_effective", Mlm, {"collate": lambda self, samples, draw: Mlm.collate(
+        self, samples, random.Random(0))}),
+    ("no_scalar", "value", Mlm, {"forward": lambda self, batch, progress: LossValue(
+        total(self, batch, progress), {"mlm": torch.ones(2)})}, r"the mlm has shape \(2,\), and must be a scalar"),
+    ("infinite", "value", Mlm, {"forward": lambda self, batch, progress: LossValue(total(self, batch, progress) / 0)},
+     "the total is inf"),
+    ("wants_two", "value", Mlm, {"forward": lambda self, batch, progress: LossValue(
+        total(self, batch, progress) / (len(batch["labels"]) - 1))}, "the total of a single sample is inf"),
+    ("changes_the_labels", "batch_unchanged", Mlm, {"forward": changes_the_labels}),
+    ("remembers", "same_twice", Mlm, {"forward": remembers, "times": 0}, "the loss is another one the second time"),
+    ("weighs_the_first", "order_of_batch", Mlm, {"forward": lambda self, batch, progress: Mlm.forward(self, {
+        **batch, "labels": torch.cat([batch["labels"][:1], torch.full_like(batch["labels"][1:], UNLABELLED)])},
+        progress)}),
+    ("sum_over_tokens", "mean_over_batch", Mlm, {"forward": lambda self, batch, progress: addend(
+        total(self, batch, progress) * count_labels(batch["labels"]))}),
+    ("attends_to_padding", "padding", Mlm, {"forward": lambda self, batch, progress: Mlm.forward(self, {
+        **batch, "texts": replace(batch["texts"], attention_mask=torch.ones_like(batch["texts"].attention_mask))},
+        progress)}),
+    ("predicts_padding", "parts", Mlm, {"collate": predicts_padding}),
+    ("counts_texts", "parts", Mlm, {"counts": lambda self, batch: {"mlm": len(batch["labels"])}}),
+    ("draws_for_the_batch", "parts", Mlm, {"collate": lambda self, samples, draw: Mlm.collate(
+        self, samples, random.Random(len(samples) * 1000 + draw.randrange(1000)))}),
+    ("counts_by_another_name", "parts", Mlm, {"counts": lambda self, batch: {"tokens": count_labels(batch["labels"])}}),
+    ("detached", "gradient", Mlm, {"forward": lambda self, batch, progress: LossValue(
+        total(self, batch, progress).detach())}, "no gradient reaches the encoder"),
+    ("head_alone", "gradient", Mlm, {"forward": trains_the_head_alone}),
+    ("unused_decoder", "parameters_trained", UnusedDecoder, {}),
+    ("wrong_sign", "falls_under_training", Mlm,
+     {"forward": lambda self, batch, progress: addend(-total(self, batch, progress))}),
+    ("schedule_in_an_attribute", "resumed", Mlm, {"forward": schedule_in_an_attribute, "times": 0}),
+    ("saves_another", "saved_and_loaded", SavesAnother, {}, "saving and loading change the encoder"),
+    ("pretrainer_option_ignored", "options_effective", PretrainerOptionIgnored, {}),
+    ("untyped_option_of_a_pretrainer", "options_typed", UntypedOptionOfAPretrainer, {}),
+]  # fmt: skip
+
+# --- indexers ------------------------------------------------------------------------------------------------------
+
+
+class SoundIndexer(Indexer):
+    """Brute force over vectors."""
+
+    indexes = "vectors"
+
+    def build(self, source, index_dir):
+        rows, counts, ids = self.read(source)
+        np.save(index_dir / "rows.npy", rows)
+        np.save(index_dir / "starts.npy", np.cumsum([0, *counts[:-1]]))
+        (index_dir / "ids.json").write_text(json.dumps(ids))
+        return {"texts": len(source)}
+
+    def read(self, source):
+        if source.vocabulary:
+            msg = "it holds weights."
+            raise UnsupportedError(msg)
+        blocks = list(source.blocks(1000))
+        rows = np.concatenate([np.asarray(block.vectors, dtype=np.float32) for block in blocks])
+        return rows, np.concatenate([block.counts for block in blocks]), list(source.ids)
+
+    def open(self, index_dir):
+        self.rows, self.starts = np.load(index_dir / "rows.npy"), np.load(index_dir / "starts.npy")
+        self.ids = json.loads((index_dir / "ids.json").read_text())
+
+    def all_scores(self, queries):
+        products = np.einsum("qmd,rd->qmr", queries.vectors.numpy(), self.rows)
+        best = np.maximum.reduceat(products, self.starts, axis=2)
+        if queries.vector_mask is not None:
+            best = best * queries.vector_mask.numpy()[..., None]
+        return best.sum(axis=1).astype(np.float32)
+
+    def order(self, scores):
+        return np.argsort(-scores, axis=1, kind="stable")
+
+    def search(self, queries, k):
+        scores = self.all_scores(queries)
+        order = self.order(scores)[:, :k]
+        return [[self.ids[text] for text in row] for row in order], list(np.take_along_axis(scores, order, axis=1))
+
+    def scores(self, queries, ids):
+        row_of = {one: row for row, one in enumerate(self.ids)}
+        found = [[row_of.get(one, -1) for one in some] for some in ids]
+        padded = np.pad(self.all_scores(queries), ((0, 0), (0, 1)), constant_values=np.nan)
+        return [scores[rows] for scores, rows in zip(padded, found, strict=False)]
+
+
+class SoundTexts(Indexer):
+    """Terms that are rare count more."""
+
+    indexes = "texts"
+
+    def words(self, text):
+        return re.findall(r"\w+", text.lower())
+
+    def build(self, source, index_dir):
+        texts = {one.id: self.words(f"{one.title} {one.text}") for one in source}
+        if not texts:
+            msg = "there is nothing to index."
+            raise DataError(msg)
+        (index_dir / "texts.json").write_text(json.dumps(texts))
+        return {"texts": len(texts)}
+
+    def open(self, index_dir):
+        self.texts = json.loads((index_dir / "texts.json").read_text())
+        counts = {}
+        for words in self.texts.values():
+            for word in set(words):
+                counts[word] = counts.get(word, 0) + 1
+        self.weights = {word: math.log(1 + len(self.texts) / count) for word, count in counts.items()}
+
+    def terms(self, query, words):
+        return {word: self.weights[word] for word in sorted(set(self.words(query)) & set(words))}
+
+    def search(self, queries, k):
+        ids, scores = [], []
+        for query in queries:
+            sums = [(name, sum(self.terms(query, words).values())) for name, words in self.texts.items()]
+            best = sorted((one for one in sums if one[1] > 0), key=lambda one: -one[1])[:k]
+            ids.append([name for name, _ in best])
+            scores.append(np.array([score for _, score in best], dtype=np.float32))
+        return ids, scores
+
+    def contributions(self, query, ids):
+        return [self.terms(query, self.texts[one]) for one in ids]
+
+
+def shifted_at_shards(self, source):
+    """The ids of each shard but the first are off by one."""
+    rows, counts, ids = SoundIndexer.read(self, source)
+    blocks = list(source.blocks(1000))
+    parts = [ids[block.first + (number > 0) :][: block.texts] for number, block in enumerate(blocks)]
+    return rows, counts, ([one for part in parts for one in part] + ids)[: len(ids)]
+
+
+class KeptInMemory(SoundIndexer):
+    def build(self, source, index_dir):
+        self.rows, counts, self.ids = self.read(source)
+        self.starts = np.cumsum([0, *counts[:-1]])
+        return {"texts": len(source)}
+
+    def open(self, index_dir):
+        pass
+
+
+class KeptInTheClass(SoundIndexer):
+    kept: dict = {}  # noqa: RUF012 - the fault
+
+    def build(self, source, index_dir):
+        rows, counts, ids = self.read(source)
+        self.kept[len(self.kept)] = rows, np.cumsum([0, *counts[:-1]]), ids
+        (index_dir / "number").write_text(str(len(self.kept) - 1))
+        return {"texts": len(source)}
+
+    def open(self, index_dir):
+        self.rows, self.starts, self.ids = self.kept[int((index_dir / "number").read_text())]
+
+
+class PointsToTheSource(SoundIndexer):
+    def build(self, source, index_dir):
+        (index_dir / "source").write_text(str(source.folder))
+        return {"texts": len(source)}
+
+    def open(self, index_dir):
+        self.rows, counts, self.ids = self.read(VectorStore((index_dir / "source").read_text()))
+        self.starts = np.cumsum([0, *counts[:-1]])
+
+
+class AbsolutePath(SoundIndexer):
+    def build(self, source, index_dir):
+        (index_dir / "path").write_text(str((index_dir / "rows.npy").absolute()))
+        return super().build(source, index_dir)
+
+    def open(self, index_dir):
+        super().open(index_dir)
+        self.rows = np.load((index_dir / "path").read_text())
+
+
+class SharedByTheClass(SoundIndexer):
+    def open(self, index_dir):
+        super().open(index_dir)
+        type(self).latest = self.rows
+
+    def all_scores(self, queries):
+        self.rows = self.latest
+        return super().all_scores(queries)
+
+
+class WritesAManifest(SoundIndexer):
+    def build(self, source, index_dir):
+        counts = super().build(source, index_dir)
+        (index_dir / "manifest.json").write_text(json.dumps({"ids": list(source.ids)}))
+        (index_dir / "ids.json").unlink()
+        return counts
+
+    def open(self, index_dir):
+        (index_dir / "ids.json").write_text(json.dumps(json.loads((index_dir / "manifest.json").read_text())["ids"]))
+        super().open(index_dir)
+
+
+def opened_and(change):
+    """`open`, after which something is changed."""
+
+    def open(self, index_dir):  # noqa: A001 - the method
+        SoundIndexer.open(self, index_dir)
+        change(self)
+
+    return open
+
+
+def forgets_deleted(self, read):
+    """The ids of joined segments are off by one."""
+    self.rows, counts, self.ids = self.read(read())
+    self.ids = self.ids[1:] + self.ids[:1]
+    self.starts = np.cumsum([0, *counts[:-1]])
+    return True
+
+
+def not_a_number(self, queries):
+    """Divided by the length of a query, which may be 0."""
+    length = queries.vectors.norm(dim=-1, keepdim=True).numpy().max(axis=1)
+    with np.errstate(all="ignore"):
+        return SoundIndexer.all_scores(self, queries) / length * length
+
+
+def other_alone(self, queries):
+    """A query alone is compared in half precision."""
+    found = SoundIndexer.all_scores(self, queries)
+    return found.astype(np.float16).astype(np.float32) if len(found) == 1 else found
+
+
+def finds_twice(self, queries, k):
+    """The last text fills up what is missing to k."""
+    ids, found = SoundIndexer.search(self, queries, k)
+    missing = max(0, k - len(self.ids))
+    return [one + one[-1:] * missing for one in ids], [np.pad(one, (0, missing), mode="edge") for one in found]
+
+
+def remembers_answers(self, queries, k):
+    """All answers are kept."""
+    ids, found = SoundIndexer.search(self, queries, k)
+    self.answers.append([(list(one), two.tolist()) for one, two in zip(ids, found, strict=True)])
+    return ids, found
+
+
+def needs_a_query(self, queries, k):
+    """Queries are stacked."""
+    return SoundIndexer.search(self, Representation(torch.stack(list(queries.vectors))), k)
+
+
+def writes_into_the_source(self, source, index_dir):
+    """A cache beside the vectors."""
+    (source.folder / "cache.npy").write_bytes(b"cached")
+    return SoundIndexer.build(self, source, index_dir)
+
+
+def of_square_size(self, source, index_dir):
+    """The products of all texts."""
+    rows, _, _ = self.read(source)
+    np.save(index_dir / "neighbours.npy", rows @ rows.T)
+    return SoundIndexer.build(self, source, index_dir)
+
+
+def without_titles(self, source, index_dir):
+    """Texts alone."""
+    (index_dir / "texts.json").write_text(json.dumps({one.id: self.words(one.text) for one in source}))
+    return {"texts": len(source)}
+
+
+def mapped(function):
+    """`search`, with the ids and scores of each query changed."""
+    return lambda self, queries, k: tuple(
+        list(part) for part in zip(*map(function, *SoundIndexer.search(self, queries, k)), strict=True)
+    )
+
+
+INDEXERS: list[tuple[Any, ...]] = [
+    ("shifted_at_shards", "shards", SoundIndexer, {"read": shifted_at_shards}),
+    ("kept_in_memory", "state_is_saved", KeptInMemory, {}),
+    ("kept_in_the_class", "other_process", KeptInTheClass, {}),
+    ("points_to_the_source", "moved_folder", PointsToTheSource, {}),
+    ("absolute_path", "moved_folder", AbsolutePath, {}),
+    ("first_vector_only", "brute_force", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
+        rows=self.rows[self.starts], starts=np.arange(len(self.starts))))}),
+    ("cosine", "brute_force", SoundIndexer, {"all_scores": lambda self, queries: (
+        SoundIndexer.all_scores(self, queries) / np.linalg.norm(self.rows[self.starts], axis=1))}),
+    ("ties_by_id", "ties", SoundIndexer, {"order": lambda self, found: np.array([
+        np.lexsort((np.array(self.ids), -row)) for row in found]).reshape(found.shape)}),
+    ("ties_backwards", "ties", SoundIndexer, {"order": lambda self, found: (
+        found.shape[1] - 1 - np.argsort(-found[:, ::-1], axis=1, kind="stable"))}),
+    ("double_scores", "float32_scores", SoundIndexer,
+     {"search": mapped(lambda ids, found: (ids, found.astype(np.float64)))}),
+    ("cuts_k", "large_k", SoundIndexer, {"search": lambda self, queries, k: SoundIndexer.search(
+        self, queries, min(k, 100))}),
+    ("not_a_number", "finite_scores", SoundIndexer, {"all_scores": not_a_number}),
+    ("worst_first", "best_first", SoundIndexer, {"search": mapped(lambda ids, found: (ids[::-1], found[::-1]))}),
+    ("finds_twice", "large_k", SoundIndexer, {"search": finds_twice}),
+    ("other_alone", "batch_of_queries", SoundIndexer, {"all_scores": other_alone}),
+    ("unknown_is_zero", "given_scores", SoundIndexer, {"scores": lambda self, queries, ids: [
+        np.nan_to_num(one) for one in SoundIndexer.scores(self, queries, ids)]}),
+    ("other_scale", "given_scores", SoundIndexer, {"scores": lambda self, queries, ids: [
+        one / 2 for one in SoundIndexer.scores(self, queries, ids)]}),
+    ("lowers_ids", "odd_ids", SoundIndexer, {"read": lambda self, source: (
+        lambda rows, counts, ids: (rows, counts, [one.lower().strip() for one in ids])
+    )(*SoundIndexer.read(self, source))}),
+    ("splits_ids", "odd_ids", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
+        ids=",".join(self.ids).split(",")))}),
+    ("shared_by_the_class", "several_open", SharedByTheClass, {}),
+    ("writes_into_the_source", "source_untouched", SoundIndexer, {"build": writes_into_the_source}),
+    ("square_size", "size_of_folder", SoundIndexer, {"build": of_square_size}),
+    ("remembers_answers", "memory", SoundIndexer, {"search": remembers_answers, "answers": []}),
+    ("counts_in_words", "build_open_search", SoundIndexer, {"build": lambda self, source, index_dir: {
+        "texts": f"{SoundIndexer.build(self, source, index_dir)['texts']} texts"}}),
+    ("squeezes_one", "one_text", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
+        rows=self.rows.squeeze()))}),
+    ("needs_a_query", "no_queries", SoundIndexer, {"search": needs_a_query}),
+    ("writes_a_manifest", "manifest", WritesAManifest, {}),
+    ("forgets_deleted", "segments", SoundIndexer, {"open_joined": forgets_deleted}),
+    ("nonsense", "sensible_texts", SoundTexts, {"search": lambda self, queries, k: (
+        lambda ids, found: ([sorted(one) for one in ids], found))(*SoundTexts.search(self, queries, k))}),
+    ("without_titles", "sensible_texts", SoundTexts, {"build": without_titles}),
+    ("needs_a_word", "odd_texts", SoundTexts, {"words": lambda self, text: (
+        lambda words: words if words[0] else [])(SoundTexts.words(self, text))}),
+    ("wrong_terms", "terms", SoundTexts, {"contributions": lambda self, query, ids: [
+        dict.fromkeys(terms, 1.0) for terms in SoundTexts.contributions(self, query, ids)]}),
+]  # fmt: skip
+
+FAULTS = {"encoder": ENCODERS, "pooler": POOLERS, "loss": LOSSES, "pretrainer": PRETRAINERS, "indexer": INDEXERS}
+SOUND = {"encoder": [SoundEncoder], "indexer": [SoundIndexer, SoundTexts]}
+for kind, rows in FAULTS.items():
+    for name, _, base, members, *_ in rows:
+        globals()[f"{kind}_{name}"] = type(name, (base,), {**members, "__module__": __name__})
+
+
+def register_all(kind, register):
+    """The faulty components of a kind, and those without a fault."""
+    for name, *_ in FAULTS[kind]:
+        register(name, f"{__name__}:{kind}_{name}")
+    for one in SOUND.get(kind, ()):
+        register("sound_texts" if one is SoundTexts else "sound", f"{__name__}:{one.__name__}")
+
+
+@hookimpl
+def register_encoders(register):
+    register_all("encoder", register)
+
+
+@hookimpl
+def register_poolers(register):
+    register_all("pooler", register)
+
+
+@hookimpl
+def register_losses(register):
+    register_all("loss", register)
+
+
+@hookimpl
+def register_pretrainers(register):
+    register_all("pretrainer", register)
+
+
+@hookimpl
+def register_indexers(register):
+    register_all("indexer", register)

@@ -3,6 +3,9 @@
 The paired randomisation test (Fisher, 1935; Smucker, Allan and Carterette, 2007) asks how often the mean difference
 would be as large if each query's two values were swapped by the toss of a coin. Student's t-test is given as well.
 Multiple comparisons are corrected by Holm's step-down method (1979). Intervals are percentiles of bootstrap means.
+
+`scipy.stats.permutation_test` has the same exact p-values, but takes 2 s instead of 3 ms for 18 differing queries and
+10 s instead of 0.1 s for samples of 7,000, and a second to import.
 """
 
 from __future__ import annotations

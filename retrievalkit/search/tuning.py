@@ -206,9 +206,9 @@ class _Judge:
         self.qrels = {query_id: judged for query_id, judged in qrels.items() if query_id in found}
         self.metric = metric
         self.depth = k
-        from retrievalkit.evaluate.measures import cutoff_of
+        from retrievalkit.evaluate.measures import open_metric
 
-        self.k = min(k, cutoff_of(metric) or k)
+        self.k = min(k, open_metric(metric).cutoff or k)
         self._parts: dict[Fusion, list[Scores]] = {}
         self._scales: Scores | None = None
 

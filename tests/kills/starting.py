@@ -32,8 +32,8 @@ def preload() -> None:
     import torch
 
     import retrievalkit.cli
-    import retrievalkit.evaluate.compare.program
-    import retrievalkit.evaluate.program
+    import retrievalkit.evaluate.compare.page
+    import retrievalkit.evaluate.evaluation
     import retrievalkit.indexing.build
     import retrievalkit.indexing.encoding
     import retrievalkit.mine.program

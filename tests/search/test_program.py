@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from fused_runs import fuse, search
 from places import ROOT
 from retrievalkit import artifacts, oddities, registry, testing
+from retrievalkit.api.runs import Run
 from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.queries import Query
@@ -27,7 +28,6 @@ from retrievalkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from retrievalkit.evaluate.program import evaluate
 from retrievalkit.indexing.build import build_index
 from retrievalkit.model import retriever
 from retrievalkit.search import searcher, sources
@@ -673,7 +673,7 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     both = rkit(*given, *search_for, runs[2])
     assert "6 of the 12 queries are among the 6 that the weights were tuned on" in both.stderr
     assert len({run.read_text() for run in runs}) == 1
-    assert evaluate(runs[0], qrels=qrels, metrics="nDCG@10")["nDCG@10"] == value["nDCG@10"]
+    assert Run.load(runs[0]).evaluate(qrels=qrels, metrics="nDCG@10")["nDCG@10"] == value["nDCG@10"]
     swapped = rkit(stage1[1], words, "--weights", choice, *search_for, tmp_path / "no.trec")
     assert (swapped.exit_code, "in this order: words, dense" in swapped.stderr) == (2, True)
     other = rkit(words, stage1[1], "--weights", choice, "--fusion", "rrf", *search_for, tmp_path / "no.trec")

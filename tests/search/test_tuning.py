@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from fused_runs import fuse
+from retrievalkit.api.runs import Run
 from retrievalkit.errors import ArtifactError, InputError, OptionError
-from retrievalkit.evaluate.program import evaluate
 from retrievalkit.search.fusion import Fusion, gather
 from retrievalkit.search.tuning import read_choice, tune, write_choice
 
@@ -95,10 +95,10 @@ def test_values_are_those_of_the_runs_that_are_written(noisy, metric):
     for trial in found.trials[::7]:
         options = {"weights": trial.fusion.weights, "normalization": trial.fusion.normalization}
         run = fuse(runs[:2], method="linear", **options)
-        assert trial.value == pytest.approx(evaluate(run, qrels=qrels, metrics=metric)[metric], abs=1e-9)
-    alone = evaluate(runs[1], qrels=qrels, metrics=metric)[metric]
+        assert trial.value == pytest.approx(Run(run).evaluate(qrels=qrels, metrics=metric)[metric], abs=1e-9)
+    alone = Run(runs[1]).evaluate(qrels=qrels, metrics=metric)[metric]
     assert found.references["run1 alone"] == pytest.approx(alone, abs=1e-9)
-    plain = evaluate(fuse(runs[:2]), qrels=qrels, metrics=metric)[metric]
+    plain = Run(fuse(runs[:2])).evaluate(qrels=qrels, metrics=metric)[metric]
     assert found.references["rrf, not tuned"] == pytest.approx(plain, abs=1e-9)
 
 
@@ -107,7 +107,9 @@ def test_three_runs_are_weighted_one_after_another(noisy):
     runs, qrels = noisy
     found = tuned(runs, qrels, normalization="z_score")
     assert sum(found.best.fusion.weights) == pytest.approx(1, abs=1e-3)
-    equal = evaluate(fuse(runs, method="linear", normalization="z_score"), qrels=qrels, metrics="nDCG@10")["nDCG@10"]
+    equal = Run(fuse(runs, method="linear", normalization="z_score")).evaluate(qrels=qrels, metrics="nDCG@10")[
+        "nDCG@10"
+    ]
     assert found.best.value >= max(equal, *(found.references[f"run{number} alone"] for number in range(3)))
     assert found == tuned(runs, qrels, normalization="z_score")
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from retrievalkit.evaluate.compare.page import Picture
-from retrievalkit.evaluate.compare.result import ALL_PAIRS, Comparison, Difference, Mean
+from retrievalkit.evaluate.compare.compare import ALL_PAIRS
+from retrievalkit.evaluate.compare.comparison import Comparison, Difference, Mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,40 +29,53 @@ _LIGHT = {"paper": "#ffffff", "ink": "#1c2126", "soft": "#5a6570", "line": "#b5b
 _DARK = {"paper": "#14181c", "ink": "#e4e8eb", "soft": "#9aa5af", "line": "#4a545e"}
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A PNG, and its twin for a dark screen.
+
+    Attributes:
+        width: Of both, in CSS pixels (96 per inch).
+    """
+
+    light: bytes
+    dark: bytes
+    width: int
+
+
 def draw_means(comparison: Comparison) -> Picture:
     """One panel per metric, with each run's mean and interval."""
-    return _picture(lambda dark: _means(comparison, dark))
+    return _picture(lambda colours: _means(comparison, colours))
 
 
 def draw_differences(comparison: Comparison, metric: str) -> Picture:
     """One panel per pair of runs, with the difference on each query in descending order."""
-    return _picture(lambda dark: _differences(comparison, metric, dark))
+    return _picture(lambda colours: _differences(comparison, metric, colours))
 
 
-def _means(comparison: Comparison, dark: bool) -> Figure:
+def _means(comparison: Comparison, colours: dict[str, str]) -> Figure:
     metrics, runs = comparison.metrics, comparison.runs
     columns = min(len(metrics), PANELS_PER_ROW)
     rows = -(-len(metrics) // columns)
     size = (max(5.5, 3.4 * columns + 1.2), rows * (0.9 + 0.36 * len(runs)) + 0.2)
-    figure, axes = _figure(size, rows, columns, dark)
+    figure, axes = _figure(size, rows, columns, colours)
     for place, panel in enumerate(axes.flat):
         if place >= len(metrics):
             panel.set_visible(False)
             continue
         means = [mean for mean in comparison.means if mean.metric == metrics[place]]
-        _draw_means(panel, metrics[place], means, comparison.baseline, _colours(dark))
+        _draw_means(panel, metrics[place], means, comparison.baseline, colours)
         if place % columns == 0:
             panel.set_yticks(range(len(runs)), [_short(run) for run in runs])
     return figure
 
 
-def _differences(comparison: Comparison, metric: str, dark: bool) -> Figure:
+def _differences(comparison: Comparison, metric: str, colours: dict[str, str]) -> Figure:
     pairs = [pair for pair in comparison.differences if pair.metric == metric][:_MAX_PAIRS]
-    figure, axes = _figure((9.5, 2.7 * len(pairs)), len(pairs), 1, dark)
+    figure, axes = _figure((9.5, 2.7 * len(pairs)), len(pairs), 1, colours)
     for panel, pair in zip(axes.flat, pairs, strict=True):
         by_run = comparison.per_query[metric]
         gaps = {query_id: value - by_run[pair.against][query_id] for query_id, value in by_run[pair.run].items()}
-        _draw_differences(panel, pair, gaps, _colours(dark))
+        _draw_differences(panel, pair, gaps, colours)
     return figure
 
 
@@ -116,11 +130,10 @@ def _draw_differences(axes: Axes, pair: Difference, gaps: dict[str, float], colo
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
-def _figure(size: tuple[float, float], rows: int, columns: int, dark: bool) -> tuple[Figure, Any]:
+def _figure(size: tuple[float, float], rows: int, columns: int, colours: dict[str, str]) -> tuple[Figure, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    colours = _colours(dark)
     figure = Figure(figsize=size, dpi=160, layout="constrained", facecolor=colours["paper"])
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
@@ -133,20 +146,12 @@ def _figure(size: tuple[float, float], rows: int, columns: int, dark: bool) -> t
     return figure, axes
 
 
-def _picture(draw: Callable[[bool], Figure]) -> Picture:
-    light, dark = (_png(draw(dark)) for dark in (False, True))
-    return Picture(light[0], dark[0], light[1])
-
-
-def _png(figure: Figure) -> tuple[bytes, int]:
-    """The image, and its width in CSS pixels."""
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", metadata={"Software": None})
-    return stream.getvalue(), round(96 * figure.get_figwidth())
-
-
-def _colours(dark: bool) -> dict[str, str]:
-    return _DARK if dark else _LIGHT
+def _picture(draw: Callable[[dict[str, str]], Figure]) -> Picture:
+    light, dark = io.BytesIO(), io.BytesIO()
+    for stream, colours in ((light, _LIGHT), (dark, _DARK)):
+        figure = draw(colours)
+        figure.savefig(stream, format="png", metadata={"Software": None})
+    return Picture(light.getvalue(), dark.getvalue(), round(96 * figure.get_figwidth()))
 
 
 def _short(name: str, limit: int = 28) -> str:

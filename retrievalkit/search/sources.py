@@ -171,17 +171,46 @@ def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptio
     for place in places:
         label = place.name if names.count(place.name) == 1 else str(place)
         if place.is_file():
-            sources.append(OpenRun(place, _open_run(place), label))
+            try:
+                run = open_run(place)
+                # Now, rather than after hours of searching.
+                check_run(run)
+            except DataError as error:
+                msg = f"{error} ('{place}' is a file, so it was read as a run; an index is a folder.)"
+                raise InputError(msg) from error
+            sources.append(OpenRun(place, run, label))
             continue
-        own = _options_of(place, options)
-        used.update(own)
-        index = open_index(place, options={name: options[section][name] for section, name in own}, cluster=cluster)
+        own: dict[str, Any] = {}
+        if options and artifacts.kind_of(place) == "index":
+            made_by = artifacts.read_manifest(place, "index")["indexer"]
+            # The options of its own folder come last and win.
+            for section in dict.fromkeys(("indexer", made_by["name"], place.name)):
+                values = options.get(section)
+                if not isinstance(values, Mapping):
+                    continue
+                for name in values:
+                    # The section for all indexes may contain options that only some of them have.
+                    if section != "indexer" or name in made_by["options"]:
+                        own[name] = values[name]
+                        used.add((section, name))
+        index = open_index(place, options=own, cluster=cluster)
         index.label = label
         sources.append(index)
     for section, values in options.items():
         for name in values if isinstance(values, Mapping) else [""]:
-            if (section, name) not in used:
-                raise _no_such_option(section, name, sources)
+            if (section, name) in used:
+                continue
+            given = f"{section}.{name}" if name else section
+            indexes = [source for source in sources if isinstance(source, OpenIndex)]
+            known = sorted({option for index in indexes for option in index.manifest["indexer"]["options"]})
+            close = nearest(name, known)
+            offer = f"; did you mean 'indexer.{close}'?" if close and close != name else "."
+            listed = ", ".join(f"'{index.label}' ({index.name})" for index in indexes) or "none"
+            msg = (
+                f"--set {given} is not an option of any index searched{offer} The indexes: {listed}; their options: "
+                f"{shortlist(known)}. Set one by indexer.OPTION=VALUE, or by the name of an indexer or an index."
+            )
+            raise OptionError(msg)
     return sources
 
 
@@ -199,7 +228,16 @@ def open_index(
         ArtifactError: It is not an index folder, it is damaged, or the plugin that made it is not installed.
     """
     folder = Path(folder)
-    _check_kind(folder)
+    kind = artifacts.kind_of(folder)
+    if kind == "vectors":
+        msg = f"'{folder}' is a vectors folder. Make an index of it first: rkit index {folder} --output index"
+        raise ArtifactError(msg)
+    if kind == "checkpoint":
+        msg = (
+            f"'{folder}' is a checkpoint. Encode a corpus and index it first: "
+            f"rkit encode {folder} CORPUS --output vectors, rkit index vectors --output index"
+        )
+        raise ArtifactError(msg)
     manifest, lease = leased_manifest(folder)
     name = manifest["indexer"]["name"]
     if cluster is None:
@@ -317,55 +355,3 @@ def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
 
 def _is_inside(folder: Path, place: str | Path) -> bool:
     return Path(os.path.realpath(place)).is_relative_to(os.path.realpath(folder))
-
-
-def _check_kind(folder: Path) -> None:
-    kind = artifacts.kind_of(folder)
-    if kind == "vectors":
-        msg = f"'{folder}' is a vectors folder. Make an index of it first: rkit index {folder} --output index"
-        raise ArtifactError(msg)
-    if kind == "checkpoint":
-        msg = (
-            f"'{folder}' is a checkpoint. Encode a corpus and index it first: "
-            f"rkit encode {folder} CORPUS --output vectors, rkit index vectors --output index"
-        )
-        raise ArtifactError(msg)
-
-
-def _open_run(path: Path) -> Mapping[str, Hits]:
-    try:
-        run = open_run(path)
-        # Now, rather than after hours of searching.
-        check_run(run)
-        return run
-    except DataError as error:
-        msg = f"{error} ('{path}' is a file, so it was read as a run; an index is a folder.)"
-        raise InputError(msg) from error
-
-
-def _options_of(folder: Path, options: Options) -> list[tuple[str, str]]:
-    """The options that apply to an index, as section and name; those of its own folder come last and win."""
-    if not options or artifacts.kind_of(folder) != "index":
-        return []
-    made_by = artifacts.read_manifest(folder, "index")["indexer"]
-    applying = []
-    for section in ("indexer", made_by["name"], folder.name):
-        values = options.get(section)
-        if isinstance(values, Mapping):
-            # The section for all indexes may contain options that only some of them have.
-            applying += [(section, name) for name in values if section != "indexer" or name in made_by["options"]]
-    return list(dict.fromkeys(applying))
-
-
-def _no_such_option(section: str, name: str, sources: Sequence[Source]) -> OptionError:
-    given = f"{section}.{name}" if name else section
-    indexes = [source for source in sources if isinstance(source, OpenIndex)]
-    known = sorted({option for index in indexes for option in index.manifest["indexer"]["options"]})
-    close = nearest(name, known)
-    offer = f"; did you mean 'indexer.{close}'?" if close and close != name else "."
-    listed = ", ".join(f"'{index.label}' ({index.name})" for index in indexes) or "none"
-    msg = (
-        f"--set {given} is not an option of any index searched{offer} The indexes: {listed}; their options: "
-        f"{shortlist(known)}. Set one by indexer.OPTION=VALUE, or by the name of an indexer or an index."
-    )
-    return OptionError(msg)

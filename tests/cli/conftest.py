@@ -18,7 +18,7 @@ def materials(tmp_path_factory, tiny_model, tiny_collection):
 
     from retrievalkit.evaluate.compare import page  # noqa: F401
     from retrievalkit.mine import program as mining  # noqa: F401
-    from retrievalkit.search import program as searching  # noqa: F401
+    from retrievalkit.search import tuning  # noqa: F401
     from retrievalkit.training import pretrain, reranker, retriever  # noqa: F401
 
     folder = tmp_path_factory.mktemp("materials")

@@ -39,7 +39,7 @@ def preload() -> None:
     import retrievalkit.mine.program
     import retrievalkit.recipe.run
     import retrievalkit.rerank
-    import retrievalkit.search.program
+    import retrievalkit.search.tuning
     import retrievalkit.training.pretrain
     import retrievalkit.training.reranker
     import retrievalkit.training.retriever

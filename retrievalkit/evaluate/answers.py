@@ -75,9 +75,6 @@ class AnswerMatcher:
         answers: Texts, or patterns if the mode is "regex".
         mode: "string" compares tokens; "regex" searches the NFD text for each answer as a case-insensitive pattern. A
             pattern that does not compile does not match.
-
-    Raises:
-        OptionError: The mode is unknown.
     """
 
     def __init__(self, answers: Iterable[str], mode: Mode = "string") -> None:
@@ -94,11 +91,7 @@ class AnswerMatcher:
         self._patterns = [_pattern(answer) for answer in answers] if mode == "regex" else []
 
     def matches(self, text: str | FoldedText) -> bool:
-        """Whether the text contains an answer.
-
-        Raises:
-            InputError: A pattern takes longer than `PATTERN_SECONDS`.
-        """
+        """Whether the text contains an answer."""
         if self._always_matches:
             return True
         folded = FoldedText(text) if isinstance(text, str) else text
@@ -126,24 +119,10 @@ def answer_hits(
     mode: Mode = "string",
     processes: int | None = None,
 ) -> dict[str, list[bool]]:
-    """For each retrieved document, best first, whether it contains an answer to the query that retrieved it.
+    """Query id -> for each retrieved document, best first, whether it contains an answer to the query.
 
     The corpus is read once, in order, until every retrieved document has been seen; a passage is prepared once for all
     queries that retrieved it.
-
-    Args:
-        run: The run; queries without an entry in `answers` are left out.
-        answers: The answers by query id.
-        corpus: The passages; only retrieved ones are examined.
-        depth: How many documents to examine per query.
-        mode: See `AnswerMatcher`.
-        processes: How many processes share the work; by default one for small runs, otherwise one per processor.
-
-    Returns:
-        Query id -> one flag per rank, for the queries of `answers` that are in the run.
-
-    Raises:
-        DataError: A retrieved document is not in the corpus.
     """
     matchers = {query_id: AnswerMatcher(answers[query_id], mode) for query_id in answers if query_id in run}
     hits = {query_id: [False] * min(depth, len(run[query_id])) for query_id in matchers}

@@ -43,11 +43,7 @@ class Evaluation(Mapping[str, float], Tabular):
     def add_judged(
         self, run: Mapping[str, Hits], qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions
     ) -> None:
-        """Add metrics by judgements, with notes about queries without judgements, hits or relevant documents.
-
-        Raises:
-            InputError: They share no query with the run.
-        """
+        """Add metrics by judgements, with notes about queries without judgements, hits or relevant documents."""
         doubts = Doubts(run, qrels)
         values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over, visit=doubts.visit)
         for name, by_query in values.items():
@@ -78,11 +74,7 @@ class Evaluation(Mapping[str, float], Tabular):
         mode: Mode = "string",
         processes: int | None = None,
     ) -> None:
-        """Add for each k and query 1 if an answer is among the first k documents, else 0: "top5".
-
-        Raises:
-            InputError: No query has answers, or none is in the run.
-        """
+        """Add for each k and query 1 if an answer is among the first k documents, else 0: "top5"."""
         answers = {query.id: query.answers for query in queries}
         if not any(answers.values()):
             msg = 'no query has answers. Give a queries file with answers, such as DPR\'s question<TAB>["answer", ...].'
@@ -147,11 +139,7 @@ class Evaluation(Mapping[str, float], Tabular):
 
 
 class Evaluations(dict[str, Evaluation]):
-    """Evaluations of runs, by the names of the runs.
-
-    Args:
-        per_query: Whether text and JSON have the values of each query.
-    """
+    """Evaluations of runs, by the names of the runs."""
 
     def __init__(self, *, per_query: bool = False) -> None:
         super().__init__()

@@ -21,16 +21,10 @@ _TREC_EVAL = {"AP", "P", "R", "Success", "nDCG"}  # computed by trec_eval, with 
 _LARGEST_CUTOFF = 1_000_000_000
 _LARGEST_EXPONENT = LARGEST_GRADE.bit_length() - 1
 _LARGEST_GRADE_OF_ERR = 4
-_LONGEST_NAME = 200
 
 
 def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
-    """Refuse metrics that cannot be computed, before large files are read.
-
-    Raises:
-        UnknownNameError: A metric is unknown.
-        OptionError: A metric cannot be read.
-    """
+    """Refuse metrics that cannot be computed, before large files are read."""
     for name in metric_names(metrics):
         measure_of(name, qrels)
 
@@ -41,11 +35,7 @@ def mean(name: str, by_query: Mapping[str, float]) -> float:
 
 
 def metric_names(metrics: str | Sequence[str]) -> list[str]:
-    """The distinct metrics, in order; texts are split at spaces and commas outside parentheses.
-
-    Raises:
-        OptionError: There is none.
-    """
+    """The distinct metrics, in order; texts are split at spaces and commas outside parentheses."""
     texts = [metrics] if isinstance(metrics, str) else metrics
     names = [name for text in texts for name in re.findall(r"(?:[^\s,(]|\([^)]*\)?)+", text)]
     if not names:
@@ -133,21 +123,13 @@ class IrMeasure(Metric):
 
 
 def measure_of(name: str, qrels: Qrels) -> Metric:
-    """The metric with this name, for these judgements.
-
-    Raises:
-        UnknownNameError: Neither ir-measures nor a plugin has it.
-        OptionError: It cannot be read.
-    """
+    """The metric with this name, for these judgements."""
     metric = open_metric(name)
     return metric.for_grades(qrels) if isinstance(metric, IrMeasure) else metric
 
 
 def open_metric(name: str) -> Metric:
     """The metric with this name; see `measure_of`."""
-    if len(name) > _LONGEST_NAME:
-        msg = f"metric '{name[:_LONGEST_NAME]}...' is too long to be one. Write metrics as in '{METRICS}'."
-        raise OptionError(msg)
     base = re.split(r"\W", name, maxsplit=1)[0]
     if base in registry.names("metric"):
         metric: Metric = registry.get("metric", base).of(name)  # type: ignore[attr-defined]

@@ -77,19 +77,9 @@ def per_query(
     over: Over = "qrels",
     visit: Visit | None = None,
 ) -> PerQuery:
-    """Each metric for each query: {metric: {query_id: value}}, with the metrics named as requested.
+    """Each metric for each query, {metric: {query_id: value}}, by the names that were asked for; see `Conventions`.
 
-    Args:
-        run: The run; each of its judged queries is taken once, and only some are in memory at a time.
-        qrels: The judgements; judged queries that are not in the run have the value 0.
-        metrics: See `evaluate`.
-        ties: See `Conventions`.
-        over: See `Conventions`.
-        visit: Called with each judged query of the run and what was found.
-
-    Raises:
-        InputError: No query of the run is in the qrels, or a metric cannot be computed.
-        UnknownNameError: A metric is unknown.
+    Only some queries are in memory at a time; `visit` is called with each judged query of the run and its hits.
     """
     check_choice("choice of ties", ties, get_args(Ties))
     check_choice("choice of queries", over, get_args(Over))
@@ -196,11 +186,7 @@ def _ranked(query_id: str, columns: Columns, ties: Ties) -> dict[str, int]:
 
 
 def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") -> None:
-    """Refuse judgements that belong to other queries.
-
-    Raises:
-        InputError: No query of the run is in the qrels.
-    """
+    """Refuse judgements that belong to other queries."""
     if run.keys().isdisjoint(qrels):
         msg = (
             f"no query of {name} is in the qrels: the run has {first_ids(run)}, the qrels {first_ids(qrels)}. "
@@ -210,12 +196,7 @@ def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") 
 
 
 class Doubts:
-    """Finds possible mistakes in a run and the judgements of its queries.
-
-    Args:
-        run: The run.
-        qrels: The judgements.
-    """
+    """Finds possible mistakes in a run and the judgements of its queries."""
 
     def __init__(self, run: Mapping[str, Hits], qrels: Qrels) -> None:
         self.run = run

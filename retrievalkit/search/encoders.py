@@ -60,11 +60,7 @@ class Encoders:
         }
 
     def check(self) -> None:
-        """Refuse queries that are texts, if it is not known which model encodes them for an index.
-
-        Raises:
-            ArtifactError: The manifest of an index does not name it, and none was given.
-        """
+        """Refuse queries that are texts, if it is not known which model encodes them for an index."""
         for index in self.indexes:
             if index.needs_encoding and index.checkpoint is None and self.model is None:
                 msg = (
@@ -74,11 +70,7 @@ class Encoders:
                 raise ArtifactError(msg)
 
     def of(self, index: OpenIndex) -> Retriever:
-        """The retriever that made an index.
-
-        Raises:
-            ArtifactError: The model at the index's path is not the one that made it.
-        """
+        """The retriever that made an index."""
         with self.using(index) as retriever:
             return retriever
 
@@ -105,15 +97,7 @@ class Encoders:
             return retriever.encode(texts, side, precision=self.precision)
 
     def lend(self, retriever: Retriever, lock: threading.RLock) -> None:
-        """Use a retriever that is loaded already, for the indexes that it made.
-
-        Args:
-            retriever: The retriever.
-            lock: What its other users hold while they use it.
-
-        Raises:
-            ArtifactError: It made none of them.
-        """
+        """Use a retriever that is loaded already, for the indexes that it made."""
         encoded, fits = [index for index in self.indexes if index.needs_encoding], False
         for index in encoded:
             if index.checkpoint is not None and index.checkpoint["fingerprint"] != retriever.fingerprint:
@@ -195,11 +179,7 @@ class Encoders:
 
 
 class JoinedEncoders(Encoders):
-    """The encoders of several searchers, each of which keeps its own.
-
-    Args:
-        parts: The encoders; the indexes of each are encoded for by it.
-    """
+    """The encoders of several searchers, each of which keeps its own."""
 
     def __init__(self, parts: Sequence[Encoders]) -> None:
         super().__init__(None, [])
@@ -264,11 +244,7 @@ class QueryBatch:
 
 @dataclass
 class EncodedBatch(QueryBatch):
-    """Queries that were encoded elsewhere: vectors, for indexes of vectors that one model made.
-
-    Raises:
-        UnsupportedError: Several models made the indexes.
-    """
+    """Queries that were encoded elsewhere: vectors, for indexes of vectors that one model made."""
 
     encoded: Representation = field(kw_only=True)
 
@@ -280,11 +256,7 @@ class EncodedBatch(QueryBatch):
             raise UnsupportedError(msg)
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
-        """The representation that was given.
-
-        Raises:
-            UnsupportedError: The index searches words.
-        """
+        """The representation that was given."""
         if not index.needs_encoding:
             msg = f"the index '{index.label}' searches words, and the queries are vectors. Give texts."
             raise UnsupportedError(msg)

@@ -37,15 +37,9 @@ def explain(
     candidates: Candidates | None = None,
     why: bool = True,
 ) -> list[tuple[Found, ...]]:
-    """Explain each hit, source by source.
+    """Explain each hit, source by source; without a corpus, the scores of vectors are not explained.
 
-    Args:
-        searcher: The sources that were searched.
-        query: The query.
-        hits: Its hits.
-        corpus: The texts; without them, the scores of vectors are not explained.
-        candidates: The hits of each source, if several were searched.
-        why: Whether to explain the scores; if not, only ranks and scores are reported.
+    `candidates` has the hits of each source, if several were searched; without `why`, it is their ranks and scores.
     """
     ids = [document for document, _ in hits]
     rows: list[int] = []

@@ -46,10 +46,6 @@ class Fusion:
             normalised score for the query (0 for "min_max"); "zero"; or "computed", the score that the index computes,
             normalised together with those of its hits.
         rrf_k: The constant k of "rrf", 60 if None: the greater it is, the less the first ranks count.
-
-    Raises:
-        OptionError: An option is out of range, or has no effect with the method.
-        UnknownNameError: The method is unknown.
     """
 
     method: str = "rrf"
@@ -102,12 +98,7 @@ class Fusion:
         return self._class.uses_scores
 
     def weights_of(self, runs: int) -> Scores:
-        """(runs,) the weight of each run.
-
-        Raises:
-            InputError: There is no run.
-            OptionError: There are more weights than runs, or fewer.
-        """
+        """(runs,) the weight of each run."""
         if not runs:
             msg = "there is no run to fuse. Give one or more."
             raise InputError(msg)
@@ -194,11 +185,7 @@ class Linear(Sum):
 
 
 def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
-    """Gather the hits of the runs for one query.
-
-    Raises:
-        InputError: A run has a document twice, or a score that is not a finite number.
-    """
+    """Gather the hits of the runs for one query."""
     for number, (ids, _) in enumerate(rankings, 1):
         if len(set(ids)) < len(ids):
             twice, _ = Counter(ids).most_common(1)[0]

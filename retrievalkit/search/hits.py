@@ -129,14 +129,7 @@ def describe_hits(
 
 
 def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], indexes: Sequence[str]) -> None:
-    """Write hits: as a page (.html), for programs (.json), or else as a run (TREC).
-
-    Args:
-        path: The file.
-        query: The text of the query.
-        hits: Its hits.
-        indexes: The names of the indexes.
-    """
+    """Write hits: as a page (.html), for programs (.json), or else as a run (TREC)."""
     suffix = Path(path).suffix
     if suffix == ".json":
         write_json(path, {"query": query, "hits": [hit.to_json() for hit in hits]})

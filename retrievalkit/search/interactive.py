@@ -39,10 +39,6 @@ def converse(answer: Callable[[str, int], object], k: int) -> None:
     """Answer each line of standard input, until its end or `:q`.
 
     An error in one query is reported on standard error and does not end the session.
-
-    Args:
-        answer: Called with a query and how many hits to show.
-        k: How many hits to show at first.
     """
     for line in _lines():
         name, _, value = line.partition(" ")
@@ -98,17 +94,7 @@ def _lines() -> Iterator[str]:
 
 @dataclass
 class Reader:
-    """Prints the hits of queries with their texts and the reasons for their scores.
-
-    Attributes:
-        searcher: The indexes.
-        fusion: How several indexes are fused; None for one.
-        corpus: Source of the texts; the corpus that was indexed if None.
-        depth: How many hits of each index are fused.
-        why: Whether to find the reasons for the scores.
-        as_json: Print JSON, an object per query.
-        indent: Indentation of the JSON; None = one line.
-    """
+    """Prints the hits of queries with their texts and the reasons for their scores."""
 
     searcher: Searcher
     fusion: Fusion | None = None
@@ -132,24 +118,13 @@ class Reader:
     def described(
         self, query: Query, hits: Sequence[tuple[str, float]], candidates: Candidates | None, why: bool | None = None
     ) -> list[DescribedHit]:
-        """Hits with their texts and the reasons for their scores.
-
-        Args:
-            query: The query.
-            hits: Its hits.
-            candidates: The hits of each index, if several were fused.
-            why: Whether to find the reasons; None = as the reader was told.
-        """
+        """Hits with their texts and the reasons for their scores."""
         why = self.why if why is None else why
         reasons = explain(self.searcher, query, hits, corpus=self._texts, candidates=candidates, why=why)
         return describe_hits(hits, query.text, self._texts, reasons)
 
     def __call__(self, text: str, k: int) -> list[DescribedHit]:
-        """Print the hits of a query, and return them.
-
-        Raises:
-            InputError: The query is empty, or the indexes cannot search for it.
-        """
+        """Print the hits of a query, and return them."""
         query = Query("query", text)
         check_queries([query])
         hits = self.described(query, *search_one(self.searcher, query, k, self.fusion, self.depth))

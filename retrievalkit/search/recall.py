@@ -84,20 +84,7 @@ def check_index(
     model: str | Path | None = None,
     precision: Precision | None = None,
 ) -> Recall:
-    """Compare an index with brute force, and write the result into its manifest.
-
-    Args:
-        folder: The index.
-        queries: A queries file; None = texts of the folder itself.
-        count: The maximum number of queries.
-        k: Hits per query.
-        options: Options of the indexer that differ from those at indexing.
-        model: The checkpoint that encodes the queries of a file, if it was moved.
-        precision: The number format to encode them in; None = fp32.
-
-    Raises:
-        InputError: There is nothing to compare with, or the vectors were altered.
-    """
+    """Compare an index with brute force, and write the result into its manifest."""
     check_k(k)
     if precision is not None and queries is None:
         msg = "precision is for the encoding of queries, and texts of the folder are encoded. Leave it out."
@@ -140,11 +127,7 @@ def check_index(
 
 
 def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
-    """Refuse an impossible check before an index is built.
-
-    Raises:
-        InputError: The source is a corpus, or the queries file is not one.
-    """
+    """Refuse an impossible check before an index is built."""
     if artifacts.kind_of(source) != "vectors":
         msg = f"check compares an index of vectors with brute force, but '{source}' is not a vectors folder."
         raise UnsupportedError(msg)

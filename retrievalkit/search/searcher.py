@@ -36,12 +36,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Findings:
-    """The hits of some queries.
-
-    Attributes:
-        rankings: For each query the ids and scores of its hits, best first.
-        candidates: For each query, the hits of all sources, if several were fused.
-    """
+    """The hits of some queries."""
 
     rankings: Sequence[Ranking]
     candidates: Sequence[Candidates] | None = None
@@ -59,10 +54,6 @@ class Searcher:
         query_length: Most tokens of a query; None = as each index's manifest or checkpoint has it.
         note: Called with messages for the user, one sentence at a time.
         cluster: The Ray cluster whose workers search the indexes; None = this process.
-
-    Raises:
-        InputError: A place is neither an index nor a run, the model did not make the indexes, or an option belongs to
-            none of them.
     """
 
     def __init__(
@@ -162,23 +153,12 @@ class Searcher:
         return [Query(query_id, "") for query_id in ids]
 
     def ask(self, queries: Sequence[Query]) -> QueryBatch:
-        """Prepare queries for `search`.
-
-        Raises:
-            ArtifactError: It is not known which model encodes them.
-        """
+        """Prepare queries for `search`."""
         self.encoders.check()
         return QueryBatch(queries, self.encoders)
 
     def search(self, queries: QueryBatch, k: int, fusion: Fusion | None, depth: int | None = None) -> Findings:
-        """The best hits of queries.
-
-        Args:
-            queries: Made by `ask`.
-            k: Hits per query.
-            fusion: How the hits of several sources are combined; None for a single source.
-            depth: How many hits of each source are fused; None = 1,000, or k if that is more.
-        """
+        """The k best hits of queries that `ask` prepared; of each source `depth` are fused (1,000, or k if more)."""
         if fusion is None:
             return Findings(self.sources[0].rankings(queries, k))
         candidates = self.candidates(queries, k, fusion, depth)
@@ -221,18 +201,7 @@ class Searcher:
 def opened(
     places: Sequence[Place], options: OpenOptions, named: Options | None = None, note: Note = oddities.note
 ) -> Searcher:
-    """The searcher of indexes and runs.
-
-    Args:
-        places: Index folders and run files.
-        options: How they are opened.
-        named: Options of some of the indexes, by the name of their indexer or of their folder.
-        note: Called with messages for the user.
-
-    Raises:
-        OptionError: An option has no effect, or does not fit.
-        InputError: A place is neither an index nor a run, or the model did not make the indexes.
-    """
+    """The searcher of indexes and runs."""
     if "document_length" in options.encoder_options:
         msg = "encoder.document_length has no effect on a search, whose documents are encoded already. Give it to rkit "
         msg += "encode."
@@ -262,11 +231,7 @@ def opened(
 
 
 def check_effect(options: Mapping[str, object], has_effect: bool, with_: str) -> None:
-    """Refuse options that would have no effect.
-
-    Raises:
-        OptionError: Names them.
-    """
+    """Refuse options that would have no effect."""
     if not has_effect and (named := [name for name, value in options.items() if value is not None]):
         msg = f"{', '.join(named)} has no effect here: it goes with {with_}."
         raise OptionError(msg)
@@ -281,18 +246,9 @@ def find(
     depth: int | None = None,
     ask: Callable[[Sequence[Query]], QueryBatch] | None = None,
 ) -> Iterator[tuple[str, Hits]]:
-    """Search open indexes; yields each query's id with its hits, with one batch in memory.
+    """Each query's id with its hits, with one batch in memory.
 
-    Args:
-        searcher: The indexes.
-        queries: The queries; None = those of the runs.
-        k: Hits per query.
-        fusion: How the indexes are fused; None for one.
-        depth: Hits of each index that are fused.
-        ask: Prepares a batch of queries; None = their texts are encoded.
-
-    Raises:
-        InputError: There are no queries, or a run has none of them.
+    Without queries, those of the runs are searched. `ask` prepares a batch; by default its texts are encoded.
     """
     wanted = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(wanted)
@@ -319,11 +275,7 @@ def queries_at_once(k: int, depth: int | None = None) -> int:
 
 
 def hit_count(k: Any, default: int) -> int:
-    """The number of hits that a Python program or a request asks for; None = the default.
-
-    Raises:
-        OptionError: It is not a whole number, or less than 1.
-    """
+    """The number of hits that a Python program or a request asks for; None = the default."""
     if k is None:
         return default
     if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:

@@ -96,11 +96,7 @@ class OpenIndex:
         return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """For each query the scores of given texts.
-
-        Raises:
-            UnsupportedError: The indexer cannot compute them.
-        """
+        """For each query the scores of given texts."""
         return self.indexer.scores(queries.encoded_for(self), ids)
 
 
@@ -109,31 +105,26 @@ class OpenRun:
     """A run file: an earlier search that takes part in a fusion.
 
     Attributes:
-        path: Its path; its name, if it is in memory.
+        place: Its path; its name, if it is in memory.
         run: Its content, read when it is wanted.
         label: Its display name: the file's name, unless another source has the same name.
         names: Query id -> the run's own id of that query, where it has another.
         deepest: The most hits of a query so far.
     """
 
-    path: Path
+    place: Path
     run: Mapping[str, Hits]
     label: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     deepest: int = 0
 
     def __post_init__(self) -> None:
-        self.label = self.label or self.path.name
-
-    @property
-    def place(self) -> Path:
-        """Its path."""
-        return self.path
+        self.label = self.label or self.place.name
 
     @property
     def identity(self) -> str:
         """A fingerprint of its content."""
-        return artifacts.fingerprint_file(self.path) if self.path.is_file() else artifacts.fingerprint_value(self.run)
+        return artifacts.fingerprint_file(self.place) if self.place.is_file() else artifacts.fingerprint_value(self.run)
 
     def rankings(self, queries: QueryBatch, k: int) -> list[Ranking]:
         """For each query the first hits of the run."""
@@ -155,16 +146,7 @@ Source = OpenIndex | OpenRun
 
 
 def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptions | None = None) -> list[Source]:
-    """Open index folders and run files.
-
-    Args:
-        places: Their paths.
-        options: See `Searcher`.
-        cluster: See `Searcher`.
-
-    Raises:
-        InputError: A place is neither an index nor a run, or no index has one of the options.
-    """
+    """Open index folders and run files."""
     sources: list[Source] = []
     used: set[tuple[str, str]] = set()
     names = [place.name for place in places]
@@ -217,16 +199,7 @@ def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptio
 def open_index(
     folder: str | Path, *, options: Mapping[str, Any] | None = None, cluster: ClusterOptions | None = None
 ) -> OpenIndex:
-    """Open an index folder.
-
-    Args:
-        folder: A folder that `rkit index` wrote.
-        options: Options of the indexer that differ from those it was built with, such as faiss's `parameters`.
-        cluster: The Ray cluster whose workers open and search its segments; None = this process.
-
-    Raises:
-        ArtifactError: It is not an index folder, it is damaged, or the plugin that made it is not installed.
-    """
+    """Open an index folder."""
     folder = Path(folder)
     kind = artifacts.kind_of(folder)
     if kind == "vectors":
@@ -317,9 +290,6 @@ def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
     A stranger may have written the manifest. A store is sent the user's credentials, so that only the bucket of the
     index itself is opened, which the user named; of anything else outside the index, the caller compares the
     fingerprint before it uses or shows the content.
-
-    Raises:
-        InputError: It is in a store that the user has to name, or that cannot be read.
     """
     place: str = entry.get("path", "")
     if artifacts.is_address(place):
@@ -335,11 +305,7 @@ def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
 
 
 def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
-    """The corpus that the manifest of a folder names, if it is in the folder, or its content is what was indexed.
-
-    Raises:
-        InputError: It is gone or another, or it is a source that the user has to name.
-    """
+    """The corpus that the manifest of a folder names, if it is in the folder, or its content is what was indexed."""
     source = str(entry["source"])
     # Absolute, since a file may have the name of a source, such as `documents:x`.
     place = locate_input(entry, folder) or (os.path.abspath(source) if os.path.exists(source) else source)

@@ -157,10 +157,6 @@ def tune(
         metric: Name as ir-measures writes it; higher is better.
         k: How many documents per query the metric is computed on.
         depth: Hits of each index that are fused.
-
-    Raises:
-        OptionError: There is nothing to tune, or several metrics were named.
-        InputError: No query is judged, or the metric cannot be computed.
     """
     # Here, because every search imports this module, and most tune nothing.
     from retrievalkit.evaluate.measures import metric_names
@@ -216,13 +212,7 @@ def tune(
 
 
 def read_choice(path: str | Path, identities: Sequence[str]) -> Fusion:
-    """Read the best fusion from a file written by `--tune`.
-
-    Raises:
-        ArtifactError: The file cannot be read, or holds no fusion.
-        DataError: The fusion is impossible.
-        InputError: It was tuned for another number of indexes, or for these in another order.
-    """
+    """Read the best fusion from a file written by `--tune`."""
     try:
         do = "'rkit search INDEX INDEX --tune QRELS --output FILE' writes a file of tuned weights."
         choice = artifacts.read_document(path, _Choice, do=do)

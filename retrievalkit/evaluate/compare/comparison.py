@@ -82,11 +82,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class QueryDifference:
-    """A query on which two runs differ: the metric of the run and of the run it is compared with.
-
-    Attributes:
-        rankings: Run -> its ranking, for these two runs.
-    """
+    """A query on which two runs differ: the metric of the run and of the run it is compared with."""
 
     query_id: str
     value: float
@@ -139,17 +135,7 @@ def compare_metric(
     seed: int,
     examples: int,
 ) -> tuple[list[Mean], list[Difference]]:
-    """Means of all runs, and differences of pairs of them, by one metric.
-
-    Args:
-        metric: Its name.
-        values: {run: {query_id: value}}, with the same queries for each run.
-        pairs: The pairs of runs to compare: (run, against).
-        texts: Query id -> text, as far as known.
-        confidence: Level of the intervals.
-        seed: Seed of tests and intervals.
-        examples: How many of the greatest wins and losses to list for each pair.
-    """
+    """Means of all runs, and differences of pairs of them, by one metric."""
     columns = {name: np.array(list(by_query.values())) for name, by_query in values.items()}
     gaps = [columns[run] - columns[against] for run, against in pairs]
     table = np.stack([*columns.values(), *gaps], axis=1)

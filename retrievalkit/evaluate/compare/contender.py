@@ -21,15 +21,7 @@ TOP_HITS = 5
 
 @dataclass(frozen=True)
 class Contender:
-    """The parts of a run that a comparison needs.
-
-    Attributes:
-        values: Metric -> query -> value.
-        rankings: Those of the judged queries, without titles and texts.
-        absent: The judged queries that the run lacks.
-        unjudged: Its queries without judgements.
-        doubts: Possible mistakes in it, as sentences.
-    """
+    """The parts of a run that a comparison needs."""
 
     values: PerQuery
     rankings: dict[str, Ranking]
@@ -41,12 +33,7 @@ class Contender:
 def measured(
     name: str, place: str | Path, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions
 ) -> Contender:
-    """Compute the metrics of a run; about 2 KB for each query of the qrels stay in memory, whatever the run's size.
-
-    Raises:
-        InputError: No query of it is in the qrels, or it is damaged.
-        UnknownNameError: A metric is unknown.
-    """
+    """Compute the metrics of a run; about 2 KB for each query of the qrels stay in memory, whatever the run's size."""
     whole = open_run(place, conventions.ties)
     run = WithoutSameId(whole) if conventions.exclude_self else whole
     check_overlap(run, qrels, f"run '{name}'")
@@ -79,11 +66,7 @@ def with_rankings(
     texts: Mapping[str, str],
     corpus: str | Path | None,
 ) -> list[Difference]:
-    """The differences, with the top hits of both runs for the queries listed.
-
-    Raises:
-        DataError: A document is not in the corpus.
-    """
+    """The differences, with the top hits of both runs for the queries listed."""
     # Document id -> a run that ranks it among the first.
     wanted = {
         hit.document_id: name

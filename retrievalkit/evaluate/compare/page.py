@@ -39,12 +39,7 @@ def _is_file(output: Path) -> bool:
 
 
 def check_output(output: Path, *, plot: bool, overwrite: bool) -> None:
-    """Refuse what cannot be written, before anything is read.
-
-    Raises:
-        ArtifactError: There is something else at the path.
-        MissingDependencyError: Plots are asked for and matplotlib is not installed.
-    """
+    """Refuse what cannot be written, before anything is read."""
     if _is_file(output):
         artifacts.check_output_file(output, stream=True)
     else:
@@ -58,15 +53,7 @@ def check_output(output: Path, *, plot: bool, overwrite: bool) -> None:
 
 
 def write(comparison: Comparison, output: Path, *, plot: bool, overwrite: bool, inputs: Mapping[str, Any]) -> None:
-    """Write a comparison; the output appears when it is complete.
-
-    Args:
-        comparison: What to write.
-        output: The file or folder; see the module.
-        plot: Whether page and folder have plots, which need matplotlib.
-        overwrite: Replace a folder that exists.
-        inputs: Name -> place, for the manifest of a folder.
-    """
+    """Write a comparison; the output appears when it is complete."""
     if output.suffix == ".json":
         artifacts.write_json(output, comparison.as_json())
         return
@@ -115,14 +102,7 @@ def comparison_page(
     differences: Mapping[str, Picture] | None = None,
     alone: bool = False,
 ) -> str:
-    """The page of a comparison, as HTML.
-
-    Args:
-        comparison: What to show.
-        means: The plot of the means.
-        differences: Metric -> the plot of the differences.
-        alone: Whether the page stands alone, without the other files of a folder.
-    """
+    """The page of a comparison, as HTML."""
     names, metrics = comparison.runs, comparison.metrics
     of_pairs = {(one.run, one.metric): one for one in comparison.differences}
     rows: dict[str, list[tuple[Mean, Difference | None]]] = {metric: [] for metric in metrics}
